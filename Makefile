@@ -6,7 +6,9 @@ export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
 # As MODULES of hatch_build.py.
 COMPILED := agent/helenus_agent/commitlog/decoder.py connector/helenus_connector/gate/_slots.py \
-	connector/helenus_connector/shape/_direct.py schemas/helenus_schemas/event/own_format.py
+	connector/helenus_connector/reread/_ordinary.py connector/helenus_connector/shape/_direct.py \
+	connector/helenus_connector/shape/_rows.py schemas/helenus_schemas/codec/_columns.py \
+	schemas/helenus_schemas/codec/_key_bytes.py schemas/helenus_schemas/event/own_format.py
 # Tests wait for much: three processes keep two cores busy. With servers each needs 3 GB.
 WORKERS ?= 3
 # tests/longest.py has the order of the files.
@@ -94,7 +96,7 @@ help: ## Show this list
 
 $(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
-	@echo "Installing into $(VENV): once, a minute or two; 1.1 GB of disk ..."
+	@echo "Installing into $(VENV): once, a minute or two; 1.4 GB of disk ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[stack]" --group dev

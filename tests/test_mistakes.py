@@ -1,4 +1,4 @@
-"""Some 150 mistakes that people make, and the exact text that each gets: one table, tests/mistakes.txt.
+"""Some 300 mistakes that people make, and the exact text that each gets: one table, tests/mistakes.txt.
 
 A block is the mistake and, indented, what is said. `agent`, `worker` and `table` take lines that are put into a
 properties file that is right otherwise (`-KEY` takes one out) and has it validated; `$` is a command line, `REST` a
@@ -103,7 +103,7 @@ def test_what_a_mistake_is_answered(
 
 def test_there_are_enough_of_them() -> None:
     mistakes = [mistake for mistake, _ in blocks(TABLE.read_text())]
-    assert len(set(mistakes)) == len(mistakes) >= 150
+    assert len(set(mistakes)) == len(mistakes) >= 300
 
 
 def main() -> None:

@@ -54,7 +54,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
+        # A word that is neither a command nor a file is a command with a slip in it.
+        is_command = args[0] in self.commands or (args[0].isalpha() and not Path(args[0]).exists())
+        return super().resolve_command(ctx, args if is_command else ["run", *args])
 
 
 _PROPERTIES = click.argument("properties", type=click.Path(path_type=Path))
@@ -116,13 +118,19 @@ def _drain(properties: Path, offline: bool) -> None:
 def _validate(properties: Path) -> None:
     """Check a properties file: names all that is wrong with it, and keys of other products with ours.
 
-    It is for the agent's own machine: cdc_raw and files of certificates have to be there.
+    Run it on the agent's machine, as its user: cdc_raw and files of certificates have to be there, state.dir has to be
+    writable, and the extra `pulsar` installed for log=pulsar.
     """
     with _one_line():
         source = str(properties)
         settings, _ = together(lambda: AgentSettings.load(properties), lambda: check_properties(properties))
         assert settings is not None
-        together(lambda: settings.check_files(source), lambda: check(settings, source))
+        together(
+            lambda: settings.check_files(source),
+            lambda: settings.check_directory(source, "state_dir"),
+            lambda: check(settings, source),
+        )
+        _check_pulsar(settings)
         transfer_of(settings.segment_transfer, settings.segment_archive_dir, raw_directory(settings))
         click.echo(f"{properties} is valid")
 
@@ -234,12 +242,21 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
         log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
         log.replication_factor = settings.topic_creation_default_replication_factor
         return log
+    _check_pulsar(settings)
+    from helenus_sinks.pulsar.config import PulsarConfig
+    from helenus_sinks.pulsar.log import PulsarLog
+
+    return PulsarLog(PulsarConfig.of(settings))
+
+
+def _check_pulsar(settings: AgentSettings) -> None:
+    """Raise HelenusError(CONFIG) for log=pulsar without the extra `pulsar`."""
+    if settings.log != "pulsar":
+        return
     try:
-        from helenus_sinks.pulsar.config import PulsarConfig
-        from helenus_sinks.pulsar.log import PulsarLog
+        import helenus_sinks.pulsar.log  # noqa: F401
     except ImportError as error:
         raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
-    return PulsarLog(PulsarConfig.of(settings))
 
 
 def _waiting(seconds: float, stop: threading.Event) -> Retrying:

@@ -41,11 +41,16 @@ class Archive:
     def _jcmd(self) -> Path:
         return self.java / "bin" / "jcmd"
 
+    @property
+    def _may_be_made(self) -> bool:
+        """An archive is made on top of Java's own. A Java without one, as that of the wheel, does not start with it."""
+        return self._jcmd.exists() and (self.java / "lib" / "server" / "classes.jsa").exists()
+
     def environment(self) -> Mapping[str, str]:
         """What has a JVM use the archive or, if there is none, note what to make it of."""
         if self.file.exists():
             option = f"-XX:SharedArchiveFile={self.file}"
-        elif self._jcmd.exists():
+        elif self._may_be_made:
             option = "-XX:+RecordDynamicDumpInfo"
         else:
             return {}
@@ -53,7 +58,7 @@ class Archive:
 
     def make(self, pid: int) -> None:
         """Make it of a server that was started with `environment`, unless it is there."""
-        if self.file.exists() or not self._jcmd.exists():
+        if self.file.exists() or not self._may_be_made:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
         made = self.file.with_suffix(f".{pid}")

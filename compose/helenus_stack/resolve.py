@@ -36,7 +36,8 @@ PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re
 
 def resolve(artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> None:
     """Downloads artifacts into `folder`, each under its `Artifact.file` name; raises StackError."""
-    (maven if shutil.which("mvn") else ivy)(artifacts, folder, progress)
+    has_maven = shutil.which("mvn") and (shutil.which("java") or os.environ.get("JAVA_HOME"))
+    (maven if has_maven else ivy)(artifacts, folder, progress)
 
 
 def maven(artifacts: Sequence[Artifact], folder: Path, progress: Progress, parents: Sequence[Artifact] = ()) -> None:

@@ -21,6 +21,7 @@ from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.settings import masking
+from helenus_schemas.settings.properties import together
 
 
 class _Commands(click.Group):
@@ -40,7 +41,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
+        # A word that is neither a command nor a file is a command with a slip in it.
+        is_command = args[0] in self.commands or (args[0].isalpha() and not Path(args[0]).exists())
+        return super().resolve_command(ctx, args if is_command else ["run", *args])
 
 
 _WORKER = click.argument("worker_properties", type=click.Path(path_type=Path))
@@ -78,16 +81,22 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], connect: bool) -> None:
     """Check properties files: names all that is wrong with any of them at once.
 
-    Without --connect it reaches no server. It looks for no directory and no certificate, which may be another
-    machine's: a worker does that at its start, before anything else.
+    Run it on the worker's machine, as its user: checkpoint.dir has to be writable, the worker's certificates have to be
+    there, and what the settings need installed. Without --connect it reaches no server, and looks for no file that only
+    connectors use.
     """
     from helenus_connector.control.conflict import check_conflicts
+    from helenus_connector.validate_command import check_installed, check_machine
 
+    check_installed()
     with _errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
-        check(worker, worker_properties, connector_properties)
         # A file of Debezium's is the worker's and the first connector's in one.
         paths = [worker_properties, *connector_properties][-len(connectors) :] if connectors else []
+        together(
+            lambda: check(worker, worker_properties, connector_properties),
+            lambda: check_machine(worker, worker_properties),
+        )
         check_conflicts(zip(map(str, paths), connectors, strict=True))
         for path, settings in zip(paths, connectors, strict=True):
             for warning in settings.warnings:

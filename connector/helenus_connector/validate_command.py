@@ -1,10 +1,11 @@
-"""`helenus-connector validate --connect`: what the servers would refuse."""
+"""`helenus-connector validate`: what this machine, and with --connect the servers, would refuse at a start."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -13,6 +14,39 @@ from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import reach
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.settings.properties import ConfigError, Problem, together
+from helenus_schemas.settings.shared import NO_PULSAR
+
+# Of the extra `connector`, and of `pulsar`, as pyproject.toml has them.
+_CONNECTOR = ("pyspark", "pyarrow", "pandas", "fastavro", "authlib", "cachetools", "starlette", "uvicorn")
+_PULSAR = ("pulsar", "google_crc32c")
+
+
+def check_installed() -> None:
+    """Raise ModuleNotFoundError if the extra `connector` is not installed. Loads nothing: PySpark takes a second."""
+    if (missing := _missing(_CONNECTOR)) is not None:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+
+def check_machine(worker: WorkerSettings, source: Path) -> None:
+    """Raise one ConfigError for what a worker would end for at its start on this machine: checkpoint.dir, files of its
+    certificates, the extra `pulsar`. Those of connectors it does not look for: a connector waits, and says why.
+    """
+    together(
+        lambda: worker.check_directory(str(source), "checkpoint_dir"),
+        lambda: worker.check_files(str(source)),
+        lambda: _check_pulsar(worker, source),
+    )
+
+
+def _check_pulsar(worker: WorkerSettings, source: Path) -> None:
+    for key, log in {"log": worker.log, "data.log": worker.data_log}.items():
+        if log == "pulsar" and (missing := _missing(_PULSAR)) is not None:
+            raise ConfigError([Problem(str(source), key, log, f"there is no module {missing!r}: {NO_PULSAR}")])
+
+
+def _missing(modules: Iterable[str]) -> str | None:
+    return next((name for name in modules if find_spec(name) is None), None)
 
 
 def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> Iterator[tuple[str, HelenusError]]:

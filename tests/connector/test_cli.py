@@ -28,7 +28,7 @@ def agent_only(module: str, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("command", ["run", "schemas", "top"])
+@pytest.mark.parametrize("command", ["run", "validate", "schemas", "top"])
 def test_the_connector_where_only_the_agent_is_installed(tmp_path: Path, command: str) -> None:
     (tmp_path / "worker").write_text(WORKER.format(tmp_path / "checkpoint"))
     (tmp_path / "table").write_text(TABLE)
@@ -36,6 +36,35 @@ def test_the_connector_where_only_the_agent_is_installed(tmp_path: Path, command
     ended = agent_only("helenus_connector.cli", command, *files)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
     assert "pip install '.[connector]'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "missing"),
+    [
+        ("agent", "google_crc32c"),  # it writes by itself, without Pulsar's client
+        ("worker", "pulsar"),
+        ("worker", "google_crc32c"),
+        ("worker's data", "pulsar"),
+    ],
+)
+def test_pulsar_where_its_extra_is_not_installed(tmp_path: Path, program: str, missing: str) -> None:
+    """`validate` finds what the start would refuse."""
+    (tmp_path / "cdc_raw").mkdir()
+    agent = f"state.dir={tmp_path}/state\ncdc.raw.dir={tmp_path}/cdc_raw\nlog=pulsar\n"
+    key = "data.log" if program == "worker's data" else "log"
+    text = agent if program == "agent" else f"{WORKER.format(tmp_path)}{key}=pulsar\n"
+    (tmp_path / "file").write_text(f"{text}pulsar.service.url=pulsar://b:6650\n")
+    command = f"import sys\nsys.modules[{missing!r}] = None\nfrom helenus_{{}}.cli import main\nmain()"
+    module = "agent" if program == "agent" else "connector"
+    ended = subprocess.run(
+        [sys.executable, "-c", command.format(module), "validate", str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert missing in ended.stderr
+    assert "pip install '.[pulsar]'" in ended.stderr
 
 
 def test_help_where_only_the_agent_is_installed() -> None:
@@ -48,9 +77,12 @@ def test_the_stack_where_only_the_agent_is_installed() -> None:
     assert "pip install '.[stack]'" in ended.stderr
 
 
+@pytest.mark.parametrize("command", ["run", "validate"])
 @pytest.mark.parametrize("what", ["file", "below a file", "not writable"])
-def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, what: str) -> None:
+def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, what: str, command: str) -> None:
     """As where /var/lib is root's, and the worker is not."""
+    if (what, command, os.getuid()) == ("not writable", "validate", 0):
+        pytest.skip("root may write everywhere but in /proc, and only a try shows that")
     place = tmp_path / "place"
     if what == "not writable":
         if os.getuid() == 0:
@@ -62,7 +94,8 @@ def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, what: str) -
         place = place / "checkpoint" if what == "below a file" else place
     (tmp_path / "worker").write_text(WORKER.format(place))
     (tmp_path / "table").write_text(TABLE)
-    done = CliRunner().invoke(main, [str(tmp_path / "worker"), str(tmp_path / "table")])
+    done = CliRunner().invoke(main, [command, str(tmp_path / "worker"), str(tmp_path / "table")])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-    assert f"({place})" in done.stderr
-    assert "checkpoint.dir: " in done.stderr
+    assert str(place) in done.stderr
+    assert "checkpoint.dir" in done.stderr
+    assert "create it, owned by the user" in done.stderr

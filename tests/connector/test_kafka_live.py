@@ -19,8 +19,10 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log import _kafka_planner
 from helenus_connector.log._kafka_planner import Planner
+from helenus_connector.log._kafka_reader import read
 from helenus_connector.log.events import Range
 from helenus_connector.query._planning import Planning
+from helenus_connector.query.packs import packed, unpacked
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.stack import Stack
 
@@ -71,6 +73,30 @@ class Topic:
                     return self.planner.leaders()[self.name]["0"]
             time.sleep(0.1)
         raise AssertionError(f"{self.name} does not end at {wanted}")
+
+
+def test_events_of_several_partitions_come_in_packs_of_one_partition_each(stack: Stack) -> None:
+    servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic("several", 3, 1)])["several"].result()
+    producer = Producer({**servers, "compression.type": "lz4"})
+    wanted: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
+    for n in range(4_000):
+        key, value = (b"k%d" % n, b"v%d" % n) if n % 9 else (None, None)
+        producer.produce("several", value, key, n % 3)
+        wanted.setdefault(n % 3, []).append((n // 3, key, value))
+    assert producer.flush(30) == 0
+    places = [Range("several", p, 10, len(of) - 10) for p, of in wanted.items()]
+    found: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
+    failures: list[object] = []
+    for chunk in read(servers, places, "fail", lambda *lost: failures.append(lost), lambda *e: failures.append(e)):
+        assert {m.partition() for m in chunk} == {chunk[0].partition()}
+        for pack in packed(chunk):
+            events = unpacked(pack)
+            assert {(e.topic, e.partition) for e in events} == {("several", chunk[0].partition())}
+            found.setdefault(events[0].partition, []).extend((e.offset, e.key, e.value) for e in events)
+    assert found == {p: of[10:-10] for p, of in wanted.items()}
+    assert not failures
 
 
 def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Stack, tmp_path: Path) -> None:

@@ -19,9 +19,15 @@ and Docker's Compose v2 as a plugin in ~/.docker/cli-plugins/docker-compose"""
 class Engine:
     """`docker` and `docker compose` against one engine."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         # No BuildKit: its plugin is not in Debian.
-        self.environment = {**os.environ, "DOCKER_HOST": host, "DOCKER_BUILDKIT": "0", "COMPOSE_PROGRESS": "plain"}
+        self.environment = {
+            **os.environ,
+            "DOCKER_HOST": f"unix://{directory}/socket",
+            "DOCKER_BUILDKIT": "0",
+            "COMPOSE_PROGRESS": "plain",
+        }
 
     def run(self, *arguments: str, seconds: float = 600, check: bool = True) -> str:
         """What `docker ARGUMENTS` prints; an AssertionError with all of it if it fails."""
@@ -57,7 +63,7 @@ def why_not() -> str | None:
 def engine(directory: Path) -> Iterator[Engine]:
     """Starts `dockerd`; its images stay in the directory for the next time, its containers end with it."""
     directory.mkdir(parents=True, exist_ok=True)
-    found = Engine(f"unix://{directory}/socket")
+    found = Engine(directory)
     command = ["dockerd", "--data-root", f"{directory}/data", "--exec-root", f"{directory}/exec"]
     command += ["-H", f"unix://{directory}/socket", "--pidfile", f"{directory}/pid"]
     # No higher than this machine's own, which may be low.

@@ -6,6 +6,8 @@ around them, and the scripts by which official images read their variables, are 
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import os
 import shutil
 import ssl
@@ -57,7 +59,7 @@ def prepare(docker: Engine, cache: Path) -> None:
         "kafka",
         "apache/kafka:4.3.1",
         {"java": java17, "lib": jars},
-        {"server.properties": "", "log4j2.yaml": "Configuration: {}\n"},
+        {"server.properties": ""},
     )
     (registry,) = fetch(read_lock("registry"), Silent(), resolve)
     app = unpack(registry, Silent())
@@ -86,6 +88,10 @@ def _cassandra(docker: Engine, java: Path) -> None:
         for package in (cassandra, geomet):
             source = Path(package.__path__[0])
             shutil.copytree(source, driver / source.name, ignore=shutil.ignore_patterns("__pycache__", "*.c", "*.pyx"))
+        # It asks for its own version.
+        about = Path(importlib.metadata.distribution("cassandra-driver").locate_file("."))
+        (metadata,) = about.glob("cassandra_driver-*.dist-info")
+        shutil.copytree(metadata, driver / metadata.name)
         modules = Path(folder, "modules")
         modules.write_text(" ".join(MODULES))
         logging = Path(__file__).parents[2] / "compose" / "helenus_stack" / "logback.xml"
@@ -107,8 +113,16 @@ def build(
     texts: dict[str, str] | None = None,
     **arguments: str,
 ) -> None:
-    """`docker build` of a folder in stand_ins, with files, or folders of files, beside its Dockerfile."""
-    if docker.has(tag):
+    """`docker build` of a folder in stand_ins, with files, or folders of files, beside its Dockerfile.
+
+    Unless it is there, made of the same.
+    """
+    names = {key: [file.name for file in (of if isinstance(of, list) else [of])] for key, of in files.items()}
+    made_of = hashlib.sha256(repr((names, texts, arguments)).encode())
+    for source in sorted(path for path in (FILES / name).rglob("*") if path.is_file()):
+        made_of.update(source.read_bytes())
+    note = docker.directory / f"{tag.replace('/', '_')}.made-of"
+    if docker.has(tag) and note.exists() and note.read_text() == made_of.hexdigest():
         return
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder, "context")
@@ -126,3 +140,4 @@ def build(
             (context / target).write_text(text)
         given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
         docker.run("build", "--network", "host", "--tag", tag, *given, str(context), seconds=1200)
+    note.write_text(made_of.hexdigest())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,12 @@ import pytest
 from deltalake import DeltaTable
 from integration.pipeline import Lasting, Pipeline
 from patience import eventually
+from schemas.java import Program
+
+from helenus_stack.jars import fetch, parse_lock
+from helenus_stack.java import java_home
+from helenus_stack.progress import Silent
+from helenus_stack.resolve import resolve
 
 pytestmark = pytest.mark.integration
 
@@ -120,3 +127,79 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
         "tu": {"index_0": 7, "index_1": "seven"},
         "later": None,
     }
+
+
+@pytest.mark.long  # other readers of the same topic; each starts a JVM
+def test_java_and_spark(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
+    """Records of two schemas, read by Follow.java and by Spark's from_avro."""
+    names = "k, c, t, n, b, f, de, at, da, ti, u, i, bl, du, a, l, s, m, tu"
+    for c in "abc":
+        session.execute(f"INSERT INTO {TABLE} ({names}) VALUES (7, '{c}', {VALUES})")
+    is_on_the_topic(pipeline, session)
+    session.execute(f"ALTER TABLE {TABLE} ADD latest text")
+    session.execute(f"UPDATE {TABLE} SET t = 'new', latest = 'x' WHERE k = 7 AND c = 'a'")
+    session.execute(f"DELETE FROM {TABLE} WHERE k = 7 AND c = 'b'")
+    session.execute(f"INSERT INTO {TABLE} (k, c, t) VALUES (8, 'z', 'gone')")
+    session.execute(f"DELETE FROM {TABLE} WHERE k = 8")
+    is_on_the_topic(pipeline, session)
+    expected = of_cassandra(session)
+    last = by_java(pipeline, tmp_path)
+    assert {key: row["t"] for key, row in last.items() if row is not None} == expected
+    assert last[7, "b"] is None
+    assert last[8, "z"] is None
+    rows = by_spark(pipeline, tmp_path)
+    assert {(row["k"], row["c"]): row.get("t") for row in rows} == expected
+    assert {(row["k"], row["c"]): row["latest"] for row in rows if row.get("latest")} == {(7, "a"): "x"}
+    (whole,) = (row for row in rows if (row["k"], row["c"]) == (7, "c"))
+    assert {name: value for name, value in whole.items() if name not in ("later", "latest")} == {
+        "k": 7,
+        "c": "c",
+        "t": "ünïcode",
+        "n": 5000000000,
+        "b": True,
+        "f": 0.5,
+        "de": "-1.50",
+        "at": "1969-12-31T23:59:59.123Z",
+        "da": "0001-01-01",
+        "ti": 45015123456789,
+        "u": "8f9e0b4c-5a3d-4b5e-9c1d-000000000001",
+        "i": "::1",
+        "bl": "AP8=",
+        "du": {"months": 1, "days": 2, "nanoseconds": 3},
+        "a": {"street": "Elm", "number": 5},
+        "l": [1, 2],
+        "s": ["x", "y"],
+        "m": {"one": 1},
+        "tu": {"index_0": 7, "index_1": "seven"},
+    }
+
+
+def by_java(pipeline: Pipeline, directory: Path) -> dict[tuple[int, str], dict[str, Any] | None]:
+    """The last row of each key that Follow.java prints."""
+    program = Program(directory, RECIPES / "Follow.java", "avro", "kafka")
+    status = pipeline.status
+    said = program.run(status.bootstrap_servers, status.registry_url, TOPIC, "--once")
+    lines = (line.split("\t") for line in said.split("\n") if line)
+    return {(key["k"], key["c"]): json.loads(row) for key, row in ((json.loads(k), row) for k, row in lines)}
+
+
+def by_spark(pipeline: Pipeline, directory: Path) -> list[dict[str, Any]]:
+    """The rows that to_spark.py stores, as Spark's JSON has them."""
+    lock = Path(__file__).with_name("spark_avro.lock")
+    jars = ",".join(map(str, fetch(parse_lock(lock.read_text(), lock.name), Silent(), resolve)))
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java_home(17, Silent())),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f"--master local[1] --conf spark.sql.session.timeZone=UTC --jars {jars} pyspark-shell",
+    }
+    status, place = pipeline.status, str(directory / "spark")
+    stored = [str(RECIPES / "to_spark.py"), status.bootstrap_servers, status.registry_url, TOPIC, place, "--once"]
+    # twice: the second run finds nothing new
+    show = f"""import sys; sys.path.insert(0, {str(RECIPES)!r}); from to_spark import current
+from pyspark.sql import SparkSession
+for line in current(SparkSession.builder.getOrCreate(), {place!r}, ["k", "c"]).toJSON().collect(): print(line)"""
+    for command in (stored, stored, ["-c", show]):
+        done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
+        assert done.returncode == 0, done.stderr[-5000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -18,12 +18,12 @@ SOURCE = Path(__file__).with_name("Reader.java")
 
 
 class Program:
-    """A class, compiled into `directory` by the Eclipse compiler, so that a JRE will do. `lock` names its jars."""
+    """A class, compiled into `directory` by the Eclipse compiler, so that a JRE will do. `locks` name its jars."""
 
-    def __init__(self, directory: Path, source: Path, lock: str) -> None:
+    def __init__(self, directory: Path, source: Path, *locks: str) -> None:
         self._directory, self._main = directory, source.stem
         self._java = str(java_home(17, Silent(), newer=True) / "bin/java")
-        self._jars = fetch(read_lock(lock), Silent(), resolve)
+        self._jars = [jar for lock in locks for jar in fetch(read_lock(lock), Silent(), resolve)]
         compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
         options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), "-cp", _path(self._jars), str(source)]
         self._run([compiler], "org.eclipse.jdt.internal.compiler.batch.Main", *options)
@@ -31,6 +31,10 @@ class Program:
     def said(self, asked: str) -> str:
         """What it prints."""
         return self._run([self._directory, *self._jars], self._main, asked=asked)
+
+    def run(self, *arguments: str) -> str:
+        """What it prints, with these arguments."""
+        return self._run([self._directory, *self._jars], self._main, *arguments)
 
     def _run(self, path: Sequence[Path], main: str, *arguments: str, asked: str = "") -> str:
         command = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _path(path), main, *arguments]

@@ -24,6 +24,8 @@ def home(path: Path, jcmd: str = "") -> Path:
         if does:
             (path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
             (path / "bin" / name).chmod(0o755)
+    (path / "lib" / "server").mkdir(parents=True)
+    (path / "lib" / "server" / "classes.jsa").touch()
     return path
 
 
@@ -68,3 +70,12 @@ def test_one_that_can_not_be_made_leaves_nothing(java: Path, tmp_path: Path, jcm
     archive = Archive.of("kafka", home(tmp_path / "fails", jcmd), "a.jar")
     archive.make(7)
     assert list(archive.file.parent.iterdir()) == []
+
+
+def test_a_runtime_without_an_archive_of_its_own_goes_without(java: Path) -> None:
+    """As the Java of a wheel: with the option its JVM ends with `base CDS archive is not loaded`."""
+    (java / "lib" / "server" / "classes.jsa").unlink()
+    archive = Archive.of("kafka", java, "a.jar")
+    assert archive.environment() == {}
+    archive.make(7)
+    assert not archive.file.exists()

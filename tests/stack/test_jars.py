@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from helenus_stack import jars
+from helenus_stack import jars, resolve
 from helenus_stack.errors import StackError
 from helenus_stack.jars import Artifact
 from helenus_stack.progress import Progress, Silent
@@ -153,3 +153,22 @@ def test_an_archive_in_a_jar_is_unpacked(tmp_path: Path) -> None:
     assert program == tmp_path / "server-1.0" / "bin" / "run"
     assert program.read_bytes() == CONTENT
     assert program.stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize(
+    ("programs", "home", "chosen"),
+    [("mvn java", None, "maven"), ("mvn", "/opt/java", "maven"), ("mvn", None, "ivy"), ("java", None, "ivy")],
+)
+def test_maven_downloads_where_it_has_java(
+    programs: str, home: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise Ivy does, on the Java that comes as a wheel."""
+    called: list[str] = []
+    monkeypatch.setattr(resolve.shutil, "which", lambda name: name if name in programs.split() else None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if home:
+        monkeypatch.setenv("JAVA_HOME", home)
+    for name in ("maven", "ivy"):
+        monkeypatch.setattr(resolve, name, lambda *_, name=name: called.append(name))
+    resolve.resolve([], tmp_path, Silent())
+    assert called == [chosen]

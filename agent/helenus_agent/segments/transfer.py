@@ -43,6 +43,8 @@ def transfer_of(name: str, archive: Path | None, raw: Path) -> Transfer:
         assert archive is not None
         if archive.resolve() == raw.resolve():
             raise HelenusError(Kind.CONFIG, "segment.archive.dir is cdc_raw itself", str(archive))
+        if archive.exists() and not archive.is_dir():
+            raise HelenusError(Kind.CONFIG, "segment.archive.dir is not a directory", str(archive))
         return lambda path: _archive(path, archive)
     return _yours(name)
 

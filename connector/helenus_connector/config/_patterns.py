@@ -14,6 +14,21 @@ def compiles(value: str) -> str:
     return value
 
 
+def of_names(value: str) -> str:
+    """As `compiles`, for names of keyspaces and tables. Raises ValueError too for what no such name can have."""
+    if found := re.search("[\"';`]", value):
+        why = "put commas between several" if found[0] == ";" else "names are written without quotes, capitals too"
+        raise ValueError(f"no name has a {found[0]} in it: {why}")
+    return compiles(value)
+
+
+def group(value: str) -> str:
+    """The same. Raises ValueError for what can't be the name of a group."""
+    if not re.fullmatch("[A-Za-z0-9_-]+", value):
+        raise ValueError("a name has letters, digits, _ and - alone")
+    return value
+
+
 def is_pattern(part: str) -> bool:
     """Names of Cassandra's tables have letters, digits and underscores: anything else is a regular expression."""
     return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
-from helenus_connector.config._patterns import compiles, excluded, is_pattern, leaving_out
+from helenus_connector.config._patterns import compiles, excluded, group, is_pattern, leaving_out, of_names
 from helenus_connector.config.state import StateSettings
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
@@ -57,7 +57,7 @@ class ConnectorSettings(StateSettings):
     """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
     table_refresh_interval_ms: Annotated[Milliseconds, About("Table", "LOW")] = 10_000
     """How often to look for new tables that match `table`."""
-    query_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$"), About("Common", "LOW")] = "default"
+    query_group: Annotated[str, AfterValidator(group), About("Common", "LOW")] = "default"
     """Connectors of one group share a streaming query of Spark. Slow tables of another group do not hold them up."""
     events_topic: Annotated[str, About("Topics", "HIGH")] = ""
     """The topic that is read; by default `events-KEYSPACE.TABLE`. With several tables put `${table}` into it.
@@ -236,7 +236,7 @@ class ConnectorSettings(StateSettings):
         keyspaces = is_pattern(given.get("keyspace", "any"))
         if keyspaces:
             try:
-                compiles(given["keyspace"])
+                of_names(given["keyspace"])
             except ValueError as error:
                 yield "keyspace", str(error)
         topics: dict[str, str] = {}
@@ -280,7 +280,7 @@ class ConnectorSettings(StateSettings):
         if not any(parts):
             raise ValueError("name a table")
         for part in parts:
-            compiles(part)
+            of_names(part)
             # A table's name has no dot in it, so as a pattern it would match none, or another table.
             if re.match(r"\w+(\\\.|\.\w+$)", part):
                 raise ValueError("name the table alone; the keyspace is `keyspace`")

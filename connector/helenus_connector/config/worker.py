@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import PrivateAttr, SecretStr, field_validator
 from typing_extensions import Self
@@ -24,7 +24,7 @@ from helenus_schemas.settings.fields import (
     PassThrough,
     ReplicationFactor,
 )
-from helenus_schemas.settings.model import About
+from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.properties import read_properties
 from helenus_schemas.settings.shared import LogSettings, PulsarSettings
 
@@ -32,9 +32,23 @@ _MASTER = re.compile(
     r"local(-cluster\[\d+,\d+,\d+]|\[([1-9]\d*|\*)(, *\d+)?])?|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
 )
 
+_MEMORY = re.compile(r" *\d+ *([bkmgtp]|[kmgtp]b)? *", re.IGNORECASE)  # as Spark's JavaUtils.byteStringAs reads it
+_POSITIONS = "positions, and connectors that come over REST, are kept in checkpoint.dir"
+# Keys of Kafka Connect's workers.
+_ALIASES: Mapping[str, str | Alias] = {
+    "group.id": Alias(why="each worker has a checkpoint.dir of its own"),
+    "offset.storage.*": Alias(why=_POSITIONS),
+    "offset.flush.*": Alias(why=_POSITIONS),
+    "config.storage.*": Alias(why=_POSITIONS),
+    "status.storage.*": Alias(why=_POSITIONS),
+    "plugin.path": Alias(why="the connector is all there is"),
+}
+
 
 class WorkerSettings(PulsarSettings, LogSettings):
     """What all connectors of a worker share."""
+
+    aliases: ClassVar[Mapping[str, str | Alias]] = _ALIASES
 
     _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
 
@@ -130,6 +144,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
         if not _MASTER.fullmatch(given.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
+        for key in ("spark.driver.memory", "spark.executor.memory"):
+            if not _MEMORY.fullmatch(given.get(key, "1g")):
+                yield key, "give a whole number with its unit, such as 512m or 2g"
         if _is_secure(given.get("listeners", "")):
             for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
                 if key not in given:

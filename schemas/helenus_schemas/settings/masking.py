@@ -24,7 +24,9 @@ _NO_VARIABLE = (
     "config.providers.env.param.allowlist.pattern"
 )
 _SECRET_KEY = re.compile(r"pass|pwd|secret|jaas|token|credential|user\.?info|\bkeys?\b|[^.]key\b", re.IGNORECASE)
-_NO_SECRET_KEY = re.compile(r"(location|file|path|dir|type|class|url|enable|enabled|(de)?serializer)$", re.IGNORECASE)
+_NO_SECRET_KEY = re.compile(
+    r"(location|file|path|dir|type|class|url|enable|enabled|(de)?serializer|converter)$", re.IGNORECASE
+)
 _SECRET_VALUE = re.compile(r"(pass\w*|pwd|secret|token)\W?[=:]", re.IGNORECASE)
 # A login follows the scheme, or begins an address without one, as `user:`. A password may have any of :, /, @ and
 # commas in it, so the login ends at the last @ before a space, or before a comma with a scheme after it.
@@ -85,10 +87,14 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
         if kind == "env":
             if allowed is not None and not allowed.has_variable(name):
                 raise ValueError(_NO_VARIABLE)
+            if not name:
+                raise ValueError("a reference names a variable: ${env:NAME}")
             if name not in os.environ:
                 raise ValueError(f"the environment has no {name}")
             return os.environ[name]
         path, _, entry = name.rpartition(":")
+        if not path or not entry:
+            raise ValueError("a reference names a properties file and a key in it: ${file:/path:KEY}")
         file, _ = place(name)
         if allowed is not None and not allowed.has_file(file, entry):
             raise ValueError(_NO_FILE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import errno
 import inspect
 import os
 import re
@@ -158,6 +159,21 @@ class Settings(BaseModel):
             reason = "there is no such file, or it may not be read"
             raise ConfigError([Problem(source, key, file, reason) for key, file in missing])
 
+    def check_directory(self, source: str, name: str) -> None:
+        """Raise ConfigError if the directory in a field can't be written, or made. Makes none. To be called on the
+        machine that uses it, by the user that will.
+        """
+        directory: Path = getattr(self, name).absolute()
+        place = next(place for place in (directory, *directory.parents) if os.path.lexists(place))
+        if not place.is_dir():
+            why = errno.ENOTDIR
+        elif not os.access(place, os.W_OK | os.X_OK):
+            why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        else:
+            return
+        reason = f"{os.strerror(why)} ({place}): create it, owned by the user that runs this, or name another"
+        raise ConfigError([Problem(source, type(self).model_fields[name].alias or name, str(directory), reason)])
+
     @field_validator("*", mode="before")
     @classmethod
     def _path(cls, value: object, info: ValidationInfo) -> object:
@@ -254,6 +270,8 @@ class Settings(BaseModel):
             reason = "give it a value"
         elif kind in ("int_parsing", "float_parsing"):
             reason = "give a number" if kind == "float_parsing" else "give a whole number"
+        elif kind == "bool_parsing":
+            reason = "give true or false"
         elif words := re.search(r"match pattern '\^\(([\w|-]+)\)\$'", reason):
             reason = f"give one of {', '.join(words[1].split('|'))}"
         given.wrong(key, reason, secret)
@@ -264,8 +282,9 @@ class Settings(BaseModel):
         known = [field.alias or name for name, field in cls.model_fields.items()]
         parts = key.split(".")
         for prefix in cls.prefixes():
-            rest = parts[prefix.count(".") :]
-            known += [prefix + ".".join(rest)] if rest else []
+            depth = prefix.count(".")
+            if parts[depth:] and difflib.get_close_matches(".".join(parts[:depth]), [prefix[:-1]], cutoff=0.7):
+                known.append(prefix + ".".join(parts[depth:]))
         return next(iter(difflib.get_close_matches(key, known, 1)), None)
 
 

@@ -23,6 +23,10 @@ DEFAULTS: dict[str, object] = {
     "queue.buffering.max.messages": "50000",
     "queue.buffering.max.kbytes": "32768",
 }
+_NO_KERBEROS = (
+    "set sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: its default is Kerberos (GSSAPI), which "
+    "this build of librdkafka does not have"
+)
 _CONFLICT = "Failed to create"  # begins librdkafka's message about settings that do not go together
 
 
@@ -35,10 +39,10 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str]) -> dict[
     """The producer's settings that librdkafka refuses before it connects: a reason for each wrong one of those that
     are `checked`, and under "" a reason that names none of them.
     """
-    if not _refusal(config):
-        return {}
-    found: dict[str, str] = {}
-    for key in checked:
+    found = {key: "there are no transactions here: leave it out" for key in checked if key == "transactional.id"}
+    if not _refusal({key: value for key, value in config.items() if key not in found}):
+        return found
+    for key in set(checked) - set(found):
         reason = _refusal({"bootstrap.servers": "none:1", key: config[key]})
         if reason and not reason.startswith(_CONFLICT):
             found[key] = reason
@@ -48,7 +52,7 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str]) -> dict[
         key = next(named, "")
         found[key] = reason
         left.pop(key, None)
-    return found
+    return {key: _NO_KERBEROS if "mechanism GSSAPI: recompile" in reason else reason for key, reason in found.items()}
 
 
 def _refusal(config: Mapping[str, str]) -> str:
