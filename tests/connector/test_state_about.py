@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from helenus_connector.state import about
 from helenus_connector.state.about import About
 from helenus_connector.state.merger import Merger
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
 
 OF = About("ks.t", "events-ks.t", (4, 7, 9), 2)
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
@@ -31,6 +33,12 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     assert about.kept(tmp_path) is None
     about.keep(tmp_path, OF)
     assert about.kept(tmp_path) == OF
+
+
+def test_a_state_without_pages_is_no_fresh_start(tmp_path: Path) -> None:
+    """As builds before pages left it: all of it would seem to be missing."""
+    durable.save(tmp_path / "state.about", asdict(OF), 1, "what the state is of", "state.about-saved")
+    refused(tmp_path, "it is of version 1")
 
 
 def test_a_checkpoint_that_is_not_whole_is_no_fresh_start(tmp_path: Path) -> None:

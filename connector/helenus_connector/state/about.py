@@ -9,7 +9,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
 _NAME = "state.about"
-_VERSION = 1
+_VERSION = 2
+"""1 was of states whose keys did not lie on `pages`."""
 
 
 @dataclass(frozen=True)

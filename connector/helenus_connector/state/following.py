@@ -30,7 +30,8 @@ _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ABOUT = "about"
 _INTERVAL_MS = 500
-_VERSION = 1
+_VERSION = 2
+"""1 was of states whose keys did not lie on `pages`."""
 starting = threading.Lock()
 """One query at a time begins: Spark gives each Python process of a start 10 s, which many at once may not have."""
 ON_ROCKSDB = {
