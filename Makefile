@@ -6,7 +6,9 @@ export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
 # As MODULES of hatch_build.py.
 COMPILED := agent/helenus_agent/commitlog/decoder.py connector/helenus_connector/gate/_slots.py \
-	connector/helenus_connector/shape/_direct.py schemas/helenus_schemas/event/own_format.py
+	connector/helenus_connector/reread/_ordinary.py connector/helenus_connector/shape/_direct.py \
+	connector/helenus_connector/shape/_rows.py schemas/helenus_schemas/codec/_columns.py \
+	schemas/helenus_schemas/codec/_key_bytes.py schemas/helenus_schemas/event/own_format.py
 # Tests wait for much: three processes keep two cores busy. With servers each needs 3 GB.
 WORKERS ?= 3
 # tests/longest.py has the order of the files.
@@ -92,7 +94,7 @@ clean: ## Remove what was built and installed
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED)
+$(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
 	@echo "Installing into $(VENV): once, a minute or two; 1.4 GB of disk ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

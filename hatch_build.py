@@ -20,7 +20,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULES = (
     "agent/helenus_agent/commitlog/decoder.py",
     "connector/helenus_connector/gate/_slots.py",
+    "connector/helenus_connector/reread/_ordinary.py",
     "connector/helenus_connector/shape/_direct.py",
+    "connector/helenus_connector/shape/_rows.py",
+    "schemas/helenus_schemas/codec/_columns.py",
+    "schemas/helenus_schemas/codec/_key_bytes.py",
     "schemas/helenus_schemas/event/own_format.py",
 )
 """Each with its .pxd beside it, in the package of its path after the first directory."""

@@ -6,9 +6,10 @@
   single threads, one SELECT each, and a barrier. Both cover the same events, in one process, in turns.
 - copies: events per second through the stage when two of three are copies from other replicas.
 - memory: of a process whose stage sees ten times as many changes as its cache holds.
-- backlog: records per second of the whole connector, Spark and all, and CPU seconds per million of its processes and
-  of Cassandra. With `--log pulsar` on Pulsar, with `--copies 3` of each change; `--set` adds settings of the
-  connector: with `--set resolver=none output.format=debezium` events have cells, and no row is read.
+- backlog: records per second of the whole connector, Spark and all, until all are on the data topic, and CPU seconds
+  per million of its processes and of the servers. With `--log pulsar` on Pulsar; `--set` adds settings of the
+  connector: with `--set resolver=none output.format=debezium` events have cells, and no row is read. With `--nodes 3
+  --copies 3 --set ... gate=local_quorum` each of three nodes reports each change.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
 """
@@ -23,48 +24,35 @@ import resource
 import struct
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cassandra import ConsistencyLevel
 from cassandra.concurrent import execute_concurrent_with_args
-from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
-from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
-from bench.written import T
-from bench.written import insert as cells_of
+from bench.backlog import PARTS, Backlog, change
+from bench.written import NODES
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.gate import Event
-from helenus_connector.log.choice import events_log
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import freeze
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
-from helenus_schemas.event import placement
-from helenus_schemas.event.change import Change, Effect, column_bit
 from helenus_schemas.event.wire import encode
 from helenus_schemas.service.cassandra import connect
 from helenus_sinks.kafka.log import KafkaLog
-from helenus_stack import programs
 from helenus_stack.cql import session
-from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Terminal
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-NODES = [f"ad310466-96a7-4cb2-acf4-59535a96081{n}" for n in range(3)]
 ROWS = 5_000
 BATCH = 50_000  # as max.batch.size
-PARTS = 4
-WARM_UP = 20_000
 TABLES = {
     "single": ("k int PRIMARY KEY, v text, n int", 1),
     "clustering": ("p int, c int, v text, n int, PRIMARY KEY (p, c)", 10),
@@ -85,7 +73,8 @@ def key(table: str, row: int) -> Key:
 
 
 def create(cassandra: Any, rows: int = ROWS) -> None:
-    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    nodes = len(cassandra.cluster.metadata.all_hosts())
+    replication = f"{{'class': 'SimpleStrategy', 'replication_factor': {nodes}}}"
     cassandra.execute(f"CREATE KEYSPACE IF NOT EXISTS bench WITH replication = {replication}")
     for table, (columns, _) in TABLES.items():
         cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} ({columns}) WITH cdc = true")
@@ -138,20 +127,13 @@ class Bench:
         self.session.cluster.shutdown()
 
 
-def change(digest: str, node: str, n: int, cells: bytes | None = None) -> Change:
-    """What an agent says of an INSERT, the nth of its segment."""
-    effect = Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
-    return Change(
-        digest, node, segment=1_700_000_000_000, position=100 * n, write_time=1, effect=int(effect), cells=cells
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", default=list(PIECES))
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
     parser.add_argument("--rounds", type=int, default=3, help="of the backlog")
+    parser.add_argument("--nodes", type=int, default=1, choices=[1, 2, 3], help="of Cassandra, each with all rows")
     parser.add_argument("--copies", type=int, default=1, help="of each change of the backlog")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the backlog's connector")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of the backlog alone")
@@ -165,14 +147,16 @@ def main() -> None:
         if options.stack:
             measure(Stack(options.stack), directory, options)
         else:
-            with Stack(directory / "stack", log=options.log, brief=False, progress=Terminal()) as stack:
+            with Stack(
+                directory / "stack", nodes=options.nodes, log=options.log, brief=False, progress=Terminal()
+            ) as stack:
                 measure(stack, directory, options)
 
 
 def measure(stack: Stack, directory: Path, options: argparse.Namespace) -> None:
     status = stack.status()
     with session(status) as cassandra:
-        create(cassandra)
+        create(cassandra, ROWS if options.parts != ["backlog"] else 0)
         for part in options.parts:
             PIECES[part](status, cassandra, directory / part, options)
 
@@ -311,115 +295,6 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         bench.warm_up(options.copies)
         for turn in range(options.rounds):
             print(f"backlog, round {turn + 1}: {bench.round(options.events, options.copies)}", flush=True)
-
-
-class Backlog:
-    """A worker with a connector of its own for `table`, and the events that are to be its backlog."""
-
-    def __init__(self, status: Status, cassandra: Any, directory: Path, table: str, more: Sequence[str]) -> None:
-        columns = "(k int PRIMARY KEY, v text, n int) WITH cdc = true"
-        cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} {columns}")
-        (self.table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == table)
-        self.has_cells = any(setting in more for setting in ("resolver=none", "state=rows"))
-        self._cassandra = cassandra
-        self.checkpoint = directory / "checkpoint"
-        self._topic = f"events-bench.{table}"
-        self._codec = KeyCodec(self.table)
-        self._connector = programs.connector(status, directory, "bench", table)
-        self.worker_file = self._connector.files[0]
-        with self._connector.files[1].open("a") as settings:
-            settings.write("\n".join(["\ntasks.max=2", *more, ""]))
-        self._log = events_log(WorkerSettings.load(self._connector.files[0]))
-        self._log.create(self._topic, PARTS, {})
-        self._status = status
-        self._turn = 0
-
-    def __enter__(self) -> Backlog:
-        self._running = running(self._connector, {"JAVA_HOME": str(spark_java_home(Terminal()))})
-        self._running.__enter__()
-        topics_exist(self._status, self._topic.replace("events-", "data-"))
-        wait(lambda: is_ready(self._connector), "the connector is ready")
-        self.port = self._connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._running.__exit__(*error)
-        self._log.close()
-
-    def fill(self, rows: int, until: float | None = None) -> None:
-        """Rows that are to be read. They expire at `until`, in s since the epoch."""
-        text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1 AND TTL ?"
-        insert = self._cassandra.prepare(text)
-        made = ((n, "x" * 100, n, 0 if until is None else round(until - time.time())) for n in range(rows))
-        execute_concurrent_with_args(self._cassandra, insert, made, concurrency=100)
-
-    def warm_up(self, copies: int = 1) -> None:
-        """Its first records."""
-        self._produce(WARM_UP, copies)
-        wait(lambda: self.metric("records_total") >= WARM_UP, "warm-up")
-
-    def metric(self, name: str) -> float:
-        """The table's value of `helenus_connector_` and this."""
-        return read_metrics(self.port).get(f"helenus_connector_{name}{labels(self.table.name)}", 0)
-
-    def round(self, count: int, copies: int = 1, until_idle: bool = False) -> str:
-        """What a backlog of so many changes cost; with `until_idle` also what is done after their records."""
-        self._put("pause")
-        self._produce(count, copies)
-        servers = [s for s in self._status.servers if s.name.startswith("cassandra") or s.name == self._status.log]
-        pids = [s.pid or 0 for s in servers]
-        mine = self._connector.process.pid
-        assert mine
-        wait(lambda: all(cost(pid) < 0.1 for pid in pids), "the servers are done with the inserts", 120)
-        before = [cpu_of(pid) for pid in (mine, *pids)]
-        start, done = time.monotonic(), self.metric("records_total")
-        self._put("resume")
-        wait(lambda: self.metric("records_total") >= done + count, "the backlog", 600)
-        seconds = time.monotonic() - start
-        if until_idle:
-            wait(lambda: cost(mine) < 0.2, "the connector is done", 300)
-        spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, *pids)], strict=True)]
-        names = ("connector", *(s.name for s in servers))
-        costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
-        load = os.getloadavg()[0]
-        return f"{count} changes, {count / seconds:.0f} records/s; CPU s per million: {costs}; load {load:.1f}"
-
-    def _produce(self, rows: int, copies: int) -> None:
-        for n in range(rows):
-            raw = struct.pack(">i", n)
-            partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
-            digest = hashlib.md5(raw + bytes([self._turn]), usedforsecurity=False).hexdigest()
-            cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
-            for node in NODES[:copies]:
-                value = encode(change(digest, node, self._turn * rows + n, cells))
-                self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
-        self._log.flush(60)
-        self._turn += 1
-
-    def _put(self, state: str) -> None:
-        url = f"http://127.0.0.1:{self.port}/connectors/bench-{self.table.name}/{state}"
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30).close()
-
-
-def cost(process: int) -> float:
-    """CPU seconds a second of a process, now."""
-    before = cpu_of(process)
-    time.sleep(2)
-    return (cpu_of(process) - before) / 2
-
-
-def cpu_of(process: int) -> float:
-    """CPU seconds of a process, its children, and theirs, those that have ended included."""
-    total, left = 0.0, [process]
-    while left:
-        pid = left.pop()
-        with suppress(OSError):  # it has ended since
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                with suppress(OSError):
-                    left += map(int, (thread / "children").read_text().split())
-    return total
 
 
 PIECES: dict[str, Callable[..., None]] = {"reads": reads, "copies": copies, "memory": memory, "backlog": backlog}

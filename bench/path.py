@@ -190,8 +190,10 @@ def measured(
     arrivals = Arrivals(status, *topics)
     time.sleep(1)
     writes = write(cassandra, SECONDS, rate)
-    time.sleep(5)
-    arrivals.close()
+    try:
+        wait(lambda: all(has_arrived(writes, list(of)) for of in arrivals.seen.values()), "all writes arrive")
+    finally:
+        arrivals.close()
     return writes, arrivals.seen
 
 
@@ -207,6 +209,14 @@ def delays(writes: list[tuple[bytes, int, float]], seen: list[tuple[bytes, int, 
             raise AssertionError(f"the write at {written} never arrived")
         found.append(min(arrived) - acknowledged)
     return found
+
+
+def has_arrived(writes: list[tuple[bytes, int, float]], seen: list[tuple[bytes, int, float]]) -> bool:
+    """Whether each write has, or a later one of its key."""
+    latest: dict[bytes, int] = {}
+    for key, written, _ in seen:
+        latest[key] = max(written, latest.get(key, written))
+    return all(latest.get(key, written - 1) >= written for key, written, _ in writes)
 
 
 def report(what: str, seconds: list[float]) -> None:

@@ -33,9 +33,10 @@ from typing import Any
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.metadata import Murmur3Token
 
-from bench.connector import NODES, PARTS, change, cpu_of
+from bench.backlog import PARTS, change, cpu_of
 from bench.path import Arrivals, delays, is_ready, labels, read_metrics, report, running, topics_exist, wait
 from bench.verify import processes_of, resident
+from bench.written import NODES
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log

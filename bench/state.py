@@ -19,7 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.connector import Backlog, create
+from bench.backlog import Backlog
+from bench.connector import create
 from bench.path import wait
 from helenus_stack.cql import session
 from helenus_stack.progress import Terminal

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.connector import cpu_of
+from bench.backlog import cpu_of
 from bench.path import Arrivals, delays, is_ready, report, running, topics_exist, wait
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_stack import programs

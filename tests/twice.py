@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import importlib.util
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 
@@ -32,9 +33,14 @@ def plain(source: Path) -> ModuleType:
 
 
 def compiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The .py compiled as it is now: once, by the first process of tests that needs it, for all clones."""
-    cython = pytest.importorskip("Cython")
+    """The .py compiled as it is now. If it was changed since `make` compiled it here, that is done once, by
+    the first process of tests that needs it, for all clones.
+    """
     sources = [source, source.with_suffix(".pxd"), ROOT / "hatch_build.py"]
+    installed = source.with_name(f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}")
+    if installed.exists() and installed.stat().st_mtime > max(path.stat().st_mtime for path in sources):
+        return load(f"compiled.{source.stem}", installed)
+    cython = pytest.importorskip("Cython")
     version = f"{cython.__version__} {sys.version}".encode()
     digest = hashlib.sha256(b"".join([version, *(path.read_bytes() for path in sources)])).hexdigest()
     directory = cache_directory() / "tests" / digest[:16]

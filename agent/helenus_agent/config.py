@@ -109,6 +109,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     cells_include_list: Annotated[Patterns, About("Tables")] = ()
     """Regular expressions for ks.table: events of these tables carry what the mutation says, cell by cell, for those
     who do not read rows again. Default: none. Tables with counters have no cells."""
+    errors_large_event: Annotated[Literal["light"], About("Tables", "LOW")] = "light"
+    """What becomes of an event that is too large for its topic with its cells. `light`: it goes without them, counted,
+    and whoever needs them reads the row. There is no other way: none is left out, and no value is cut."""
     read_mode: Annotated[ReadMode, About("Commit log")] = "marker"
     """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as it is fsynced, by its index.
     `eager`: beyond the last marker, as far as the entries' checksums are right.

@@ -28,6 +28,7 @@ from helenus_stack.settings import Settings
 CLUSTER_ID = "helenus-stack-cluster1"
 """Kafka wants 22 characters of URL-safe base64."""
 HEAP = "384m"
+MOST_HEAP = "1g"  # for the partitions of hundreds of tables
 MECHANISM = "SCRAM-SHA-512"
 LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 ACLS = [
@@ -116,7 +117,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     start = [
         *run,
         f"-Xms{HEAP}",
-        f"-Xmx{HEAP}",
+        f"-Xmx{MOST_HEAP}",
         *settings.jvm,
         "kafka.Kafka",
         str(properties),

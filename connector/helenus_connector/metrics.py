@@ -104,6 +104,16 @@ LIVE_KEYS_ASKED = Counter(
 ROWS_KEPT = Gauge(
     "helenus_connector_rows_kept", "Rows in the state, with deleted ones until gc_grace_seconds (state=rows).", _LABELS
 )
+STATE_WAITING = Gauge(
+    "helenus_connector_state_waiting",
+    "Times that the state has noted: at which a row or key expires, is forgotten, or is to be read.",
+    _LABELS,
+)
+STATE_BYTES = Gauge(
+    "helenus_connector_state_bytes",
+    "Size of the state, in files and in memory (a connector's tables have equal shares).",
+    _LABELS,
+)
 TABLE_ERRORS = Counter(
     "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
 )
@@ -149,7 +159,8 @@ def begin(labels: Labels, task: int) -> None:
 def forget(labels: Labels) -> None:
     """Ends a table's series."""
     _tasks.pop(labels, None)
-    for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, LIVE_KEYS, LIVE_KEYS_ASKED, ROWS_KEPT):
+    of_state = LIVE_KEYS, LIVE_KEYS_ASKED, ROWS_KEPT, STATE_WAITING, STATE_BYTES
+    for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, *of_state):
         metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
 
 

@@ -31,6 +31,7 @@ _LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "
 """The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
 _SNAPSHOT_HEADINGS = ("connector", "snapshot of", "state", "scanned", "rows/s", "rows", "left")
 _GATE_HEADINGS = ("connector", "at the gate of", "changes", "oldest", "memory", "complete/s", "dropped")
+_STATE_HEADINGS = ("connector", "state of", "live", "kept", "size", "waiting", "expired/s")
 _MOST = 10
 _WIDE = 10_000
 _STYLES = {
@@ -106,7 +107,7 @@ def look(worker: Worker) -> Moment:
         if name == "task_state":
             fares.state = labels["state"] if sample.value else fares.state
             continue
-        for key in (name, f"{name}/{labels.get('outcome', '')}"):
+        for key in (name, f"{name}/{labels.get('outcome', labels.get('why', ''))}"):
             fares.values[key] = fares.get(key) + sample.value
     return Moment(time.monotonic(), tables, failures, waiting, snapshots)
 
@@ -151,7 +152,16 @@ def view(before: Moment, now: Moment) -> RenderableType:
         key=lambda item: -item[1].get("gate_waiting_changes"),
     )
     gates = [tuple(_at_gate(at, before.tables.get(at, Fares()), fares, seconds)) for at, fares in waiting]
-    parts = [*_part(gates, _GATE_HEADINGS, ("memory",)), *_part(shown, _SNAPSHOT_HEADINGS, ("rows",))]
+    states = [
+        tuple(_of_state(at, before.tables.get(at, Fares()), fares, seconds))
+        for at, fares in sorted(now.tables.items())
+        if "live_keys" in fares.values or "rows_kept" in fares.values
+    ]
+    parts = [
+        *_part(gates, _GATE_HEADINGS, ("memory",)),
+        *_part(states, _STATE_HEADINGS, ("expired/s",)),
+        *_part(shown, _SNAPSHOT_HEADINGS, ("rows",)),
+    ]
     lines = [*(Text(line, style="red") for line in now.failures), *(Text(line, style="yellow") for line in now.waiting)]
     return Group(tables, *parts, *lines)
 
@@ -233,6 +243,18 @@ def _at_gate(labels: Labels, before: Fares, now: Fares, seconds: float) -> Itera
     yield f"{_number(now.get('gate_waiting_bytes'))}B"
     yield _number(max(0.0, now.get(completed) - before.get(completed)) / seconds)
     yield Text(_number(now.get(dropped)), style="red" if now.get(dropped) else "")
+
+
+def _of_state(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
+    """What is kept of a table: keys that live with `state=keys`, rows with `state=rows`; what times are waited for."""
+    expired = "live_keys_asked_total/expired"
+    yield labels[0]
+    yield f"{labels[1]}.{labels[2]}"
+    yield _number(now.get("live_keys")) if "live_keys" in now.values else "-"
+    yield _number(now.get("rows_kept")) if "rows_kept" in now.values else "-"
+    yield f"{_number(now.get('state_bytes'))}B"
+    yield _number(now.get("state_waiting"))
+    yield _number(max(0.0, now.get(expired) - before.get(expired)) / seconds) if "live_keys" in now.values else "-"
 
 
 def _of_snapshot(before: Scan | None, now: Scan, seconds: float) -> Iterator[Text | str]:

@@ -37,6 +37,7 @@ def test_pass_through() -> None:
     ("more", "message"),
     [
         ({"read.mode": "fast"}, "read.mode"),
+        ({"errors.large.event": "cut"}, "errors.large.event"),
         ({"segment.transfer": "keep"}, "segment.transfer"),
         ({"segment.transfer": "my.module:"}, "segment.transfer"),
         ({"segment.transfer": "archive"}, "segment.archive.dir"),

@@ -21,6 +21,7 @@ from cassandra.policies import ConstantReconnectionPolicy
 from confluent_kafka import Consumer, TopicPartition
 from patience import eventually
 
+from helenus_schemas.event.cells import Cells, decode_cells
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import decode
 
@@ -83,6 +84,7 @@ class Node:
             "kafka.bootstrap.servers": self.status.bootstrap_servers,
             "state.dir": str(self.directory / "state"),
             "topic.partitions": str(PARTITIONS),
+            "cells.include.list": r"s\\.(altered|dropped_twice)",
             "http.port": str(self.port),
         }
         path = self.directory / "agent.properties"
@@ -136,6 +138,14 @@ class Node:
     def rows(self, table: str, keyspace: str = "s") -> list[bytes]:
         """The keys of all rows in a table's topic."""
         return [key for part in self.topic(table, keyspace) for key, _ in part if key is not None]
+
+    def cells(self, table: str) -> Iterator[tuple[bytes, Change, Cells]]:
+        """The changes of rows in a table's topic, with their keys and what they say."""
+        for part in self.topic(table):
+            for key, change in part:
+                if key is not None:
+                    assert change.cells is not None
+                    yield key, change, decode_cells(change.cells, change.scope)
 
     def notices(self, table: str) -> list[list[tuple[int, Change]]]:
         """Per partition of a table's topic what concerns the whole table, with its place."""
@@ -330,6 +340,10 @@ def test_dropped_and_recreated_under_writes(node: Node) -> None:
     node.insert("dropped_twice", 200, 210)
     node.arrive("dropped_twice", 210)
     assert [len(notices) for notices in node.notices("dropped_twice")] == [2] * PARTITIONS
+    tables = {number(key): cells.table for key, _, cells in node.cells("dropped_twice")}
+    assert len(tables) == 210
+    assert [len({tables[n] for n in rows}) for rows in (range(50), range(50, 150), range(150, 210))] == [1, 1, 1]
+    assert len(set(tables.values())) == 3, "each table has its id"
 
 
 def test_a_column_that_is_added_again(node: Node) -> None:
@@ -380,6 +394,22 @@ def test_altered_while_the_agent_is_down(node: Node) -> None:
     )
     node.arrive("altered", 8)
     assert [number(key) for key in sorted(node.rows("altered"))] == list(range(8))
+    # Cells have the columns and types of then, whatever became of them before they were read.
+    said = {number(key): (change, cells) for key, change, cells in node.cells("altered")}
+    shown = {
+        n: {c.column: c.value for c in cells.cells if cells.columns[c.column].multicell is False}
+        for n, (_, cells) in said.items()
+    }
+    bigint, place = (7).to_bytes(8, "big"), b"\0\0\0\1s\0\0\0\4\0\0\0\1"
+    assert shown[1] == shown[0] == {"v": b"x", "n": bigint, "f": place}
+    assert shown[4] == {"n": (8).to_bytes(8, "big")}
+    assert shown[5] == {"v": b"y"}
+    assert {c.column: c.path for c in said[1][1].cells if c.column == "m"} == {"m": b"k"}
+    assert set(said[2][1].columns) == {"w", "p", "f"}
+    assert str(said[2][1].columns["w"]) == "frozen<list<int>>"
+    assert [(c.path, c.value) for c in said[3][1].cells] == [(b"\0\2", b"u")]
+    assert [(c.path, c.value) for c in said[7][1].cells] == [(b"\0\3", b"u")]
+    assert len({cells.table for _, cells in said.values()}) == 1
     assert node.metric("undecodable_total") == 0
     assert node._ready() is not None
 

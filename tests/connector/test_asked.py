@@ -11,15 +11,16 @@ import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
-from helenus_connector.pipeline import _asked
+from helenus_connector.interfaces.merged import ASK, Merged
 from helenus_connector.pipeline._asked import Asked
 from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.reread.cells import CellReader, Found
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.cells import Cell, Cells, Deletion, decode_cells
-from helenus_schemas.event.change import Bound, Change, Effect, Origin, Scope
+from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, decode_cells
+from helenus_schemas.event.change import Bound, Change, Effect, Origin, Scope, column_bit
 from helenus_schemas.event.wire import decode, encode
 
 TABLE = Table(
@@ -39,6 +40,7 @@ KEY = KeyCodec(TABLE).encode((b"\0\0\0\1",))
 SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
 NODE, DIGEST = "ad310466-96a7-4cb2-acf4-59535a960812", "0" * 32
 W = 1_000
+AT = 1_700_000_000_123
 
 
 class Answers:
@@ -48,15 +50,17 @@ class Answers:
         self.events: list[tuple[int, bytes, Change]] = []
         self._asked: Asked
 
-        def read(_: object, keys: Sequence[Any], consistency: int) -> Iterator[Cells | None]:
-            return iter([row] * len(keys))
+        def read(_: object, keys: Sequence[Any], consistency: int) -> Iterator[Found | None]:
+            return iter([None if row is None else Found(row, AT)] * len(keys))
 
-        monkeypatch.setattr(_asked.CellReader, "read", read)
+        monkeypatch.setattr(CellReader, "read", read)
         self._asked = Asked(SETTINGS, None, TABLE, lambda *event: self.events.append((*event[:2], decode(event[2]))))
 
-    def to(self, change: Change, age_s: float = 0) -> Change | None:
-        event = Event("events-ks.t", 3, 7, int((time.time() - age_s) * 1000), KEY, encode(change))
-        self._asked.answer([event], Outcome())
+    def to(self, change: Change | None, age_s: float = 0) -> Change | None:
+        event = None
+        if change is not None:
+            event = Event("events-ks.t", 3, 7, int((time.time() - age_s) * 1000), KEY, encode(change))
+        self._asked.answer([Merged(3, KEY, Scope.ROW, None, ASK, None, None, None, None, event)], Outcome())
         if not self.events:
             return None
         ((partition, key, answer),) = self.events
@@ -72,34 +76,43 @@ def written(effect: Effect, **more: Any) -> Change:
     return Change(DIGEST, NODE, Scope.ROW, segment=5, write_time=W, effect=int(effect), **more)
 
 
-def test_a_row_comes_with_its_cells_and_what_it_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = row(Cell("m", 500, b"\0\0\0\1", b"a"), Cell("v", W, b"\0\0\0\2"))
-    answer = Answers(monkeypatch, found).to(written(Effect.LIVE))
+def cells_of(answer: Change | None) -> Cells:
     assert answer is not None
-    assert answer.origin is Origin.STATE
-    cells = decode_cells(answer.cells or b"", Scope.ROW)
-    assert {(c.column, c.value) for c in cells.cells} == {("m", b"\0\0\0\1"), ("v", b"\0\0\0\2"), ("w", None)}
-    assert {c.write_time for c in cells.cells if c.column == "w"} == {W}
-    assert cells.deletions["m"].write_time == 499, "elements that are there stay"
+    return decode_cells(answer.cells or b"", Scope.ROW)
+
+
+def test_a_row_comes_with_its_cells_and_what_it_was_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = row(Cell("m", 500, b"\0\0\0\1", b"a"), Cell("v", W, b"\0\0\0\2"))
+    effect = Effect.LIVE | Effect.DELETES | column_bit("v")
+    answer = Answers(monkeypatch, found).to(written(effect))
+    assert answer is not None
+    assert (answer.origin, answer.segment, answer.write_time, answer.effect) == (Origin.STATE, AT, W, effect)
+    assert set(cells_of(answer).cells) == set(found.cells)
 
 
 def test_a_write_that_a_read_does_not_show_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in (None, row(Cell("v", W - 1, b"\0\0\0\2"))):
-        again = Answers(monkeypatch, found).to(written(Effect.LIVE), age_s=10)
+    for found in (None, row(Cell("v", W - 1, b"\0\0\0\2")), row(Cell("w", W, b"\0\0\0\2"))):
+        again = Answers(monkeypatch, found).to(written(Effect.LIVE | column_bit("v")), age_s=10)
         assert again is not None
         assert again.cells is None
-        assert (again.effect, again.write_time) == (Effect.LIVE, W)
+        assert (again.effect, again.write_time) == (Effect.LIVE | column_bit("v"), W)
         later = Answers(monkeypatch, found)
         assert time.time() - again.segment / 1000 == pytest.approx(10, abs=5)
         # From then on its own time counts, not that of the event that asks again.
         answer = later.to(again._replace(segment=again.segment - 60_000))
-        assert (answer is None) is (found is None), "by now it was overwritten, or deleted: that is another event"
+        assert len(cells_of(answer).cells) == (found is not None), "by now it was overwritten, or deleted"
+
+
+def test_a_row_of_its_key_alone_is_what_its_event_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it was written, and when it expires, is not shown by a read."""
+    for found in (None, row()):
+        answer = Answers(monkeypatch, found).to(written(Effect.LIVE | Effect.ROW, expires_at=2_000))
+        assert cells_of(answer).liveness == Liveness(W, 2_000, 2_000)
 
 
 def test_a_delete_is_one_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answers(monkeypatch, None).to(written(Effect.DELETES | Effect.GONE))
-    assert answer is not None
-    deletion = decode_cells(answer.cells or b"", Scope.ROW).deletion
+    deletion = cells_of(answer).deletion
     assert isinstance(deletion, Deletion)
     assert deletion.write_time == W
 
@@ -109,16 +122,21 @@ def test_a_snapshot_says_nothing_of_a_row_that_was_deleted_since(monkeypatch: py
     assert Answers(monkeypatch, None).to(change) is None
     answer = Answers(monkeypatch, row(Cell("v", W, b"\0\0\0\2"))).to(change)
     assert answer is not None
-    assert answer.origin is Origin.SNAPSHOT_LAST
-    assert [c.column for c in decode_cells(answer.cells or b"", Scope.ROW).cells] == ["v"]
+    assert (answer.origin, answer.write_time) == (Origin.SNAPSHOT_LAST, None)
+    assert [c.column for c in cells_of(answer).cells] == ["v"]
+
+
+def test_the_state_learns_that_a_row_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Answers(monkeypatch, None).to(None)
+    assert cells_of(answer) == Cells(TABLE.id.bytes, bytes.fromhex(TABLE.schema_id), {})
 
 
 def test_a_repair_takes_away_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answers(monkeypatch, None).to(Change(None, None, Scope.ROW, origin=Origin.REPAIR))
-    assert answer is not None
-    deletion = decode_cells(answer.cells or b"", Scope.ROW).deletion
+    deletion = cells_of(answer).deletion
     assert deletion is not None
-    assert deletion.write_time == pytest.approx((time.time() - 60) * 1e6, abs=5e6), "nothing of just now"
+    assert answer is not None
+    assert deletion.write_time == answer.write_time == pytest.approx((time.time() - 60) * 1e6, abs=5e6)
 
 
 def test_more_than_a_row_can_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,15 @@ import os
 import tempfile
 import uuid
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from helenus_connector.config import run_directory as directory
-from helenus_connector.gate import cache as cache_module
+from helenus_connector.gate import _cache_file
 from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, ChangeCache, Entry, change_id, prune
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.own_format import match_own_format
@@ -139,11 +142,94 @@ def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     assert cache.look(change) == Entry()
 
 
-def test_the_cache_takes_all_its_room_at_the_start(tmp_path: Path) -> None:
+def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To store where the file system has no more would end the process, by SIGBUS."""
-    ChangeCache(tmp_path / "c", 131_072, 60)
-    status = (tmp_path / "c").stat()
-    assert status.st_blocks * 512 >= status.st_size > 131_072 * 32
+    now = 1_000_000.0
+    monkeypatch.setattr("helenus_connector.gate.cache.time.time", lambda: now)
+    cache, other, sizes = ChangeCache(tmp_path / "c", 131_072, 60), ChangeCache(tmp_path / "c", 131_072, 60), []
+    names = [change_id(str(n).encode(), b"\0", DIGEST) for n in range(100_000)]
+    cache.delete(0, b"k", 7, 32)
+
+    def report(some: list[bytes]) -> None:
+        cache.begin()
+        for name in some:
+            cache.report(name, cache.look(name), cache.bit(NODES[0]))
+            cache.mark(name, CONFIRMED)
+        cache.save()
+        status = (tmp_path / "c").stat()
+        assert status.st_blocks * 512 >= status.st_size
+        sizes.append(status.st_size)
+
+    for at in range(100):  # few in flight, however many come in an hour
+        now += 10
+        report(names[at * 100 : at * 100 + 100])
+    assert max(sizes) < 300_000
+    for at in (0, 100, 1_000, 10_000):
+        report(names[at : at * 10 or 100])
+        other.begin()
+        known = [other.look(name) for name in names[: at * 10 or 100]]
+        found = sum(entry == Entry(nodes=1, flags=CONFIRMED) for entry in known)
+        assert found > 0.999 * len(known) if at < 10_000 else 0.9 * len(known)
+        assert other.deletion(0, b"k") == ((7, 32) if now < 1_000_060 else None)
+    assert 131_072 * 32 < sizes[-1] < 131_072 * 33
+    cache.begin()
+    report(names[:100])
+    assert sizes[-1] == sizes[-2]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 400), st.integers(0, 2000)), min_size=1, max_size=30))
+def test_what_a_growing_cache_knows_is_what_was_said(batches: list[tuple[int, int, int]]) -> None:
+    """By one process or the other, in turns, as Spark has it. A name whose set was full is forgotten, which is rare."""
+    with TemporaryDirectory() as folder:
+        both = [ChangeCache(Path(folder) / "c", 16_384, 60) for _ in range(2)]
+        said: dict[bytes, int] = {}
+        forgotten = 0
+        for which, count, first in batches:
+            cache = both[which]
+            cache.begin()
+            for n in range(first, first + count):
+                name = change_id(str(n).encode(), b"\0", DIGEST)
+                entry = cache.look(name)
+                if not entry.nodes:
+                    forgotten += name in said
+                    said[name] = 0
+                assert entry.nodes == said[name]
+                cache.report(name, entry, 1 << which)
+                said[name] |= 1 << which
+            cache.save()
+        assert forgotten <= 1 + len(said) // 100
+
+
+def test_killed_while_it_grows_a_cache_has_only_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [change_id(str(n).encode(), b"\0", DIGEST) for n in range(2_000)]
+    cache = ChangeCache(tmp_path / "c", 131_072, 60)
+
+    def report(cache: ChangeCache, some: list[bytes], node: bytes) -> None:
+        cache.begin()
+        for name in some:
+            cache.report(name, cache.look(name), cache.bit(node))
+        cache.save()
+
+    class Killed(Exception):
+        pass
+
+    def killed(name: bytes) -> int:
+        raise Killed if name == names[100] else AssertionError
+
+    report(cache, names[:200], NODES[0])
+    before = (tmp_path / "c").stat().st_size
+    places = cache.oldest
+    with monkeypatch.context() as patch:
+        patch.setattr(ChangeCache, "oldest", lambda self, name: killed(name) if name == names[100] else places(name))
+        with pytest.raises(Killed):
+            report(cache, names[:400], NODES[1])
+    assert (tmp_path / "c").stat().st_size > before
+    other = ChangeCache(tmp_path / "c", 131_072, 60)
+    assert {other.look(name).nodes for name in names} == {0, 1}
+    report(other, names, NODES[1])
+    assert {other.look(name).nodes for name in names} == {2, 3}
 
 
 def no_more(*_: object) -> None:
@@ -158,12 +244,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(directory, "_locks", {})
     run = directory.use(tmp_path / "memory" / "helenus-run-1")
     (run / "default").mkdir()
-    there = cache_module._fill
+    there = _cache_file._fill
 
     def fill(file: int, size: int) -> None:
         (no_more if Path(f"/proc/self/fd/{file}").readlink().is_relative_to(run) else there)(file, size)
 
-    monkeypatch.setattr(cache_module, "_fill", fill)
+    monkeypatch.setattr(_cache_file, "_fill", fill)
     return run
 
 
@@ -184,10 +270,31 @@ def test_without_room_in_memory_the_cache_is_on_disk_and_still_shared(run: Path)
     assert not moved.exists()
 
 
+def test_without_room_to_grow_the_cache_moves_to_disk_with_what_it_knows(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, there = run / "default" / "c", _cache_file._fill
+    monkeypatch.setattr(_cache_file, "_fill", lambda file, size: (there if size > 70_000 else os.ftruncate)(file, size))
+    cache, other = ChangeCache(path, 131_072, 60), ChangeCache(path, 131_072, 60)
+    names = [change_id(str(n).encode(), b"\0", DIGEST) for n in range(2_000)]
+    for some in (names[:100], names[100:]):
+        cache.begin()
+        for name in some:
+            cache.report(name, cache.look(name), cache.bit(NODES[0]))
+        assert not path.is_symlink()
+        with capture_logs() as logs:
+            cache.save()
+    assert [entry["event"] for entry in logs] == ["cache.on_disk"]
+    assert path.is_symlink()
+    other.begin()
+    assert {other.look(name).nodes for name in names} == {1}
+    directory.remove(run)
+
+
 def test_some_room_is_left_to_plans(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = os.statvfs(run)
     monkeypatch.setattr(directory, "_SPARE_BYTES", about.f_bavail * about.f_frsize * 2)
-    monkeypatch.setattr(cache_module, "_fill", os.ftruncate)
+    monkeypatch.setattr(_cache_file, "_fill", os.ftruncate)
     with pytest.raises(OSError, match="No space left"):
         ChangeCache(run / "default" / "c", 1024, 60)
 

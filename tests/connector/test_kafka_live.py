@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from patience import eventually
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
+from helenus_connector.log import _kafka_planner
 from helenus_connector.log._kafka_planner import Planner
+from helenus_connector.log._kafka_reader import read
 from helenus_connector.log.events import Range
 from helenus_connector.query._planning import Planning
+from helenus_connector.query.packs import packed, unpacked
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.stack import Stack
 
@@ -69,6 +73,30 @@ class Topic:
                     return self.planner.leaders()[self.name]["0"]
             time.sleep(0.1)
         raise AssertionError(f"{self.name} does not end at {wanted}")
+
+
+def test_events_of_several_partitions_come_in_packs_of_one_partition_each(stack: Stack) -> None:
+    servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic("several", 3, 1)])["several"].result()
+    producer = Producer({**servers, "compression.type": "lz4"})
+    wanted: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
+    for n in range(4_000):
+        key, value = (b"k%d" % n, b"v%d" % n) if n % 9 else (None, None)
+        producer.produce("several", value, key, n % 3)
+        wanted.setdefault(n % 3, []).append((n // 3, key, value))
+    assert producer.flush(30) == 0
+    places = [Range("several", p, 10, len(of) - 10) for p, of in wanted.items()]
+    found: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
+    failures: list[object] = []
+    for chunk in read(servers, places, "fail", lambda *lost: failures.append(lost), lambda *e: failures.append(e)):
+        assert {m.partition() for m in chunk} == {chunk[0].partition()}
+        for pack in packed(chunk):
+            events = unpacked(pack)
+            assert {(e.topic, e.partition) for e in events} == {("several", chunk[0].partition())}
+            found.setdefault(events[0].partition, []).extend((e.offset, e.key, e.value) for e in events)
+    assert found == {p: of[10:-10] for p, of in wanted.items()}
+    assert not failures
 
 
 def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Stack, tmp_path: Path) -> None:
@@ -133,3 +161,51 @@ def test_records_that_a_leader_no_longer_has_are_found_though_others_are_in_thei
     stack.start("kafka")
     assert topic.end(300) > second
     assert topic.planner.cut(topic.name, {"0": second}, {"0": 300}) == {}
+
+
+def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More partitions than are asked for each time. None is missed: new ones, in bursts, of a topic made again."""
+    monkeypatch.setattr(_kafka_planner, "FEW", 8)
+    monkeypatch.setattr(_kafka_planner, "_QUIET_S", 0.5)
+    monkeypatch.setattr(_kafka_planner, "_ALL_S", 3600.0)  # or that would find it
+    servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
+    planner, admin, producer = Planner(servers), AdminClient(servers), Producer(servers)
+    topics = {f"quiet-{n}": 5 for n in range(4)}
+    made = admin.create_topics([NewTopic(topic, n, 1) for topic, n in topics.items()])
+    assert [future.result() for future in made.values()] == [None] * len(made)
+    appended = {topic: dict.fromkeys(map(str, range(n)), 0) for topic, n in topics.items()}
+
+    def append(topic: str, partition: int, count: int) -> None:
+        for n in range(count):
+            producer.produce(topic, str(n) * 1000, partition=partition)
+        assert producer.flush(30) == 0
+        appended[topic][str(partition)] += count
+
+    def found() -> bool:
+        with suppress(HelenusError):  # a new topic may have no leader yet
+            return planner.latest(topics) == appended
+        return False
+
+    def all_are_quiet() -> bool:
+        return found() and not planner._news
+
+    eventually(all_are_quiet, "no partition is asked for")
+    assert len(planner._quiet.places) == 20
+    for topic, partition, count in [("quiet-0", 0, 1), ("quiet-3", 4, 2000), ("quiet-0", 0, 1), ("quiet-1", 2, 1)]:
+        append(topic, partition, count)
+        eventually(found, f"{count} records of {topic} are found")
+    assert 1 <= len(planner._news) <= 3
+    eventually(all_are_quiet, "no partition is asked for again")
+    for topic in topics:
+        for partition in range(5):
+            append(topic, partition, 50)
+    eventually(found, "records of all are found")
+    topics.pop("quiet-2"), appended.pop("quiet-2")
+    assert found()
+    assert not {topic for topic, _ in planner._quiet.places} - topics.keys()
+    topics["quiet-2"], appended["quiet-2"] = 5, dict.fromkeys("01234", 50)
+    assert found()
+    eventually(all_are_quiet, "no partition is asked for at the end")
+    planner.close()

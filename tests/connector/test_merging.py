@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import pandas as pd
 import pytest
@@ -82,9 +83,9 @@ class Read:
 
 def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], places: tuple[int, ...]) -> pd.DataFrame:
     """What the source gives for a batch of these events, by partition, at the time `NOW`."""
-    messages = [Read(event, partition) for partition, of in some.items() for event in of]
-    mixed = sorted(messages, key=lambda message: message.offset())
-    monkeypatch.setattr(_reading, "read", lambda *_: (mixed[at : at + 3] for at in range(0, len(mixed), 3)))
+    chunks = ([[Read(e, p) for e in of[at : at + 3]] for at in range(0, len(of), 3)] for p, of in some.items())
+    in_turns = [chunk for turn in zip_longest(*chunks) for chunk in turn if chunk]
+    monkeypatch.setattr(_reading, "read", lambda *_: (chunk for chunk in in_turns))
     ranges = tuple(Range("events-ks.t", partition, 0, 100) for partition in some)
     plan = Plan(WorkerSettings.of(LEAST, "worker"), {}, "/tmp/none", places=places)
     parts = Parts([Part(ranges, "fail", 0)], 1, float(NOW))  # of one byte: the limit does not count
@@ -92,7 +93,7 @@ def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], plac
 
 
 def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged], Ended]:
-    operator = Merging(lambda: TABLE)
+    operator = Merging(lambda: TABLE, 60, True)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
     found = [one for pack in rows["merged"].dropna() for one in unpacked_merged(pack)]

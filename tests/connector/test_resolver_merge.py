@@ -150,5 +150,15 @@ def test_static_columns_are_a_record_of_their_own() -> None:
     found = path.take(events(static, offset=1))
     assert json.loads(found[0].record.key or b"")["c"] is None
     assert value(found[0])["s"] == 3
-    assert op(found[0]) == b"u"
+    assert op(found[0]) == b"c"
     assert decode(events(static)[0].value or b"").scope is Scope.STATIC
+    gone = update(static=Row((), {"s": Cell(None, T + 3, deleted_at=NOW)}))
+    (shaped,) = path.take(events(gone, offset=2))
+    assert (shaped.record.value, op(shaped)) == (None, b"d"), "no sink keeps a row without a value"
+
+
+def test_static_columns_go_with_their_partition() -> None:
+    path = Path(**PLAIN)
+    path.take(events(update(static=Row((), {"s": Cell(i(3), T + 2)}))))
+    found = path.take(events(update(deletion=(T + 5, NOW)), offset=1))
+    assert [(shaped.record.value, op(shaped)) for shaped in found] == [(None, b"d"), (None, b"d")]

@@ -10,8 +10,7 @@ from cassandra.protocol import ResultMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.reread import rows
-from helenus_connector.reread.reader import _newest
+from helenus_connector.reread import _ordinary, rows
 from helenus_connector.reread.rows import Page, RawRow, parse, row_factory
 
 values = st.none() | st.binary(max_size=6)
@@ -58,7 +57,8 @@ def test_rows_of_user_tables_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "newest"), [([], None), ([None], None), ([5, None, 70], 70), ([-5, 3], 3), ([-5, -1], -1), ([0], 0)]
+    ("times", "newest"),
+    [([], None), ([None], None), ([5, None, 70], 70), ([-5, 3], 3), ([-5, -1], -1), ([-5, -5], -5), ([0], 0)],
 )
 def test_the_newest_of_write_times(times: list[int | None], newest: int | None) -> None:
-    assert _newest([None if t is None else struct.pack(">q", t) for t in times]) == newest
+    assert _ordinary.newest(tuple([None if t is None else struct.pack(">q", t) for t in times])) == newest

@@ -100,6 +100,46 @@ def test_the_first_batch_steps_back_every_time_it_is_planned_and_later_ones_do_n
     assert planned.ranges(second, third) == [[(0, 12, 13)]]
 
 
+@pytest.mark.parametrize("change", ["event", "due", "held", "partitions", "recreated"])
+def test_what_changes_while_an_idle_query_waits_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Looks at topics where nothing changed are short; the first of them is not, and one after a change."""
+    planned = Planned(tmp_path)
+    broker = planned.broker
+    broker.ends, broker.topic_ids = {TOPIC: {"0": 12, "1": 10}}, {TOPIC: "one"}
+    broker.epochs = {TOPIC: {"0": 1, "1": 1, "2": 1}}
+    idle = planned.reader.latest_offset(offset(0, 10, 10), ReadMaxRows(5))
+    looks = []
+    losses = planned.reader._losses.find
+    monkeypatch.setattr(planned.reader._losses, "find", lambda *given: looks.append(1) or losses(*given))
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) < 5:
+            return
+        if change == "event":
+            broker.ends[TOPIC]["1"] = 11
+        elif change == "due":
+            planned.plan.due_file.write_text("1")
+        elif change == "held":
+            planned.change(held={TOPIC: {"0": 3}})
+        elif change == "partitions":
+            broker.ends[TOPIC]["2"] = 0
+            planned.reader._counted = 0.0
+        elif change == "recreated":
+            broker.topic_ids = {TOPIC: "two"}
+            planned.reader._counted = 0.0
+
+    monkeypatch.setattr(_planning.time, "sleep", sleep)
+    end = planned.reader.latest_offset(idle, ReadMaxRows(5))
+    assert (len(pauses), len(looks)) == (5, 2)
+    assert end != idle
+    assert end["topics"] == (offset(0, 12, 11) if change == "event" else idle)["topics"]
+    assert list(planned.reader._wrong) == ([TOPIC] if change in ("partitions", "recreated") else [])
+
+
 def test_with_state_a_repeated_batch_has_the_same_events_and_the_same_time(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 7, "1": 3})  # where a run without state would step back to
     planned.change(places=(0, 1))

@@ -69,11 +69,12 @@ def test_what_is_due_comes_once_and_in_time(items: list[tuple[int, int]], data: 
             place = next(i for i, (when, one) in enumerate(left) if one == taken and when <= now)
             del left[place]
         calendar.save()
+        assert Calendar(store).waiting() == len(left) - len(items)
         if not items:
             rest = Calendar(store).next_due()
             assert rest == (left[0][0] if left else None)
             now = max(now, rest or 0)
-    assert store.values.keys() <= {b"cr"}
+    assert store.values.keys() <= {b"cr", b"cn"}
 
 
 _keys = st.tuples(st.integers(0, 2), st.integers(0, 300))

@@ -19,7 +19,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import routing_key
 from helenus_connector.interfaces.gate import Admitted, Event
 from helenus_connector.reread._stretches import FEWEST, stretches
-from helenus_connector.reread._work import Works
+from helenus_connector.reread._works import Works
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page
 from helenus_connector.testing.cassandra import Answer, Host, Session
@@ -109,9 +109,10 @@ def token_of(key: Key) -> int:
 
 def through(reader: Reader, asked: list[Key]) -> list[Key]:
     found = []
-    for key, image in reader.through(asked, ConsistencyLevel.ONE):
-        assert image.values == key
-        found.append(key)
+    for answers in reader.through(asked, ConsistencyLevel.ONE):
+        for key, image in answers:
+            assert image.values == key
+            found.append(key)
     return found
 
 

@@ -236,6 +236,25 @@ def test_what_waits_at_the_gate_is_shown(width: int) -> None:
     assert "at the gate" not in drawn(width, {ORDERS: Fares("RUNNING")})
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_a_state_keeps_is_shown(width: int) -> None:
+    kept = {"state_bytes": 7.9e6, "state_waiting": 12_345.0}
+    tables = {
+        ORDERS: Fares("RUNNING", {**kept, "live_keys": 20_000.0, "live_keys_asked_total/expired": 50.0}),
+        ("shop", "ks", "stock"): Fares("RUNNING", {**kept, "rows_kept": 300.0}),
+        ("shop", "ks", "plain"): Fares("RUNNING"),
+    }
+    lines = drawn(width, tables).splitlines()
+    assert all(len(line) <= width for line in lines)
+    at = next(at for at, line in enumerate(lines) if "state of" in line)
+    shown = [line.split() for line in lines[at + 2 :] if line.strip()]
+    assert shown == [
+        "shop ks.orders 20.0k - 7.9MB 12.3k 25".split(),
+        "shop ks.stock - 300 7.9MB 12.3k -".split(),
+    ]
+    assert "state of" not in drawn(width, {ORDERS: Fares("RUNNING")})
+
+
 def test_few_of_many_snapshots_are_shown() -> None:
     snapshots = {("shop", f"t{at}"): Scan("SCANNING", 1, 0.5, 1) for at in range(15)}
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115

@@ -71,7 +71,9 @@ def lasting(kept: Kept, status: Status, tmp_path_factory: pytest.TempPathFactory
 @contextmanager
 def _lasting(pipeline: Pipeline) -> Iterator[Pipeline]:
     with Path(pipeline.agent.arguments[1]).open("a") as file:  # what these files need
-        file.write("table.exclude.list=av.theirs\ncells.include.list=envelope\\..*,cep\\.(whole|apart),theirs\\.t\n")
+        file.write(
+            "table.exclude.list=av.theirs\ncells.include.list=sink\\.merged,envelope\\..*,cep\\.(whole|apart),theirs\\.t\n"
+        )
     try:
         pipeline.agent.start().ready()
         pipeline.connect().start().ready()

@@ -132,9 +132,11 @@ def test_with_two_replicas_away_changes_wait(
         assert time.monotonic() - start >= TIMEOUT_S
     eventually(lambda: waiting(pipeline, VERIFY) == 0, "they are verified")
     found = outcomes(pipeline, VERIFY)
-    assert (found["verified"] + found["dropped"], found["released"]) == (40, 0)
+    # Such a read repairs a replica, which reports that in a change of its own: that waits, and is verified, too.
+    assert found["verified"] + found["dropped"] >= 40
+    assert found["released"] == 0
     seen = len(keys_of(published(pipeline, VERIFY, 100, 40)))
-    assert seen >= found["verified"], "those are published whose read met the one replica"
+    assert seen + found["dropped"] >= 40, "those are published whose read met the one replica"
     for table in (RELEASE, CELLS):
         eventually(lambda table=table: len(keys_of(published(pipeline, table, 100, 40))) == 40, f"{table} is published")  # type: ignore[misc]
     assert pipeline.count(CELLS, "keys_read_total") == 0

@@ -42,8 +42,8 @@ KEY = ["p", "q", "c", "d"]
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 ENVELOPES = {"sink.as_avro": {}, "sink.as_json": {f"{part}.converter": JSON for part in ("key", "value")}}
 """Tables whose records are in Debezium's envelope, and the converters of both ends."""
-BARE = "sink.bare"
-"""A table that is followed by a sink without any filter, through deletes that name no row."""
+BARE, MERGED = "sink.bare", "sink.merged"
+"""Tables that are followed by a sink without any filter, through deletes that name no row: with state=keys and rows."""
 SINK_TABLE = (
     "CREATE TABLE orders (p integer, q text, c bigint, d timestamp, u uuid, de numeric, vi numeric,"
     " PRIMARY KEY (p, q, c, d))"
@@ -72,7 +72,8 @@ def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline
         " de decimal, vi varint, ts timestamp, da date, u uuid, PRIMARY KEY ((p, q), c, d))"
         " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
     )
-    session.execute(f"CREATE TABLE {BARE} (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
+    for table in (BARE, MERGED):
+        session.execute(f"CREATE TABLE {table} (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
     for cql in SCHEMA:
         session.execute(cql)
     numbers = {f"{kind}.handling.mode": "string" for kind in ("decimal", "varint")}
@@ -237,18 +238,29 @@ def test_debezium_s_envelopes(pipeline: Pipeline, session: Any, database: Any) -
 
 def test_a_sink_without_a_filter_for_markers(pipeline: Pipeline, session: Any, database: Any) -> None:
     """With state: a partition delete, range deletes, TRUNCATE and TTLs reach PostgreSQL as deletes of rows."""
-    database.execute("CREATE TABLE bare (k integer, c integer, v text, PRIMARY KEY (k, c))")
+    is_mirrored(BARE, pipeline, session, database)
+
+
+@pytest.mark.long  # the state alone is another
+def test_a_sink_of_rows_that_are_kept(pipeline: Pipeline, session: Any, database: Any) -> None:
+    with pipeline.connected({MERGED: {"state": "rows", "query.group": "merged", "markers": "false"}}):
+        is_mirrored(MERGED, pipeline, session, database)
+
+
+def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> None:
+    name = table.partition(".")[2]
+    database.execute(f"CREATE TABLE {name} (k integer, c integer, v text, PRIMARY KEY (k, c))")
     plain = {key: value for key, value in sink(pipeline.status).items() if not key.startswith(("transforms", "pred"))}
-    put(pipeline.status, "bare", plain | {"topics": f"data-{BARE}", "collection.name.format": "bare"})
+    put(pipeline.status, name, plain | {"topics": f"data-{table}", "collection.name.format": name})
 
     def mirrored(least: int) -> None:
         found: Any = None
 
         def same() -> bool:
             nonlocal found
-            check(pipeline.status, "bare")
-            theirs = {(row.k, row.c): row.v for row in session.execute(f"SELECT * FROM {BARE}")}
-            found = {(row["k"], row["c"]): row["v"] for row in database.execute("SELECT * FROM bare").fetchall()}
+            check(pipeline.status, name)
+            theirs = {(row.k, row.c): row.v for row in session.execute(f"SELECT * FROM {table}")}
+            found = {(row["k"], row["c"]): row["v"] for row in database.execute(f"SELECT * FROM {name}").fetchall()}
             return found == theirs and len(theirs) >= least
 
         eventually(same, lambda: f"PostgreSQL has {found}\n{pipeline.connector.tail()}")
@@ -256,14 +268,14 @@ def test_a_sink_without_a_filter_for_markers(pipeline: Pipeline, session: Any, d
     for k in range(4):
         for c in range(6):
             ttl = " USING TTL 4" if c == 5 else ""
-            session.execute(f"INSERT INTO {BARE} (k, c, v) VALUES ({k}, {c}, 'v{k}{c}'){ttl}")
+            session.execute(f"INSERT INTO {table} (k, c, v) VALUES ({k}, {c}, 'v{k}{c}'){ttl}")
     mirrored(20)
     for cql in ("WHERE k = 1", "WHERE k = 2 AND c > 1 AND c <= 3", "WHERE k = 3 AND c >= 4"):
-        session.execute(f"DELETE FROM {BARE} {cql}")
-    session.execute(f"INSERT INTO {BARE} (k, c, v) VALUES (1, 2, 'again')")
+        session.execute(f"DELETE FROM {table} {cql}")
+    session.execute(f"INSERT INTO {table} (k, c, v) VALUES (1, 2, 'again')")
     mirrored(12)
-    session.execute(f"TRUNCATE {BARE}")
-    session.execute(f"INSERT INTO {BARE} (k, c, v) VALUES (7, 7, 'after')")
+    session.execute(f"TRUNCATE {table}")
+    session.execute(f"INSERT INTO {table} (k, c, v) VALUES (7, 7, 'after')")
     mirrored(1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 
 TABLES = {"state.rows": {}, "state.unmarked": {"markers": "false"}}
 KEY = ("p", "c", "d")
+COLUMNS = ("v", "n")
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
@@ -46,7 +47,7 @@ def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Ite
         pipeline.stop()
 
 
-def of_a_naive_sink(pipeline: Pipeline, table: str) -> Rows:
+def of_a_naive_sink(pipeline: Pipeline, table: str, columns: Sequence[str] = COLUMNS) -> Rows:
     """Upserts values and deletes by nulls; what has no whole key is nothing to it."""
     found: Rows = {}
     for record in pipeline.records(table):
@@ -56,22 +57,23 @@ def of_a_naive_sink(pipeline: Pipeline, table: str) -> Rows:
         if record.value is None:
             found.pop(key, None)
         else:
-            found[key] = {name: record.value[name] for name in ("v", "n")}
+            found[key] = {name: record.value[name] for name in columns}
     return found
 
 
-def of_cassandra(session: Any, table: str) -> Rows:
-    rows = session.execute(f"SELECT p, c, d, v, n FROM {table}")
-    return {(row.p, row.c, row.d): {"v": row.v, "n": row.n} for row in rows}
+def of_cassandra(session: Any, table: str, columns: Sequence[str] = COLUMNS) -> Rows:
+    rows = session.execute(f"SELECT {', '.join([*KEY, *columns])} FROM {table}")
+    # Static columns alone are a row without clustering columns.
+    return {(row.p, row.c, row.d): {name: getattr(row, name) for name in columns} for row in rows if row.c is not None}
 
 
-def agrees(pipeline: Pipeline, session: Any, table: str) -> None:
+def agrees(pipeline: Pipeline, session: Any, table: str, columns: Sequence[str] = COLUMNS) -> None:
     """Wait until the sink has what the table has."""
     sink, wanted = Rows(), Rows()
 
     def equal() -> bool:
         nonlocal sink, wanted
-        sink, wanted = of_a_naive_sink(pipeline, table), of_cassandra(session, table)
+        sink, wanted = of_a_naive_sink(pipeline, table, columns), of_cassandra(session, table, columns)
         return sink == wanted
 
     def differ() -> str:

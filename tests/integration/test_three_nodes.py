@@ -115,7 +115,11 @@ def session(three: Stack) -> Iterator[Any]:
         EXEC_PROFILE_DEFAULT: ExecutionProfile(first, consistency_level=ConsistencyLevel.ONE),
         "all": ExecutionProfile(first, consistency_level=ConsistencyLevel.ALL, row_factory=tuple_factory),
     }
-    cluster = Cluster(status.contact_points[:1], port=status.cql_port, execution_profiles=profiles)
+    for profile in profiles.values():
+        profile.request_timeout = 60  # three nodes on a busy machine answer slowly
+    cluster = Cluster(
+        status.contact_points[:1], port=status.cql_port, execution_profiles=profiles, idle_heartbeat_timeout=120
+    )
     session = cluster.connect()
     session.at_all = AtAll(session)
     yield session

@@ -17,6 +17,8 @@ cdef class Slots:
     cdef double _expire
     cdef public dict _held
 
+    cpdef use(self, data)
+
     @cython.locals(held=Entry)
     cpdef Entry look(self, bytes change)
 

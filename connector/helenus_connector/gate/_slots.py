@@ -40,12 +40,16 @@ class Slots:
     """
 
     def __init__(self, data: bytearray | mmap.mmap, head: int, expire_s: float) -> None:
-        self._data = data
-        self._view = memoryview(data)
         self._head = head
-        self._sets = (len(data) - head) // SET_BYTES
         self._expire = expire_s
         self._held: dict[bytes, Entry] = {}
+        self.use(data)
+
+    def use(self, data: bytearray | mmap.mmap) -> None:
+        """Go on with other data, where the same names may have other slots."""
+        self._data = data
+        self._view = memoryview(data)
+        self._sets = (len(data) - self._head) // SET_BYTES
 
     def look(self, change: bytes) -> Entry:
         """What is known of a change; an empty Entry if nothing is."""
@@ -76,7 +80,9 @@ class Slots:
         now = int(time.time())
         for change, entry in self._held.items():
             at = entry.at
-            if at < 0 or not self._is_at(change, at):
+            if at >= 0 and not self._is_at(change, at):
+                at = self.slot(change)
+            if at < 0:
                 at = self.oldest(change)
             self._write(at, change, entry, now)
         self._held.clear()

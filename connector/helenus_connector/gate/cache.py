@@ -4,14 +4,19 @@ One memory-mapped file per events partition, shared by the host's Python workers
 its own, and ends idle ones. A partition is in one task at a time, so there is no lock. The cache is bounded by entries
 and age. It saves work and is never needed for correctness: what it forgot is read and published once more.
 
+It begins small, and grows when a quarter of its slots is taken by changes that are not too old: with a thousand
+tables most partitions have few. Who has it mapped sees by its size that it grew. A process that is killed meanwhile
+leaves a cache that forgot some changes.
+
 A node has a place in a table, by the order in which nodes were met, and of 64 bits the one of its place: where there
 are more nodes, some share a bit, and count as one. So reports may count for too few nodes, never for too many.
 
 A node's events come in the order of its log, but for those that are sent or read again. So a change that a
 node reports again is another write, if it lies after all that this node reported before.
 
-File: 15 bytes, the kinds of deletions it holds, and one that is 1 if cells with a TTL were written; 1,024 nodes of
-16 bytes id, 8 bytes segment, 8 bytes position of the last report; then slots of 32 bytes in sets of 8.
+File: 15 bytes, the kinds of deletions it holds, and one that is 1 if cells with a TTL were written; 8 bytes, how many
+slots were written since they were counted, and how many were taken then; 1,024 nodes of 16 bytes id, 8 bytes segment, 8
+bytes position of the last report; then slots of 32 bytes in sets of 8.
 Slot: 16 bytes id | 8 bytes node bits | 4 bytes time of the last report, s | 4 bytes flags; of a deletion
       16 bytes id | 8 bytes its time, µs | 4 bytes time of the report, s | 4 bytes the bits of its columns.
 """
@@ -28,8 +33,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from helenus_connector.config.run_directory import has_room, on_disk
-from helenus_connector.gate._slots import SET, SET_BYTES, Slots
+from helenus_connector.gate._cache_file import opened
+from helenus_connector.gate._slots import SET, SET_BYTES, SLOT_BYTES, Slots
 from helenus_connector.gate._slots import Entry as Entry
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.own_format import Match, log_position
@@ -55,7 +60,14 @@ _KINDS = 16
 _EXPIRING = _KINDS - 1
 _NO_KINDS = bytes(MAY)
 _DELETION = struct.Struct(">16sqII")
-_HEAD = _KINDS + _NODES * _NODE.size
+_TAKEN = struct.Struct(">Q")
+_FIRST_NODE = _KINDS + _TAKEN.size
+_HEAD = _FIRST_NODE + _NODES * _NODE.size
+_WHEN = struct.Struct(">24xI4x")
+_FEWEST = 128
+"""Sets of a new cache: 32 kB."""
+_SPARE = 4
+"""Times as many slots as changes: sets of eight are then hardly ever full."""
 
 
 def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
@@ -71,17 +83,14 @@ class ChangeCache(Slots):
     """
 
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
+        self._path = path
+        self._most = max(1, capacity // SET)
         self._expire_s = expire_s
         self._places: dict[bytes, int] = {}
         self._bits: dict[bytes, int] = {}
         self._deletions: dict[bytes, tuple[int, int]] = {}
         self.last: dict[bytes, Match | Change] = {}
-        size = _HEAD + max(1, capacity // SET) * SET_BYTES
-        file = _opened(path, size)
-        try:
-            self._map = mmap.mmap(file, size)
-        finally:
-            os.close(file)
+        self._map, self._file = self._mapped(min(_FEWEST, self._most))
         super().__init__(self._map, _HEAD, expire_s)
 
     def begin(self) -> None:
@@ -89,6 +98,13 @@ class ChangeCache(Slots):
         self.forget()
         self._deletions.clear()
         self.last.clear()
+        try:
+            has_grown = _identity(self._path.stat()) != self._file
+        except FileNotFoundError:
+            self._most = 0  # the table is gone: no other file is made
+            return
+        if has_grown:
+            self._remap(1)
 
     def clear(self) -> None:
         """Forget all changes, and what was deleted."""
@@ -144,8 +160,9 @@ class ChangeCache(Slots):
 
     def save(self) -> None:
         """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
-        self.keep()
         now = int(time.time())
+        self._make_room(now)
+        self.keep()
         for name, (time_us, columns) in self._deletions.items():
             at = self.slot(name)
             _DELETION.pack_into(self._map, self.oldest(name) if at < 0 else at, name, time_us, now, columns)
@@ -162,7 +179,7 @@ class ChangeCache(Slots):
         """The host ids of the nodes that reported a change; of those that share a bit, one did."""
         found: dict[int, set[str]] = {}
         for index in range(_NODES):
-            held = self._map[(at := _KINDS + index * _NODE.size) : at + 16]
+            held = self._map[(at := _FIRST_NODE + index * _NODE.size) : at + 16]
             if held == bytes(16):
                 break
             if entry.nodes >> index % _BITS & 1:
@@ -173,12 +190,67 @@ class ChangeCache(Slots):
         self.release()
         self._map.close()
 
+    def _mapped(self, sets: int) -> tuple[mmap.mmap, tuple[int, int]]:
+        """The file's map, with at least so many sets, and the file's identity."""
+        file = opened(self._path, _HEAD + sets * SET_BYTES)
+        try:
+            about = os.fstat(file)
+            return mmap.mmap(file, about.st_size), _identity(about)
+        finally:
+            os.close(file)
+
+    def _remap(self, sets: int) -> None:
+        found, self._file = self._mapped(sets)
+        self.release()
+        self._map.close()
+        self._map = found
+        self.use(found)
+
+    def _make_room(self, now: int) -> None:
+        """Grow, if what is to be written would take more than a quarter of the slots."""
+        size = len(self._map) - _HEAD
+        sets = size // SET_BYTES
+        written = len(self._held) + len(self._deletions)
+        if sets >= self._most or not written:
+            return
+        taken = _TAKEN.unpack_from(self._map, _KINDS)[0] + written
+        if taken * _SPARE > sets * SET:
+            oldest = now - self._expire_s
+            live = sum(when >= oldest for (when,) in _WHEN.iter_unpack(self._map[_HEAD:]))
+            taken = live + len(self._deletions) + sum(entry.at < 0 for entry in self._held.values())
+            while sets < self._most and taken * _SPARE > sets * SET:
+                sets = min(sets * 2, self._most)
+            if sets * SET_BYTES > size:
+                self._grow(sets, oldest)
+        _TAKEN.pack_into(self._map, _KINDS, taken)
+
+    def _grow(self, sets: int, oldest: float) -> None:
+        """Have so many sets, with the slots that are not older: each has another place then."""
+        head, slots = self._map[:_HEAD], self._map[_HEAD:]
+        try:
+            self._remap(sets)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._most = len(slots) // SET_BYTES  # it stays as it is
+            return
+        self._map[:_HEAD] = head
+        self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
+        kept: dict[bytes, tuple[int, bytes]] = {}
+        for at, (when,) in zip(range(0, len(slots), SLOT_BYTES), _WHEN.iter_unpack(slots), strict=True):
+            name = slots[at : at + 16]
+            if when >= oldest and when > kept.get(name, (0,))[0]:
+                kept[name] = when, slots[at : at + SLOT_BYTES]
+        for name, (_, slot) in kept.items():
+            at = self.oldest(name)
+            self._map[at : at + SLOT_BYTES] = slot
+
     def bit(self, node: bytes) -> int:
         """The bit of a node, by its host id; 0 if it has none."""
         bit = self._bits.get(node)
         if bit is None:
             at = self._place(node)
-            bit = self._bits[node] = 1 << (at - _KINDS) // _NODE.size % _BITS if at >= 0 else 0
+            bit = self._bits[node] = 1 << (at - _FIRST_NODE) // _NODE.size % _BITS if at >= 0 else 0
         return bit
 
     def _place(self, node: bytes) -> int:
@@ -193,7 +265,7 @@ class ChangeCache(Slots):
             wanted = uuid.UUID(node.decode()).bytes
         except ValueError:
             return -1
-        for at in range(_KINDS, _HEAD, _NODE.size):
+        for at in range(_FIRST_NODE, _HEAD, _NODE.size):
             held = self._map[at : at + 16]
             if held == wanted:
                 return at
@@ -242,6 +314,10 @@ class Caches:
         self._caches.clear()
 
 
+def _identity(about: os.stat_result) -> tuple[int, int]:
+    return about.st_ino, about.st_size
+
+
 def _deletion_id(kind: int, key: bytes) -> bytes:
     return hashlib.blake2b(b"%d deleted" % kind + key, digest_size=16).digest()
 
@@ -255,42 +331,3 @@ def prune(directory: Path, tables: Mapping[str, int]) -> None:
         if tables.get(topic) != int(path.parent.name):
             path.resolve().unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-
-
-def _opened(path: Path, size: int) -> int:
-    """The file, open, of at least `size` bytes. Where there is no room for it, it lies on disk, and a link here."""
-    try:
-        return _filled(on_disk(path) if path.is_symlink() else path, size)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-    moved = on_disk(path)
-    file = _filled(moved, size)
-    path.unlink()
-    path.symlink_to(moved)
-    return file
-
-
-def _filled(path: Path, size: int) -> int:
-    """The file, open, with room for all of it: to store where the file system has none would end the process."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if os.fstat(file).st_size < size:
-            if not has_room(file, size):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            _fill(file, size)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
-
-
-def _fill(file: int, size: int) -> None:
-    try:
-        os.posix_fallocate(file, 0, size)
-    except AttributeError:  # macOS has none
-        os.ftruncate(file, size)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # of a file system that has none
-            raise
-        os.ftruncate(file, size)

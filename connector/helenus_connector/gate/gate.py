@@ -78,7 +78,10 @@ class OneGate:
         self._caches.close()
 
     def _admitted(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[Admitted]:
+        stopped = intake.at_gate.stopped
         for event in events:
+            if stopped and event.partition in stopped:
+                continue  # it is read again
             intake.read += 1
             try:
                 admitted = self._admit(event, intake)

@@ -77,12 +77,6 @@ class LevelGate(OneGate):
             Waiting(change, held.event, held.nodes or (), held.copies) for change, held in self._below.items()
         ]
 
-    def _admit(self, event: Event, intake: Intake) -> Admitted | None:
-        if event.partition in intake.at_gate.stopped:
-            intake.read -= 1  # it is read again
-            return None
-        return super()._admit(event, intake)
-
     def _counted(self, admitted: Admitted, entry: Entry, node: bytes, event: Event, intake: Intake) -> Admitted | None:
         change, is_first = admitted.id, event is admitted.event
         if change is None:
@@ -114,8 +108,8 @@ class LevelGate(OneGate):
         if self._is_met(held):
             del self._below[change]
             return self._completed(held, entry, event, intake)
-        is_new = is_first and held is admitted and held.copies == 1
-        if self._room < 0 and is_new and (len(self._below) > 1 or self._waits.reports):
+        is_full = self._room < 0 and (len(self._below) > 1 or self._waits.reports)
+        if is_full and is_first and held is admitted and held.copies == 1:
             # No more may wait, unless nothing else does: this partition is read no further for now.
             del self._below[change]
             self._room += weight(event)

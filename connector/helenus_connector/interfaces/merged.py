@@ -10,7 +10,9 @@ from helenus_connector.interfaces.resolver import Bounds
 from helenus_schemas.event.change import Scope
 
 ASK = "ask"
-"""An event without cells: its key is to be read, and comes again with them."""
+"""A key is to be read, and comes again with what is there: that of an event without cells, or one that leaves its row
+in doubt; or of no event, where the state is in doubt by itself.
+"""
 POISON = "poison"
 """An event that is none of this table, or has cells that can't be read: `failure` says why."""
 GAP = "gap"
@@ -21,8 +23,9 @@ class Merged(NamedTuple):
     """A key, or a delete marker, as a change leaves it.
 
     `key` is the event's, in Avro. `op` is `c`, `u` or `d`; of a marker `d`; or one of those above, which have no more
-    than their `event`. `before` and `after` are whole CQL values by column, static ones too; None: there was, or is, no
-    row. `write_time` in µs, `expires` in s since the epoch. `event` is the one that changed it; None if it expired.
+    than their `event`, if there is one. `before` and `after` are whole CQL values by column, static ones too; None:
+    there was, or is, no row. `write_time` in µs, `expires` in s since the epoch. `event` is the one that changed it;
+    None if it expired.
     """
 
     partition: int

@@ -44,7 +44,7 @@ class RowsFailed(Exception):
         self.cause = cause
 
 
-@dataclass(slots=True)
+@dataclass
 class Resolved:
     """What a key's row is now; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
 
@@ -65,6 +65,8 @@ class Resolved:
 
     The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
     appended.
+
+    Without slots: what has its default takes neither time nor room where a resolver makes very many.
     """
 
     topic: str
@@ -157,20 +159,21 @@ class Resolver(Protocol):
         """
         ...
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
-        """Give each key, and each marker, of the batch; markers come before the rows within them.
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
+        """Give the keys and markers of the batch: rows in groups, as they are read, each marker alone and before the
+        rows within it.
 
-        The stage appends the records of one before it asks for the next, and calls `publishing` before the first of
-        them and `failed` if its rows can't be had. A repeated call starts again from the first key. `trusts_known`
-        says that no earlier attempt at this batch can have published anything newer than what is `known`. At most
-        `may_wait` keys of this batch are left to wait because they can't be read.
+        The stage appends the records of one group before it asks for the next, calls `publishing` before the first of
+        a Resolved, and `failed` if its rows can't be had. A repeated call starts again from the first key.
+        `trusts_known` says that no earlier attempt at this batch can have published anything newer than what is
+        `known`. At most `may_wait` keys of this batch are left to wait because they can't be read.
 
         Raises SchemaChanged, and HelenusError CASSANDRA_READ or CASSANDRA_AUTH: then the batch is not done.
         """
         ...
 
-    def publishing(self, resolved: Resolved) -> None:
-        """Records of it are about to be appended: what was published of its keys before is the last no longer."""
+    def publishing(self, resolved: Iterable[Resolved]) -> None:
+        """Records of these are about to be appended: what was published of their keys before is the last no longer."""
         ...
 
     def failed(self, error: RowsFailed) -> None:

@@ -5,7 +5,7 @@ Resolved key 5, `after` {v: x} → Record(key=5, value={v: x}); `after` None →
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from helenus_connector.interfaces.image import Image
@@ -48,6 +48,12 @@ class Shape(Protocol):
 
         None stands for a row whose key has no form. A row that can't be published has its `cause` and holds up no
         other. Raises RowsFailed from `resolved.rows`, and HelenusError if the schema registry can't be asked.
+        """
+        ...
+
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        """The record of each, where it is the one record of a row and nothing about it is out of the ordinary; None for
+        what `records` is to make. Cheaper for many at once.
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,11 +19,17 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.log._kafka_client import AWAY, SILENT, TIMEOUT_S, kafka_errors
+from helenus_connector.log._kafka_quiet import Place, Quiet
 from helenus_connector.log.events import Offsets, Range
 from helenus_schemas.errors import HelenusError, Kind
 
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
+FEW = 64
+"""So many partitions are asked for their ends each time."""
+_QUIET_S = 10.0
+_BOTH_S = 1.0  # a request that waits for records of others may take so long until it waits for new ones
+_ALL_S = 5.0
 
 
 class Planner:
@@ -35,6 +41,11 @@ class Planner:
         with kafka_errors(self._where):
             self._admin = AdminClient({"log_level": "0", **config})
         self._leaders: dict[str, dict[str, int]] = {}
+        self._quiet = Quiet(config)
+        self._asked: dict[str, int] = {}
+        self._asked_at = 0.0
+        self._ends: Offsets = {}
+        self._news: dict[Place, float] = {}  # when each of those that are asked last had any
         self._commits: dict[str, Future[Any]] = {}
         self._refused: set[str] = set()
 
@@ -45,14 +56,50 @@ class Planner:
         return {t: len(known[t].partitions) if t in led else 0 for t in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        self._leaders = {}
-        return self._offsets(partitions, OffsetSpec.latest(), self._leaders)
+        now = time.monotonic()
+        self._news.update(dict.fromkeys(self._quiet.woken(), now))
+        before, found = self._ends, self._of_news()
+        if found is None or partitions != self._asked or now - self._asked_at > _ALL_S:
+            self._leaders = {}
+            found = self._offsets(_places(partitions), OffsetSpec.latest(), self._leaders)
+            self._asked, self._asked_at, self._ends = dict(partitions), now, found
+            self._news = {place: at for place, at in self._news.items() if place[0] in partitions}
+            missing = _places({topic: n for topic, n in partitions.items() if topic not in found})
+            self._news.update(dict.fromkeys(missing, now))
+        else:
+            self._ends = {**before, **{topic: {**before.get(topic, {}), **ends} for topic, ends in found.items()}}
+        changed = {
+            (topic, int(p)) for topic, ends in found.items() for p, _ in ends.items() - before.get(topic, {}).items()
+        }
+        self._news.update(dict.fromkeys(changed, now))
+        self._quiet.leave([place for place in self._quiet.places if place in changed or place[0] not in self._ends])
+        if len(self._news) + len(self._quiet.places) > FEW:
+            self._watch_quiet(now)
+        return dict(self._ends)
+
+    def _of_news(self) -> Offsets | None:
+        """The ends of the partitions where something came of late, or which did not answer. None: all are to be asked
+        for.
+        """
+        try:
+            found = self._offsets(self._news, OffsetSpec.latest(), self._leaders) if self._news else {}
+        except HelenusError:  # others may answer
+            return None
+        return None if any(topic in self._ends and topic not in found for topic, _ in self._news) else found
+
+    def _watch_quiet(self, now: float) -> None:
+        """Have those watched where nothing came for a while; for a moment they are asked for, too."""
+        quiet = [place for place, at in self._news.items() if at < now - _QUIET_S]
+        self._quiet.watch({p: self._ends[p[0]][str(p[1])] for p in quiet if p not in self._quiet.places})
+        for place in quiet:
+            if self._news[place] < now - _QUIET_S - _BOTH_S:
+                del self._news[place]
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
-        return self._offsets(partitions, OffsetSpec.earliest())
+        return self._offsets(_places(partitions), OffsetSpec.earliest())
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        return self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return self._offsets(_places(partitions), OffsetSpec.for_timestamp(timestamp_ms))
 
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -139,13 +186,11 @@ class Planner:
         """Nothing: the groups have no members."""
 
     def close(self) -> None:
-        """Nothing: the client goes with this object."""
+        self._quiet.close()
 
-    def _offsets(
-        self, partitions: Mapping[str, int], spec: Any, leaders: dict[str, dict[str, int]] | None = None
-    ) -> Offsets:
+    def _offsets(self, places: Iterable[Place], spec: Any, leaders: dict[str, dict[str, int]] | None = None) -> Offsets:
         """With `leaders` to fill in, topics that can't be asked are left out, if others can."""
-        wanted = {TopicPartition(t, p): spec for t, n in partitions.items() for p in range(n)}
+        wanted = {TopicPartition(*place): spec for place in places}
         found: Offsets = {}
         gone: set[str] = set()
         failed: dict[str, KafkaException] = {}
@@ -163,10 +208,14 @@ class Planner:
                             raise
                         failed[place.topic] = error
                     gone.add(place.topic)
-            if failed and gone >= partitions.keys():
+            if failed and gone >= {place.topic for place in wanted}:
                 raise next(iter(failed.values()))
         refused = {topic: error for topic, error in failed.items() if not error.args[0].retriable()}
         for topic in refused.keys() - self._refused:
             structlog.get_logger(__name__).warning("source.refused", topic=topic, error=str(refused[topic]))
         self._refused = (self._refused | refused.keys()) - (found.keys() - gone)
         return {topic: offsets for topic, offsets in found.items() if topic not in gone}
+
+
+def _places(partitions: Mapping[str, int]) -> list[Place]:
+    return [(topic, partition) for topic, n in partitions.items() for partition in range(n)]

@@ -49,12 +49,12 @@ def read(
         closed.append(TopicPartition(*place))
         consumer.pause(closed[-1:])
 
-    chunk: list[Any] = []
+    chunks: dict[tuple[str, int], list[Any]] = {}
     most, events, size = _FIRST_CHUNK, 0, 0
     try:
         consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in open_ranges.items()])
         while open_ranges:
-            chunk = []
+            chunks = {}
             missing = sum(r.end - at[place] for place, r in open_ranges.items())
             for message in consumer.consume(min(most, missing), timeout=0.5):
                 place = (message.topic(), message.partition())
@@ -67,13 +67,17 @@ def read(
                 elif held is None:
                     continue
                 elif error is None or error.code() == KafkaError._PARTITION_EOF:
+                    offset = message.offset()
                     # Compaction and transaction markers leave holes, at the end of a range too.
-                    if at[place] == held.start and message.offset() > held.start:
+                    if offset > held.start == at[place]:
                         lost(held, _gone(consumer, held))
-                    if error is None and message.offset() < held.end:
-                        chunk.append(message)
+                    if error is None and offset < held.end:
+                        if place not in chunks:
+                            chunks[place] = []
+                        chunks[place].append(message)
+                        events += 1
                         size += len(message.key() or b"") + len(message.value() or b"")
-                    at[place] = max(at[place], message.offset() + (error is None))
+                    at[place] = max(at[place], offset + (error is None))
                     if at[place] >= held.end:
                         close(place)
                 elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -83,11 +87,10 @@ def read(
                 elif not error.retriable() and error.code() not in AWAY:
                     failed(held, broker_error(error, str(held)))
                     close(place)
-            if chunk:
+            if chunks:
                 deadline = time.monotonic() + _READ_TIMEOUT_S
-                events += len(chunk)
                 most = max(1, min(_CHUNK, _CHUNK_BYTES * events // max(size, 1)))
-                yield chunk
+                yield from chunks.values()
             elif time.monotonic() > deadline:
                 what = "no events come, though the topic has more"
                 for held in open_ranges.values():
@@ -96,8 +99,7 @@ def read(
     except KafkaException as failure:
         for held in open_ranges.values():
             failed(held, broker_error(failure.args[0], str(held)))
-        if chunk:  # with the ends of ranges that are complete
-            yield chunk
+        yield from chunks.values()  # with the ends of ranges that are complete
     finally:
         # A partition stays paused through the assignments to come.
         consumer.resume(closed)

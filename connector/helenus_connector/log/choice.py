@@ -53,7 +53,7 @@ def read(
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
 ) -> Generator[list[Message], None, None]:
-    """The records of several ranges, in chunks; in order within a range.
+    """The records of several ranges, in chunks, each of one partition; in order within a range.
 
     Where a topic no longer has events of a range, `lost` is called with how many if `data_loss` is `continue`. `failed`
     is called with OFFSETS_LOST if it is `fail`, with refusals of the broker, and with BROKER_UNREACHABLE if nothing

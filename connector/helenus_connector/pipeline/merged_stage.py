@@ -75,7 +75,7 @@ class MergedStage:
 
     def _begin(self) -> None:
         self.outcome = Outcome()
-        self._without_cells: list[Event] = []
+        self._asks: list[Merged] = []
 
     def take(self, merged: Merged) -> None:
         """Publish what became of a row, or of the scope of a delete."""
@@ -91,7 +91,6 @@ class MergedStage:
         except Malformed as error:
             self._poison(merged, str(error))
             return
-        self.outcome.published += 1
         if resolved.newest is not None:
             self.outcome.newest_write_time = max(resolved.newest, self.outcome.newest_write_time or resolved.newest)
 
@@ -99,7 +98,7 @@ class MergedStage:
         """What became of the batch, once its records are acknowledged. Events may not be yet."""
         if self._versions.is_altered():
             raise HelenusError(Kind.BATCH_FAILED, "the table was altered while a batch of it was under way", self._name)
-        self._asked.answer(self._without_cells, self.outcome)  # 4. ask
+        self._asked.answer(self._asks, self.outcome)  # 4. ask
         self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
         return self.outcome
 
@@ -109,13 +108,14 @@ class MergedStage:
             self._registry.close()
 
     def _take_event(self, merged: Merged) -> None:
+        if merged.op == ASK:
+            self._asks.append(merged)
+            return
         assert merged.event is not None
         if merged.op == POISON:
             self._poison(merged, merged.failure or "")
-        elif merged.op == GAP:
-            self.outcome.gaps.append(_gap(merged.event))
         else:
-            self._without_cells.append(merged.event)
+            self.outcome.gaps.append(_gap(merged.event))
 
     def _poison(self, merged: Merged, why: str) -> None:
         assert merged.event is not None

@@ -25,7 +25,7 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Gate, Intake, Waits
 from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed, SchemaChanged
 from helenus_connector.pipeline._appending import Appending
-from helenus_connector.pipeline._digest import digest_of
+from helenus_connector.pipeline._digest import digest_of, digest_of_record
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
@@ -145,8 +145,8 @@ class Stage:
                 self.log.declare(marker_topic(self.settings.data), self._now.schemas)
         try:
             # 2. resolve
-            for resolved in self._resolver.resolve(trust_images, may_wait):
-                self._publish(resolved, outcome)
+            for group in self._resolver.resolve(trust_images, may_wait):
+                self._publish(group, outcome)
             outcome.dead_lettered += self._undeliverable.poison(self.log, intake.poison)
             if not self._versions.is_altered():
                 self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
@@ -167,7 +167,35 @@ class Stage:
             self.log.close()
         return None
 
-    def _publish(self, resolved: Resolved, outcome: Outcome) -> None:
+    def _publish(self, group: Sequence[Resolved], outcome: Outcome) -> None:
+        """Append the records of some keys."""
+        # 3. shape
+        records = [
+            None if one.known is not None or one.is_released else record
+            for one, record in zip(group, self._versions.now.shape.rows(group), strict=True)
+        ]
+        # 4. append
+        self._resolver.publishing([one for one, record in zip(group, records, strict=True) if record is not None])
+        append, topic, newest = self.log.append, self._versions.now.topic, outcome.newest_write_time
+        for one, record in zip(group, records, strict=True):
+            if record is None:
+                self._publish_one(one, outcome)
+                continue
+            try:
+                append(topic, one.partition, *record)
+            except HelenusError as error:
+                if error.kind is not Kind.RECORD_TOO_LARGE:
+                    raise
+                self._publish_one(one, outcome)
+                continue
+            if not one.is_confirmed:
+                one.digest = digest_of_record(record)
+            one.published, one.records = True, 1
+            outcome.records += 1
+            if one.newest is not None and (newest is None or one.newest > newest):
+                newest = outcome.newest_write_time = one.newest
+
+    def _publish_one(self, resolved: Resolved, outcome: Outcome) -> None:
         """Append the records of one key, unless nothing is new about them."""
         if resolved.failure is not None:
             self._undeliverable.key(self.log, resolved, resolved.failure)
@@ -182,12 +210,12 @@ class Stage:
                     return
                 records = shape.records(resolved)  # rows of a marker are read once more
             # 4. append
-            self._resolver.publishing(resolved)
-            append = partial(self._appending.append, self.log, resolved, outcome)
+            self._resolver.publishing([resolved])
             if resolved.is_confirmed:
                 for shaped in records:
-                    append(shaped)
+                    self._appending.append(self.log, resolved, outcome, shaped)
             else:
+                append = partial(self._appending.append, self.log, resolved, outcome)
                 resolved.digest = digest_of(records, append)
         except RowsFailed as error:
             self._resolver.failed(error)

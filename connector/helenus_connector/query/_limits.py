@@ -47,20 +47,22 @@ def limited(
     does not delay the next. Each gets at least one row. No offset is before `start`. A topic whose events cannot be
     counted stays where it is, and is put among those that are `wrong`.
     """
-    places = [
-        Range(topic, int(p), start.get(topic, {}).get(p, 0), last)
-        for topic, ends in latest.items()
-        for p, last in ends.items()
-    ]
-    sizes = {place: broker.size(place) for place in places}
     end: Offsets = {topic: dict(offsets) for topic, offsets in start.items()}
+    places: list[Range] = []
+    for topic, ends in latest.items():
+        # A new topic is added with all its partitions, also those without events.
+        at = end.setdefault(topic, {})
+        for p, last in ends.items():
+            first = at.setdefault(p, 0)
+            if first < last:
+                places.append(Range(topic, int(p), first, last))
+    sizes = {place: broker.size(place) for place in places}
     left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
     waiting = len(places)
     for place in sorted(places, key=sizes.__getitem__):
         share = max(1, left // waiting)
         waiting -= 1
         left = max(0, left - min(share, sizes[place]))
-        # A new topic is added with all its partitions, also those without events.
         last = place.end
         try:
             if not isinstance(limit, ReadAllAvailable):
@@ -68,7 +70,7 @@ def limited(
         except HelenusError as error:
             wrong[place.topic] = error
             last = place.start
-        end.setdefault(place.topic, {})[str(place.partition)] = max(place.start, last)
+        end[place.topic][str(place.partition)] = max(place.start, last)
     return end
 
 

@@ -43,6 +43,11 @@ class Losses:
     def __init__(self) -> None:
         self._short: dict[str, float] = {}
 
+    @property
+    def may_recover(self) -> bool:
+        """Whether a topic was shorter than it had been, at the last look."""
+        return bool(self._short)
+
     def find(
         self, plan: Plan, broker: Planner, start: Mapping[str, Any], begin: Offsets, latest: Offsets, now_is: Lineages
     ) -> tuple[Offsets, dict[str, HelenusError]]:

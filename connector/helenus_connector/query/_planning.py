@@ -22,7 +22,7 @@ from helenus_connector.control.positions import overlaid
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import Offsets, Planner, Range
 from helenus_connector.query._limits import Part, Parts, limited, shared_out
-from helenus_connector.query._losses import Losses, lineage, noted
+from helenus_connector.query._losses import Lineages, Losses, lineage, noted
 from helenus_connector.query._resume import Resume
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -58,6 +58,7 @@ class Planning:
     def latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """What a batch from `start` may read. Waits a little for events, so that an idle query hardly spins."""
         until = time.monotonic() + _WAIT_S
+        idle: tuple[Offsets, Lineages, Plan] | None = None
         while True:
             self._refresh()
             now = time.time()
@@ -66,6 +67,12 @@ class Planning:
                 if self._target is not None:
                     latest = {t: self._target[t] for t in latest if t in self._target}
                 lineages = lineage(self._ids, self._broker().leaders(), self.plan.epochs)
+                seen = latest, lineages, self.plan
+                if seen == idle and now < self._due():  # with many tables, the rest takes some ms
+                    if time.monotonic() > until:
+                        return start
+                    self._pause(now)
+                    continue
                 begin = overlaid(start["topics"], self.plan.held)
                 # Deleted, or not made yet.
                 self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
@@ -125,8 +132,8 @@ class Planning:
                 return end
             if self._target is not None or isinstance(limit, ReadAllAvailable) or time.monotonic() > until:
                 return start
-            # The longer nothing comes, the less often it is asked: the first event of a while waits a little longer.
-            time.sleep(min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S))
+            idle = None if self._losses.may_recover else seen
+            self._pause(now)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = overlaid(start["topics"], self.plan.held)
@@ -183,6 +190,10 @@ class Planning:
         if self._planner is not None:
             self._planner.close()
             self._planner = None
+
+    def _pause(self, now: float) -> None:
+        """The longer nothing comes, the less often it is asked: the first event of a while waits a little longer."""
+        time.sleep(min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S))
 
     def _refresh(self) -> None:
         """Apply the driver's changes of the plan: a topic that left may come again with other partitions."""

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import groupby
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,7 +16,7 @@ from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import read
 from helenus_connector.log.events import Range
 from helenus_connector.query._limits import Parts
-from helenus_connector.query.packs import Note, packed, placed_row, row, size_of
+from helenus_connector.query.packs import Note, packed, placed_row, row
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -58,9 +56,10 @@ def read_parts(worker: WorkerSettings, partition: Parts) -> Iterator[pa.RecordBa
             with closing(read(worker, places, data_loss, lost, failed)) as chunks:
                 for chunk in chunks:
                     for events in packed(chunk):
+                        left -= len(events)
                         yield row(events=events)
-                    at.update({(m.topic(), m.partition()): m.offset() + 1 for m in chunk})
-                    left -= sum(map(size_of, chunk))
+                    last = chunk[-1]
+                    at[last.topic(), last.partition()] = last.offset() + 1
                     if left <= 0:
                         break
                 else:
@@ -115,17 +114,12 @@ def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
     def failed(place: Range, error: HelenusError) -> None:
         found.append(replace(about[place.partition], error=error))
 
-    def of(message: Any) -> int:
-        number: int = message.partition()
-        return number
-
     random.shuffle(places)
     try:
         with closing(read(plan.worker, places, partition.parts[0].data_loss, lost, failed)) as chunks:
             for chunk in chunks:
-                for place, messages in groupby(sorted(chunk, key=of), of):
-                    for events in packed(list(messages)):
-                        yield placed(place, events=events)
+                for events in packed(chunk):
+                    yield placed(chunk[0].partition(), events=events)
     except HelenusError as error:  # of the client, on this host
         for at in places:
             failed(at, error)

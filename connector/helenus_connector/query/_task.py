@@ -85,8 +85,9 @@ def task(
         events: dict[str, list[Event]] = {}
         for batch in batches:
             for notes, pack in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                for event in unpacked(pack) if pack is not None else ():
-                    events[event.topic].append(event)
+                if pack is not None:
+                    found = unpacked(pack)
+                    events[found[0].topic] += found
                 about_parts: list[Note] = pickle.loads(notes) if notes is not None else []
                 for note in about_parts:
                     about = done.setdefault(note.topic, Done(note.topic))

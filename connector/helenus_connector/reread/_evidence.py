@@ -14,6 +14,7 @@ from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion, Row, Witness, block_for, is_proven, witness
 from helenus_connector.reread._work import PROVEN, Proof, Work
+from helenus_connector.reread.unconfirmed import Place
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Effect, Scope
 
@@ -65,6 +66,22 @@ class Evidence:
             self._factor = self._replicas.factor()
         return self._factor
 
+    def nodes_needed(self, consistency: int) -> int:
+        """How many replicas have to report a change, so that each read of this level meets one of them; none where one
+        is enough, and whichever node reports it is one.
+        """
+        least = self._least.get(consistency)
+        if least is None:
+            least = 0 if consistency == ConsistencyLevel.ALL else self.factor - block_for(consistency, self.factor) + 1
+            if consistency == ConsistencyLevel.QUORUM and not self._replicas.counts_everywhere:
+                least = self.factor + 1  # it may meet few of the replicas that are counted
+            self._least[consistency] = 0 if least == 1 and self._replicas.alone() else least
+        return self._least[consistency]
+
+    def has_deletions(self, place: Place) -> bool:
+        """Whether any deletion was reported in an events partition, of whichever key."""
+        return self._caches.of(*place).has_deletions
+
     def proof(self, work: Work) -> Proof:
         """What the read of a key proves of its changes."""
         if work.read_at is None:
@@ -72,15 +89,13 @@ class Evidence:
         if work.scope is _TABLE:
             return PROVEN  # each node reports its own truncation: after the last one's, no replica holds the rows
         image, nodes = work.after, self._gate.nodes
-        least = self._least.get(work.consistency)
-        if least is None:
-            least = self._least[work.consistency] = self._nodes_needed(work.consistency)
+        least = self.nodes_needed(work.consistency)
         cache = self._caches.of(work.topic, work.partition)
         deleted = cache.has_deletions
         may_show = image is not None and not deleted and not work.is_marked
         others: list[tuple[bytes, Awaited, bool, Witness | None]] = []
         for change, awaited in work.awaited.items():
-            met = nodes(work.topic, work.partition, work.values, change) >= least
+            met = not least or nodes(work.topic, work.partition, work.values, change) >= least
             effect = awaited.effect
             if may_show and (not effect or effect & _LIVE) and image.shows(awaited.write_time, effect):  # type: ignore[union-attr]
                 if not met:
@@ -129,13 +144,8 @@ class Evidence:
                 continue
             unproven[change] = awaited
             rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
-        return Proof(unproven, by_age, contradicted, max(0.0, rest) if work.unconfirmed and rest < math.inf else 0.0)
-
-    def _nodes_needed(self, consistency: int) -> int:
-        """How many replicas have to report a change, so that each read of this level meets one of them."""
-        if consistency == ConsistencyLevel.QUORUM and not self._replicas.counts_everywhere:
-            return self.factor + 1  # it may meet few of the replicas that are counted
-        return 0 if consistency == ConsistencyLevel.ALL else self.factor - block_for(consistency, self.factor) + 1
+        rest = max(0.0, rest) if work.unconfirmed and rest < math.inf else 0.0
+        return Proof(unproven, tuple(by_age), contradicted, rest)
 
     def _witness(
         self, work: Work, awaited: Awaited, row: Row, deletions: Sequence[Deletion], cache: ChangeCache

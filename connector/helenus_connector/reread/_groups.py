@@ -30,14 +30,14 @@ class Span:
 class Grouping:
     """How the keys of a table with so many key columns, of which so many are of the partition key, are grouped.
 
-    `home` says what partition keys of one statement have to share, such as the nodes that hold them; `most` is how
-    many keys a statement reads at most.
+    `home` says what partition keys of one statement have to share, such as the nodes that hold them, None where all
+    share that; `most` is how many keys a statement reads at most.
     """
 
     partition_columns: int
     columns: int
     most: int
-    home: Callable[[Key], Hashable]
+    home: Callable[[Key], Hashable] | None
 
     def groups(self, keys: Collection[Key], size: Callable[[], int]) -> Iterator[tuple[Span, list[Key]]]:
         """Each key once, in groups of at most `size()` as it is when they are taken, and the span in which they differ.
@@ -45,6 +45,9 @@ class Grouping:
         All groups differ in the same span: the one by which the keys are read with the least work.
         """
         span = self._span(keys)
+        if self.home is None and self.columns == 1:  # any keys may be read together
+            yield from self._cut(span, list(keys), size)
+            return
         held: dict[Hashable, list[Key]] = {}
         full = size()
         for key in keys:
@@ -78,7 +81,9 @@ class Grouping:
 
     def _name(self, span: Span, key: Key) -> Hashable:
         rest = span.rest(key)
-        return rest if self._is_within(span) else (rest, self.home(key[: self.partition_columns]))
+        if self.home is None or self._is_within(span):
+            return rest
+        return rest, self.home(key[: self.partition_columns])
 
     def _is_within(self, span: Span) -> bool:
         """Whether the keys of a statement are of one partition."""

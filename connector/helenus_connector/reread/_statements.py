@@ -61,12 +61,12 @@ class Statements:
         if len(keys) == 1:
             return Query(self._where(None, 1, width), first, keys, None, span, width, statics, is_paged)
         before, after = first[: span.start], first[span.end :]
-        asked = [tuple(v or b"" for v in k[span.start : span.end]) for k in keys]
         if span.end - span.start > 1:
+            asked = [tuple([v or b"" for v in k[span.start : span.end]]) for k in keys]
             values, size = [collection([tuple_value(v) for v in asked])], 0
         else:
             size = max(len(keys), min(1 << (len(keys) - 1).bit_length(), self.most))
-            values = [v for (v,) in asked]
+            values = [k[span.start] or b"" for k in keys]
             values += values[-1:] * (size - len(keys))
         place = routing_key(tuple(first[: self._partition]))
         where = self._where(span, size, width)

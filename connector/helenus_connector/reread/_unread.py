@@ -46,6 +46,11 @@ class UnreadKeys:
             if len(self._stuck) > _MOST_STUCK:
                 del self._stuck[next(iter(self._stuck))]
 
+    @property
+    def has_stuck(self) -> bool:
+        """Whether the last read of any key failed though its replicas were there."""
+        return bool(self._stuck)
+
     def is_stuck(self, work: Work) -> bool:
         """Whether a key's last read failed though its replicas were there."""
         if work.unconfirmed is not None and work.unconfirmed.unread == STUCK:

@@ -2,18 +2,15 @@
 
     SELECT v, WRITETIME(v), TTL(v) … WHERE k = ? → Cells(cells=(Cell("v", written, value, ttl, expires),), …)
 
-CQL does not show all that a node keeps. Of the row itself there is no write time: it is taken to be that of the newest
-cell, and to expire with the last cell, if all of them do. So a row that was only ever written with UPDATE is taken to
-stay when its last column is deleted. Of a list there are no paths: its elements get some, which lie between those of
-elements that are prepended and appended later. Elements of unfrozen columns have write times from Cassandra 5.0 on.
+CQL does not show all that a node keeps. Of the row itself there is no write time: it is guessed to be that of the
+newest cell, and to expire with the last cell, if all of them do. Of a list there are no paths: its elements have their
+places in the list as `read_path`s. Elements of unfrozen columns have write times from Cassandra 5.0 on.
 """
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cassandra import DriverException, InvalidRequest
 from cassandra.cluster import NoHostAvailable
@@ -26,12 +23,19 @@ from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.cells import Cell, Cells, Liveness
+from helenus_schemas.event.cells import Cell, Cells, Liveness, read_path
 from helenus_schemas.event.change import Scope
 
-_MIDDLE = 0x1B21DD213814000 + 1_262_304_000 * 10**7
-"""2010 in a timeuuid's time: Cassandra prepends before it, and appends after it (Lists.PrecisionTime)."""
 _ADVICE = "set snapshot.mode=never, and have the agents send cells: or leave the column out with `columns`"
+
+
+class Found(NamedTuple):
+    """A row: its live cells, with a guess of when it was written itself, and when it was read by Cassandra's clock, ms
+    since the epoch.
+    """
+
+    cells: Cells
+    at: int
 
 
 class CellReader:
@@ -44,8 +48,8 @@ class CellReader:
         self._schema = bytes.fromhex(table.schema_id)
         self._made: dict[Scope, Any] = {}
 
-    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[Cells | None]:
-        """Of each key, of the scope ROW or STATIC, its cells; None if there is no such row. A STATIC one has the
+    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[Found | None]:
+        """Of each key, of the scope ROW or STATIC, what is there; None if there is no such row. A STATIC one has the
         values of the partition key alone. Raises HelenusError CASSANDRA_READ, and TABLE_UNSUPPORTED where Cassandra
         does not tell the write times of a column.
         """
@@ -81,7 +85,9 @@ class CellReader:
         distinct = "DISTINCT " if scope is Scope.STATIC else ""
         table = f"{quote(self._table.keyspace)}.{quote(self._table.name)}"
         where = " AND ".join(f"{name} = ?" for name in names)
-        text = f"SELECT {distinct}{', '.join([*names, *told])} FROM {table} WHERE {where}"
+        # TTLs count from Cassandra's own time.
+        asked = [*names, *told, "toUnixTimestamp(now())"]
+        text = f"SELECT {distinct}{', '.join(asked)} FROM {table} WHERE {where}"
         try:
             return self._session.prepare(text)
         except InvalidRequest as error:
@@ -89,10 +95,11 @@ class CellReader:
             what = f"Cassandra does not tell the write times of {', '.join(many) or 'its columns'}: {error}"
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, self._table.full_name, _ADVICE) from None
 
-    def _cells(self, row: Sequence[bytes | None], scope: Scope) -> Cells:
+    def _cells(self, row: Sequence[bytes | None], scope: Scope) -> Found:
         width = len(self._table.partition_key if scope is Scope.STATIC else self._table.primary_key)
         cells: list[Cell] = []
-        now = int(time.time())
+        at = int.from_bytes(row[-1] or b"", "big")
+        now = at // 1000
         for n, column in enumerate(self._columns(scope)):
             value, written, ttl = row[width + 3 * n : width + 3 * n + 3]
             if value is None or written is None:
@@ -104,24 +111,24 @@ class CellReader:
                 cells.append(_cell(column.name, int.from_bytes(written, "big", signed=True), value, None, left, now))
         liveness = None
         if scope is Scope.ROW:
-            liveness = _liveness(cells, now)
+            liveness = _liveness(cells, at)
         columns = {column.name: column.type for column in self._columns(scope)}
-        return Cells(self._table.id.bytes, self._schema, columns, liveness, cells=tuple(cells))
+        return Found(Cells(self._table.id.bytes, self._schema, columns, liveness, cells=tuple(cells)), at)
 
 
 def _cell(name: str, written: int, value: bytes, path: bytes | None, left: int | None, now: int) -> Cell:
     return Cell(name, written, value, path, left, None if left is None else now + left)
 
 
-def _liveness(cells: Sequence[Cell], now: int) -> Liveness:
+def _liveness(cells: Sequence[Cell], at: int) -> Liveness:
     if not cells:
-        return Liveness(now * 1_000_000)
+        return Liveness(at * 1000)
     newest = max(cell.write_time for cell in cells)
     expires = [cell.expires for cell in cells if cell.expires is not None]
     if len(expires) < len(cells):
         return Liveness(newest)
     last = max(expires)
-    return Liveness(newest, max(1, last - now), last)
+    return Liveness(newest, max(1, last - at // 1000), last)
 
 
 def _of_many(column: Column, value: bytes, written: bytes, ttl: bytes | None, now: int) -> list[Cell]:
@@ -136,7 +143,7 @@ def _of_many(column: Column, value: bytes, written: bytes, ttl: bytes | None, no
     elif kind == "set":
         elements = [(part or b"", b"") for part in parts]
     elif kind == "list":
-        elements = [(_path_of_list(n), part) for n, part in enumerate(parts)]
+        elements = [(read_path(n), part) for n, part in enumerate(parts)]
     else:
         elements = [(n.to_bytes(2, "big"), part) for n, part in enumerate(parts)]
     found = []
@@ -161,9 +168,3 @@ def _fields(data: bytes) -> list[bytes | None]:
         found.append(None if size < 0 else data[at : at + size])
         at += max(0, size)
     return found
-
-
-def _path_of_list(n: int) -> bytes:
-    """A timeuuid for the nth element."""
-    at = _MIDDLE + n
-    return uuid.UUID(fields=(at & 0xFFFFFFFF, at >> 32 & 0xFFFF, at >> 48 & 0xFFF | 0x1000, 0x80, 0, 0)).bytes

@@ -22,6 +22,7 @@ from helenus_connector.reread._asking import BUDGET, Asking
 from helenus_connector.reread._asking import KeyRefused as KeyRefused
 from helenus_connector.reread._asking import Unread as Unread
 from helenus_connector.reread._groups import Grouping
+from helenus_connector.reread._ordinary import images, matched, newest
 from helenus_connector.reread._ranges import slices
 from helenus_connector.reread._statements import Query
 from helenus_connector.reread._stretches import FEWEST, stretches
@@ -67,39 +68,42 @@ class Reader(Asking):
         self._statics_timed = Timed.of(self._timed_statics, _without(table.statics, self._timed_statics))
 
     def rows(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
-        """Each of these keys once with its row, None if it has none, in the order of the answers.
+        """As `answers`, one by one."""
+        return chain.from_iterable(self.answers(keys, consistency))
+
+    def answers(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+        """Each of these keys once with its row, an Image, or None if it has none; in the order of the answers, in lists
+        of some. Of keys that were not read there are lists of their own, with KeyRefused or Unread.
 
         Raises HelenusError CASSANDRA_READ if the cluster can't be read, CASSANDRA_AUTH where keys are masked, and
         SchemaChanged: all may come when some keys are answered.
         """
         self._probe()
-        normalized, width = self._codec.normalized, self._key_width
+        normalized, width = None if self._codec.has_one_form else self._codec.normalized, self._key_width
         for query, answer in self._run(self._grouped(keys, width), consistency):
             if isinstance(answer, (KeyRefused, Unread)):
-                yield from ((key, answer) for key in query.keys)
+                yield [(key, answer) for key in query.keys]
                 continue
             left, read = query.keys, 0
             for page, is_last in self._pages(query, answer, consistency):
                 # A row answers with its key in the form it was first written in, which need not be the one asked for.
-                found = {normalized(row[:width]): row for row in page}
-                rows = [found.get(normalized(key)) for key in left]
-                if len(found) > len(rows) - rows.count(None):
-                    raise self._masked()
+                of_rows = [row[:width] for row in page]
+                names = of_rows if normalized is None else map(normalized, of_rows)
+                found = dict(zip(names, self._images(page), strict=True))
                 read += len(page)
-                for key, row in zip(left, rows, strict=True):
-                    if row is not None:
-                        yield key, self._image(row)
-                    elif is_last:
-                        yield key, None
-                left = [key for key, row in zip(left, rows, strict=True) if row is None]
+                answered, left, count = matched(left, found, normalized, is_last)
+                if len(found) > count:
+                    raise self._masked()
+                if answered:
+                    yield answered
             # Keys without a row say nothing about how large rows are, but how many there are to come.
             self._live = max(read / len(query.keys), self._live / 2, _FEWEST)
 
-    def through(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image]]:
+    def through(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Image]]]:
         """Some of these keys with their rows, read in the order of the ring: of those that are close to others, which
-        nearly all are that a snapshot scanned. The others are to be read with `rows`, as are those that have no row.
+        nearly all are that a snapshot scanned. The others are to be read with `answers`, as are those that have no row.
 
-        Gives less, or nothing, where that is slow or fails. Raises as `rows`.
+        Gives less, or nothing, where that is slow or fails. Raises as `answers`.
         """
         if len(keys) < FEWEST or time.monotonic() < self._through_at:
             return
@@ -123,14 +127,19 @@ class Reader(Asking):
                 most = read + _MOST_WASTE * len(left) + self._page
                 for page, _ in self._pages(query, answer, consistency):
                     read += len(page)
+                    rows: list[RawRow] = []
+                    of_rows: list[Key] = []
                     for row in page:
                         try:
                             key = left.pop(normalized(row[:width]), None)
                         except Malformed:
                             continue  # nobody can have asked for it
                         if key is not None:
-                            found += 1
-                            yield key, self._image(row)
+                            of_rows.append(key)
+                            rows.append(row)
+                    if rows:
+                        found += len(rows)
+                        yield list(zip(of_rows, self._images(rows), strict=True))
                     if not left or read > most:
                         break
         except HelenusError as error:
@@ -261,7 +270,7 @@ class Reader(Asking):
         for row in rows:
             # A partition with static columns alone answers with one row that has no clustering key.
             if None not in row[self._pk_width : self._key_width]:
-                yield row[: self._key_width], self._image(row)
+                yield row[: self._key_width], self._images([row])[0]
 
     def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[Query]:
         """Queries of these keys' first columns: of rows by their size, of partitions as many as one may ask for."""
@@ -270,13 +279,15 @@ class Reader(Asking):
         for span, members in grouping.groups(keys, (lambda: 1) if self.is_single else size):
             yield self._queries.group(span, members, width, statics)
 
-    def _home(self) -> Callable[[Key], Hashable]:
+    def _home(self) -> Callable[[Key], Hashable] | None:
         """Gives for a partition key the nodes that hold it, and how many before it compare equal and are another.
 
-        Cassandra reads such keys of one `IN` as one.
+        Cassandra reads such keys of one `IN` as one. None where all are at home together.
         """
         metadata = self.session.cluster.metadata
         alone = len(metadata.all_hosts()) == 1
+        if alone and not self._codec.several_forms:
+            return None
         seen: dict[bytes, dict[Key, int]] = {}
 
         @cache
@@ -310,14 +321,14 @@ class Reader(Asking):
         advice = "if key columns are masked, GRANT UNMASK on the table to the role of cassandra.username"
         return HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name, advice)
 
-    def _image(self, row: RawRow) -> Image:
-        end = self._width
-        values = row[self._key_width : end] or row[: self._key_width]
+    def _images(self, rows: Iterable[RawRow]) -> list[Image]:
         if self._of_rows is not self._timed:  # a node has not the function that shows more
             self._of_rows, self._shown = self._timed, self._times_of(self._timed)
-        times = row[end : end + len(self._timed)]
-        expires = _expires(row[len(row) - len(self._expiring) :]) if self.asks_ttl else None
-        return Image(values, _newest(times), times, self._shown, expires)
+        expires = self._first_expiry if self.asks_ttl else None
+        return images(rows, self._key_width, self._width, len(self._timed), self._shown, expires)
+
+    def _first_expiry(self, row: RawRow) -> int | None:
+        return _expires(row[len(row) - len(self._expiring) :])
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -373,20 +384,6 @@ def stripe_of(partition_key: Key) -> int:
     return placement.stripe(Murmur3Token.hash_fn(routing_key(partition_key)))
 
 
-def _times(times: Sequence[bytes | None]) -> tuple[int | None, Sequence[bytes | None]]:
+def _times(times: tuple[bytes | None, ...]) -> tuple[int | None, tuple[bytes | None, ...]]:
     """The newest of some write times, and all of them."""
-    return _newest(times), times
-
-
-def _newest(times: Sequence[bytes | None]) -> int | None:
-    first = times[0] if times else None
-    if first is not None and times.count(first) == len(times):  # as of a row that was written at once
-        newest = first
-    else:
-        known = [time for time in times if time]
-        if not known:
-            return None
-        newest = max(known)
-    if newest[0] < 0x80:  # as bytes they are in the order of numbers, unless some are negative
-        return int.from_bytes(newest, "big")
-    return max(int.from_bytes(time, "big", signed=True) for time in known)
+    return newest(times), times

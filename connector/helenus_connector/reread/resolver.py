@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -24,15 +23,16 @@ from helenus_connector.gate.event import written_at
 from helenus_connector.gate.levels import read_level
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Admitted, Gate
-from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import HandedBack, Resolved, RowsFailed, SchemaChanged
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread._evidence import Evidence, note_deletion
 from helenus_connector.reread._live import LiveRows, first_stripe
+from helenus_connector.reread._ordinary import by_key, done, read
 from helenus_connector.reread._outcome import hand_back, last_published
 from helenus_connector.reread._proof import level
 from helenus_connector.reread._unread import MOST_READS, UnreadKeys
-from helenus_connector.reread._work import PROVEN, Work, Works
+from helenus_connector.reread._work import PROVEN, Work
+from helenus_connector.reread._works import Works, in_turn
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed
@@ -44,7 +44,8 @@ from helenus_schemas.event.change import Scope
 _PROOF_S = 2.0
 _VERIFY_S = 5.0
 _log = structlog.get_logger(__name__)
-_ROW, _TABLE = Scope.ROW, Scope.TABLE  # an enum's members are slow to look up
+Groups = Iterator[Sequence[Resolved]]
+_TABLE = Scope.TABLE  # an enum's members are slow to look up
 
 
 class Reread:
@@ -104,13 +105,10 @@ class Reread:
         self._has_begun = False
         min_age_s = self._settings.settle_min_age_ms / 1000
         self._evidence = Evidence(self._gate, self._replicas, self._caches, self._codec, min_age_s)
-        for admitted in changes:
-            if admitted.id is not None:
-                note_deletion(self._caches, admitted)
-            works.add(admitted)
+        works.take(changes, partial(note_deletion, self._caches))
         works.add_due(due, self._level)
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
         reader, found = self.reader, self._works
         if self._settings.state == "keys" or ("expires" in self._settings.headers and self._caches.has_expiring):
             reader.asks_ttl = True
@@ -135,8 +133,9 @@ class Reread:
         self._handed.query_seconds = reader.seconds - seconds
         yield from self._leave(works, may_wait)
 
-    def publishing(self, resolved: Resolved) -> None:
-        self._published[resolved.topic, resolved.partition].add(resolved.key, resolved.read_rows is not None)
+    def publishing(self, resolved: Iterable[Resolved]) -> None:
+        for one in resolved:
+            self._published[one.topic, one.partition].add(one.key, one.read_rows is not None)
 
     def failed(self, error: RowsFailed) -> None:
         self._failure = error.cause
@@ -150,34 +149,20 @@ class Reread:
         nodes = min((self._gate.nodes(topic, partition, values, change) for change in changes), default=1)
         return level(self.consistency, nodes, self._evidence.factor)
 
-    def _resolve(self, works: Sequence[Work]) -> Iterator[Resolved]:
-        scopes: dict[tuple[int, bool, bool, int], list[Work]] = {}
-        rows: dict[tuple[bool, bool, int], list[Work]] = {}
-        turns: dict[Key, int] = defaultdict(int)
-        clustering = self.reader.table.clustering
-        for work in sorted(works, key=attrgetter("scope"), reverse=True):
-            stuck, consistency = self._unread.is_stuck(work), work.consistency
-            verifies = work.verifying is not None  # apart, as these are given up soon when replicas are away
-            if work.scope is _TABLE:
-                yield from self._or_wait([work], partial(self._truncated, work))
-            elif work.scope is _ROW or not clustering:
-                rows.setdefault((verifies, stuck, consistency), []).append(work)
-            else:
-                # What lies within the same partition is read one after the other: rows of it may be in both.
-                partition = work.values[: self._codec.partition_columns]
-                scopes.setdefault((turns[partition], verifies, stuck, consistency), []).append(work)
-                turns[partition] += 1
-        for (_, _, stuck, _), members in sorted(scopes.items(), key=lambda item: item[0][:3]):
+    def _resolve(self, works: Sequence[Work]) -> Groups:
+        clustered = len(self.reader.table.clustering) > 0
+        turns = in_turn(works, clustered, self._codec.partition_columns, self._unread)
+        for work in turns.tables:
+            yield from self._or_wait([work], partial(self._truncated, work))
+        for (_, _, stuck, _), members in sorted(turns.scopes.items(), key=lambda item: item[0][:3]):
             cut: list[tuple[Work, HelenusError]] = []
             yield from self._or_wait(members, partial(self._scopes, members, cut), stuck)
             for work, error in cut:
                 yield from self._again(work, error)
-        for (_, stuck, consistency), members in sorted(rows.items(), key=lambda item: item[0][:2]):
+        for (_, stuck, consistency), members in sorted(turns.rows.items(), key=lambda item: item[0][:2]):
             yield from self._or_wait(members, partial(self._rows, members, consistency), stuck)
 
-    def _or_wait(
-        self, works: Sequence[Work], read: Callable[[], Iterator[Resolved]], stuck: bool = False
-    ) -> Iterator[Resolved]:
+    def _or_wait(self, works: Sequence[Work], read: Callable[[], Groups], stuck: bool = False) -> Groups:
         """Read keys. Those that are read to be confirmed alone give up after 2 s instead of failing the batch, and none
         more is read at their level when that took long. Those that are `stuck` are read one by one, and wait too.
         """
@@ -208,7 +193,7 @@ class Reread:
         finally:
             reader.is_single = False
 
-    def _truncated(self, work: Work) -> Iterator[Resolved]:
+    def _truncated(self, work: Work) -> Groups:
         """A truncation, and the rows that live. A table that is full again may take long: what is left after some
         seconds, or when a read fails, is left to a later batch.
         """
@@ -233,7 +218,7 @@ class Reread:
             )
             self._handed.waiting.append(rest)
 
-    def _scopes(self, works: Sequence[Work], cut: list[tuple[Work, HelenusError]]) -> Iterator[Resolved]:
+    def _scopes(self, works: Sequence[Work], cut: list[tuple[Work, HelenusError]]) -> Groups:
         """Markers, each with the rows of its scope that live, and static columns. A partition is in one work. `cut` is
         to hold those of which a part was published, and why no more.
         """
@@ -270,7 +255,7 @@ class Reread:
                 if keys[-1:] == [work.key]:
                     keys.pop()
 
-    def _again(self, work: Work, error: HelenusError) -> Iterator[Resolved]:
+    def _again(self, work: Work, error: HelenusError) -> Groups:
         """For who honours the marker, the rows that did not follow are gone: what can't be published whole is not
         published at all.
         """
@@ -288,61 +273,64 @@ class Reread:
             work.read_at = start
             yield from self._refuse(work, refusal)
 
-    def _rows(self, works: Sequence[Work], consistency: int) -> Iterator[Resolved]:
+    def _rows(self, works: Sequence[Work], consistency: int) -> Groups:
         """Rows as the answers come: a batch's images are never held together, and reads go on meanwhile."""
-        asked: dict[Key, list[Work]] = {}
-        for work in works:
-            asked.setdefault(work.values, []).append(work)
-        start = time.time()
-        for key, image in self._images(asked, consistency):
-            for work in asked[key]:
-                if isinstance(image, Unread):
-                    self._unread.note(work, image)
-                    continue
-                work.read_at = start
-                if isinstance(image, KeyRefused):
-                    yield from self._refuse(work, image)
-                    continue
-                work.after = image
-                self._prepare(work)
-                if work.verifying is None or self._is_verified(work):
-                    yield work
-                if image is not None:
-                    work.after = Image((), image.write_time)
+        asked, again = by_key(works)
+        start, least = time.time(), self._evidence.nodes_needed(consistency)
+        for answers in self._images(asked, consistency):
+            if isinstance(answers[0][1], (KeyRefused, Unread)):
+                for key, answer in answers:
+                    for work in (asked[key], *again.get(key, ())):
+                        yield from self._unanswered(work, answer, start)
+                continue
+            shows_all = self.reader.shows_all_times
+            nodes, has_deletions = self._gate.nodes, self._evidence.has_deletions
+            group = read(asked, answers, again, start, least, nodes, has_deletions, shows_all, self._prepare)
+            self._handed.keys_read += len(group)
+            yield group if works[0].verifying is None else [work for work in group if self._is_verified(work)]
+            for work in group:
+                work.after = None
+
+    def _unanswered(self, work: Work, answer: KeyRefused | Unread, start: float) -> Groups:
+        if isinstance(answer, Unread):
+            self._unread.note(work, answer)
+            return
+        work.read_at = start
+        yield from self._refuse(work, answer)
 
     def _is_verified(self, work: Work) -> bool:
         """Whether a read at the gate's level shows some of the changes that a row is read for."""
         work.unseen = self._evidence.unseen(work)
         return len(work.unseen) < len(work.awaited)
 
-    def _images(
-        self, asked: Mapping[Key, Sequence[Work]], consistency: int
-    ) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
-        """Each key once, with its row. What changed comes first: it does not wait for what a snapshot scanned, most of
-        which is read in the order of the ring.
+    def _images(self, asked: Mapping[Key, Work], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+        """Each key once, with its row, as `Reader.answers`. What changed comes first: it does not wait for what a
+        snapshot scanned, most of which is read in the order of the ring.
         """
         scanned: list[Key] = []
         if not self.reader.is_single:
-            scanned = [key for key, works in asked.items() if works[0].is_scanned and not works[0].awaited]
+            scanned = [key for key, work in asked.items() if work.is_scanned and not work.awaited]
         left = dict.fromkeys(scanned)
         if len(left) < len(asked):
-            yield from self.reader.rows([key for key in asked if key not in left] if left else asked, consistency)
-        for key, image in self.reader.through(scanned, consistency) if left else ():
-            del left[key]
-            yield key, image
+            yield from self.reader.answers([key for key in asked if key not in left] if left else asked, consistency)
+        for answers in self.reader.through(scanned, consistency) if left else ():
+            for key, _ in answers:
+                del left[key]
+            yield answers
         if left:
-            yield from self.reader.rows(left, consistency)
+            yield from self.reader.answers(left, consistency)
 
-    def _give_scope(self, work: Work) -> Iterator[Resolved]:
+    def _give_scope(self, work: Work) -> Groups:
         if work.is_marked:
             work.read_rows = self._live.of_scope
         return self._give(work)
 
-    def _give(self, work: Work) -> Iterator[Resolved]:
+    def _give(self, work: Work) -> Groups:
         """Give one, and raise what kept the stage from publishing all of it."""
+        self._handed.keys_read += 1
         self._prepare(work)
         self._failure = None
-        yield work
+        yield [work]
         if self._failure is not None:
             failure, self._failure = self._failure, None
             if not isinstance(failure, HelenusError) or failure.kind is Kind.CASSANDRA_READ:
@@ -353,7 +341,6 @@ class Reread:
 
     def _prepare(self, work: Work) -> None:
         """Fill in what the stage and the shape go by."""
-        self._handed.keys_read += 1
         work.known, work.write_time, work.expires = None, work.newest, None
         if work.unconfirmed and self._trusts_known and not work.events and not self._is_covered(work):
             work.known = work.unconfirmed.image
@@ -372,7 +359,7 @@ class Reread:
         first, of_row = work.first_expires, image.expires
         work.expires = of_row if first is None else first if of_row is None else min(first, of_row)
 
-    def _refuse(self, work: Work, refusal: KeyRefused) -> Iterator[Resolved]:
+    def _refuse(self, work: Work, refusal: KeyRefused) -> Groups:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
         since = [written_at(work.event)] if work.event else []
         work.is_outdated = min(since + ([work.unconfirmed.since] if work.unconfirmed else [])) < self._made_at
@@ -383,9 +370,9 @@ class Reread:
         if not work.is_outdated:
             name = self.reader.table.full_name
             work.failure = HelenusError(Kind.POISON_EVENT, f"no key of this table: {refusal}", name)
-            yield work
+            yield [work]
 
-    def _leave(self, works: Sequence[Work], may_wait: int) -> Iterator[Resolved]:
+    def _leave(self, works: Sequence[Work], may_wait: int) -> Groups:
         """Have the keys that were not read wait, each alone. After many reads a key may become a dead letter."""
         self._read = list(works)
         left = self._unread.left(works)
@@ -402,7 +389,7 @@ class Reread:
                 _log.warning("row.unreadable", reads=attempts + 1, error=str(cause))
                 if attempts + 1 >= MOST_READS and self._settings.errors_tolerance == "all":
                     work.read_at, work.proof, work.failure = time.time(), PROVEN, cause
-                    yield work
+                    yield [work]
                     continue
             waiting.add(id(work))
             if work.unconfirmed and (attempts == 0 or work.unconfirmed.key != work.key):
@@ -412,25 +399,27 @@ class Reread:
         self._read = [work for work in works if id(work) not in waiting]
 
     def confirm(self) -> HandedBack:
-        rows_of_markers = len(self.reader.table.clustering) > 0
-        for work in self._read:
-            if work.verifying is not None and not self._takes(work):
-                continue
-            proof = work.proof
-            if work.published and not (proof.unproven or proof.by_age or work.unconfirmed or work.dead_lettered):
-                self._handed.published += work.events  # the ordinary case
-            else:
-                is_scope = work.is_marked and (rows_of_markers or work.scope is _TABLE)
-                published = self._published[work.topic, work.partition]
-                hand_back(work, self._handed, last_published(work, published, is_scope))
-            if work.read_at is not None and id(work) not in self._live.left:  # of a truncation in part, a part is left
-                for change in work.awaited:
-                    is_confirmed = change not in proof.unproven
-                    self._gate.mark(work.topic, work.partition, change, is_confirmed, change in proof.by_age)
         handed = self._handed
+        published = done(self._read, self._live.left, self._gate.mark, self._confirm)
+        handed.published += published
         # Of a batch that is over nothing is held until the next one.
         self._works, self._read, self._handed, self._published = Works(self._codec, 0), [], HandedBack(), {}
         return handed
+
+    def _confirm(self, work: Work) -> None:
+        if work.verifying is not None and not self._takes(work):
+            return
+        proof = work.proof
+        if work.published and not (proof.unproven or proof.by_age or work.unconfirmed or work.dead_lettered):
+            self._handed.published += work.events
+        else:
+            is_scope = work.is_marked and (len(self.reader.table.clustering) > 0 or work.scope is _TABLE)
+            published = self._published[work.topic, work.partition]
+            hand_back(work, self._handed, last_published(work, published, is_scope))
+        if work.read_at is not None and id(work) not in self._live.left:  # of a truncation in part, a part is left
+            for change in work.awaited:
+                is_confirmed = change not in proof.unproven
+                self._gate.mark(work.topic, work.partition, change, is_confirmed, change in proof.by_age)
 
     def _takes(self, work: Work) -> bool:
         """Whether changes that a read was to show are published now: as if their events had come with this batch."""

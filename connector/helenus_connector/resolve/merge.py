@@ -28,7 +28,6 @@ class FromState:
         self._topic = topic
         self._codec = codec
         self._names = [column.name for column in table.values]
-        self._nothing = (None,) * len(self._names)
 
     def resolved(self, merged: Merged) -> Resolved | None:
         """None if nothing of what is published changed. Raises Malformed for a key that is none of the table's."""
@@ -40,10 +39,7 @@ class FromState:
         found.before, found.after = self._image(merged.before, merged), self._image(merged.after, merged)
         if self._is_alike(merged, found):
             return None
-        if merged.scope is _STATIC:
-            # They are a record of their own, also if none of them has a value any more.
-            found.op, found.after = "u", found.after or self._empty(merged)
-        elif merged.scope is not _ROW:
+        if merged.scope not in (_ROW, _STATIC):
             found.read_rows = _no_rows
         elif merged.op == "c" and merged.event is not None and _is_snapshot(merged.event.value or b""):
             found.op = "r"
@@ -54,9 +50,6 @@ class FromState:
         if merged.before is None or merged.after is None or found.before is None or found.after is None:
             return False
         return merged.before != merged.after and found.before.values == found.after.values
-
-    def _empty(self, merged: Merged) -> Image:
-        return Image(self._nothing, merged.write_time)
 
     def _image(self, row: Mapping[str, bytes | None] | None, merged: Merged) -> Image | None:
         if row is None:
@@ -71,6 +64,6 @@ def _is_snapshot(event: bytes) -> bool:
 
 
 def _no_rows(_: Resolved) -> Iterator[LiveRow]:
-    """No rows follow a marker: those that it deletes come by themselves, and the others did not change."""
+    """No rows follow a marker here: those of its scope come by themselves, deleted ones and others."""
     rows: Sequence[LiveRow] = ()
     return iter(rows)

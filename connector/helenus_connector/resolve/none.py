@@ -44,6 +44,7 @@ class AsWritten:
         self._pattern = re.compile(columns)
         self._table: Table
         self._known: frozenset[str] = frozenset()
+        self._latest: bytes | tuple[()] = ()  # the one of them that was met last; nothing begins with none
         self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
         self._written: list[Admitted] = []
         self._handed = HandedBack()
@@ -52,20 +53,21 @@ class AsWritten:
         self._table = table
         self._known = frozenset([*(c.name for c in table.columns), *table.dropped])
         self._heads.clear()
+        self._latest = ()
         self._reread.use(table, codec, is_certain)
 
     def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
         self._written = []
         self._reread.take(self._without_cells(changes), due, made_at)
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
         handed = self._handed = HandedBack()
         for admitted in self._written:
             resolved = self._resolved(admitted)
             if resolved is None:
                 handed.outdated += admitted.copies
                 continue
-            yield resolved
+            yield [resolved]
             if resolved.dead_lettered:
                 handed.dead_lettered += admitted.copies
             else:
@@ -73,7 +75,7 @@ class AsWritten:
         # What was published last of a due key may be a change of this batch.
         yield from self._reread.resolve(trusts_known and not self._written, may_wait)
 
-    def publishing(self, resolved: Resolved) -> None:
+    def publishing(self, resolved: Iterable[Resolved]) -> None:
         self._reread.publishing(resolved)
 
     def failed(self, error: RowsFailed) -> None:
@@ -132,8 +134,11 @@ class AsWritten:
         made.expires = change.expires_at
         made.cells = cells = change.cells or b""
         try:
+            if cells.startswith(self._latest):  # a head says how long it is
+                return made
             head = head_of(cells)
             if head in self._heads:
+                self._latest = head
                 return made
             found = decode_cells(cells, change.scope)
         except Malformed as error:

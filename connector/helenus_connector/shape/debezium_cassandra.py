@@ -10,7 +10,7 @@ are set. `docs/debezium-cassandra.md` has the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
@@ -63,6 +63,9 @@ class DebeziumCassandra:
         if resolved.written is not None:
             return self._written(resolved, resolved.written)
         return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
+
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        return [None] * len(resolved)
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._rows.smaller(image)

@@ -36,6 +36,8 @@ from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 from helenus_schemas.names import avro_name
 
+_new = tuple.__new__
+_UNTIMED = Image((), None)[2:]
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
 
 
@@ -85,6 +87,9 @@ class Envelope:
         if (written := resolved.written) is not None:
             return self._written(resolved, written)
         return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
+
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        return [None] * len(resolved)
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)
@@ -137,8 +142,10 @@ class Envelope:
         value, values, is_row = made
         op = b"c" if is_row else b"u"
         headers = self._shape.headers(resolved.key, write_time, event.value, resolved.expires, op)
-        record = Record(parts[0], value, headers)
-        return Shaped(record, None, resolved.key, Image(values, write_time), partial(self._again, resolved))
+        # By its own constructor a named tuple takes three times as long.
+        record = _new(Record, (parts[0], value, headers))
+        image = _new(Image, (values, write_time, *_UNTIMED))
+        return _new(Shaped, (record, None, resolved.key, image, partial(self._again, resolved), None))
 
     def _again(self, resolved: Resolved, image: Image | None) -> Record:
         """The record of another image of a row that went straight."""

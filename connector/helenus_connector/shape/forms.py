@@ -43,7 +43,10 @@ class Form(Protocol):
 
 
 class Avro:
-    """`key-value-avro`: after the frames of the key's and the value's schema."""
+    """`key-value-avro`: after the frames of the key's and the value's schema.
+
+    If it `is_plain`, a key is the event's after the `key_frame`, and a value is what `row` makes of the columns.
+    """
 
     gone = None
 
@@ -59,28 +62,30 @@ class Avro:
         self._truncation = truncation
         self._nullable = nullable
         self._codec = KeyCodec(table, settings.key_compat)
-        self._key_frame = key_frame
+        self.key_frame = key_frame
         self._value_frame = value_frame
         self._recode = _recode(table, settings)
         columns = avro.value_columns(table)
         required = avro.required_columns(table)
         self._required = [to_avro.plain(c.type, key=True) for c in required]
-        self._encode = to_avro.optionals([c.type for c in columns[len(required) :]], key=not table.values)
+        rest = [c.type for c in columns[len(required) :]]
+        self.row = to_avro.optionals(rest, key=not table.values, head=b"" if required else value_frame)
+        self.is_plain = not required and self._recode is None
         self._encode_all = to_avro.optionals([c.type for c in columns], key=not table.values)
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
         if values:
             return self._framed("key") + self._codec.encode_nullable(values)
-        return self._key_frame + (self._recode(key) if self._recode else key)
+        return self.key_frame + (self._recode(key) if self._recode else key)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
         if not self._required:
-            return self._value_frame + self._encode(values)
+            return self.row(values)
         if self._codec.stand_in_places(values):
             return self._framed("value") + self._encode_all(values)
         width = len(self._required)
         first = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]
-        return b"".join([self._value_frame, *first, self._encode(values[width:])])
+        return b"".join([self._value_frame, *first, self.row(values[width:])])
 
     def truncation(self) -> bytes | None:
         return self._truncation()

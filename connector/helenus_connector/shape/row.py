@@ -8,7 +8,6 @@ holds.
 from __future__ import annotations
 
 import json
-import struct
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -17,6 +16,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Bounds, Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape._rows import BAD_BYTES, GONE, NO_LOG, OF_SNAPSHOT, READ, Rows
 from helenus_connector.shape.forms import Avro, Form, Json, frame, json_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_schemas.avro import build as avro
@@ -31,11 +31,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import decode, without_frames
 
-_NO_LOG = bytes(3)  # an event without digest, node and columns
 _SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.SNAPSHOT_LAST: b"last"}
-_OF_SNAPSHOT = 2  # so many headers say it
-_GONE, _READ, _TRUNCATED = b"d", b"r", b"t"
-_BAD_BYTES = (ValueError, IndexError, struct.error)
+_TRUNCATED = b"t"
 Encode = Callable[[bytes, Sequence["bytes | None"]], bytes]
 """As `Form.value`."""
 
@@ -59,6 +56,10 @@ class RowShape:
         self._origin = "origin" in settings.headers
         self._op = "op" in settings.headers
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
+        self._rows: Rows | None = None
+        if form is None and isinstance(self._form, Avro) and self._form.is_plain and not self._source:
+            frame, encode = self._form.key_frame, self._form.row
+            self._rows = Rows(frame, encode, self._schema_id, settings.headers, _origin_headers)
         self._exact_key = settings.key_compat != "exact"
         self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
         self._codec = KeyCodec(table)
@@ -70,6 +71,9 @@ class RowShape:
         if resolved.read_rows is not None:
             return self._marked(resolved)
         return (self.of_row(resolved, resolved.after, None if resolved.op is None else resolved.op.encode()),)
+
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        return [None] * len(resolved) if self._rows is None else self._rows.records(resolved)
 
     def of_row(
         self, resolved: Resolved, after: Image | None, op: bytes | None = None, value: Encode | None = None
@@ -125,7 +129,7 @@ class RowShape:
         that asked for the row, None if none did by itself; `expires` in s, when the first cell of its changes does.
         `op` is the kind of operation, where more is known of it than whether the row is there.
         """
-        op = _GONE if image is None and op is None else op
+        op = GONE if image is None and op is None else op
         headers = self.headers(key, write_time, event, expires, op)
         hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
@@ -137,14 +141,14 @@ class RowShape:
             encode = value or self._form.value
             try:
                 data = encode(key, image.values)
-            except _BAD_BYTES:
+            except BAD_BYTES:
                 image, left_out = self._publishable(image)
                 if not left_out:
                     raise
                 headers.append(_left_out(left_out))
                 data = encode(key, image.values)
             return Record(self._form.key(key, hollow), data, headers)
-        except _BAD_BYTES as error:
+        except BAD_BYTES as error:
             where = self._where(image)
             raise HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", where) from None
 
@@ -161,11 +165,11 @@ class RowShape:
 
         Key and value are those of the partition's static columns, if it has any.
         """
-        record = self.row(key, image, write_time, event, values=values, op=_GONE)
+        record = self.row(key, image, write_time, event, values=values, op=GONE)
         scope = ("scope", b"partition" if bounds is None else b"range")
         try:
             limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
-        except _BAD_BYTES as error:
+        except BAD_BYTES as error:
             raise HelenusError(
                 Kind.POISON_EVENT, f"a bound cannot be published: {error}", self._table.full_name
             ) from None
@@ -213,12 +217,12 @@ class RowShape:
         if event is not None:
             if self._source:
                 headers += self._source_headers(event)
-            if event.startswith(_NO_LOG):
+            if event.startswith(NO_LOG):
                 origin = _origin_headers(event)
                 if self._origin:
                     headers += origin
-                if op is None and len(origin) == _OF_SNAPSHOT:
-                    op = _READ
+                if op is None and len(origin) == OF_SNAPSHOT:
+                    op = READ
         if op is not None and self._op:
             headers.append(("op", op))
         return headers
@@ -257,7 +261,7 @@ class RowShape:
             try:
                 to_avro.optionals([column.type])([value])
                 jsonform.objects([column.name], [column.type])([value])
-            except _BAD_BYTES:
+            except BAD_BYTES:
                 return f"{self._table.full_name}, column {column.name}"
         return self._table.full_name
 

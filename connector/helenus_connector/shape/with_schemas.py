@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -49,6 +49,9 @@ class WithSchemas:
 
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
         return map(self._with_schemas, self._shape.records(resolved))
+
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        return [None] * len(resolved)
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)

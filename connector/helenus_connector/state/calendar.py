@@ -16,11 +16,13 @@ from helenus_connector.interfaces.store import Store
 from helenus_connector.state.packing import items_of, packed_items
 
 _ROOT = b"cr"
+_COUNT = b"cn"
 _VERSION = b"\1"
 _HOUR_S = 3600
 _CHUNK = 200
 _SECOND = Struct(">HIH")  # within its hour; chunks; items in the last of them
 _LISTED = Struct(">I")
+_NUMBER = Struct(">BQ")  # a version, and how many items wait
 
 
 @dataclass(slots=True)
@@ -43,11 +45,16 @@ class Calendar:
     _listed: list[int] | None = None
     _is_listed_anew: bool = False
     _added: dict[int, list[bytes]] = field(default_factory=dict)
+    _more: int = 0
+    _waiting: int | None = None
 
     def add(self, items: Mapping[int, Iterable[bytes]]) -> None:
         """Have items due at these times. Those of the past are due at once."""
         for second, some in items.items():
-            self._added.setdefault(max(0, second), []).extend(some)
+            of_second = self._added.setdefault(max(0, second), [])
+            before = len(of_second)
+            of_second.extend(some)
+            self._more += len(of_second) - before
 
     def due(self, now: float, most: int) -> list[bytes]:
         """Take out what is due: some `most` items, the oldest first, a chunk more at most."""
@@ -74,9 +81,19 @@ class Calendar:
         times = [first[0] * _HOUR_S + min(self._hour(first[0]).seconds)] if first else []
         return min([*times, *self._added], default=None)
 
+    def waiting(self) -> int:
+        """How many items wait."""
+        if self._waiting is None:
+            (value,) = self.store.get_many([_COUNT])
+            self._waiting = 0 if value is None else _NUMBER.unpack(value)[1]
+        return self._waiting + self._more
+
     def save(self) -> None:
         """Write what changed."""
         self._write()
+        if self._more:
+            self._waiting, self._more = max(0, self.waiting()), 0
+            self.store.put_many({_COUNT: _NUMBER.pack(1, self._waiting)})
         changed = {hour: found for hour, found in self._hours.items() if found.is_changed}
         values = {_name(hour): _VERSION + _packed(found.seconds) for hour, found in changed.items() if found.seconds}
         if self._is_listed_anew:
@@ -143,6 +160,7 @@ class Calendar:
         names = [_chunk(hour * _HOUR_S + second, n) for n in range(chunks - count, chunks)]
         found = [item for value in self.store.get_many(names) for item in _items(value)]
         self.store.remove_many(names)
+        self._more -= len(found)
         if count == chunks:
             del of_hour.seconds[second]
         else:

@@ -57,8 +57,9 @@ class Follower:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._has_begun = False
+        self._query: Any = None
         self._due: dict[str, float] = {}
-        self._keys: dict[metrics.Labels, dict[str, int]] = {}
+        self._keys: dict[metrics.Labels, dict[str, tuple[int, int]]] = {}
         self.trouble: HelenusError | None = None
         self.failure: HelenusError | None = None
 
@@ -112,7 +113,7 @@ class Follower:
         if not self._has_turn():
             return
         try:
-            query = self._begin(spark, plan)
+            query = self._query = self._begin(spark, plan)
             _log.info("state.started", connector=self.name, topics=len(plan.tables))
             while query.isActive and not self._has_begun and not self._stopping.wait(0.1):
                 pass
@@ -149,6 +150,9 @@ class Follower:
         def process(found: Any, batch_id: int) -> None:  # noqa: ARG001
             rows = found.mapInArrow(ask(plan), DONE).collect()
             self._note(plan, rows)
+            size = size_of(self._query)
+            for labels in self._keys:
+                metrics.STATE_BYTES.labels(*labels).set(size / len(self._keys))
             self._has_begun = True
             reach("state.before-commit")
 
@@ -192,12 +196,22 @@ class Follower:
             labels = settings.name, settings.keyspace, settings.table
             counts = counts_in(bytes(row["counts"]))
             of_table = self._keys.setdefault(labels, {})
-            of_table[row["place"]] = counts["known"]
-            metrics.LIVE_KEYS.labels(*labels).set(sum(of_table.values()))
+            of_table[row["place"]] = counts["known"], counts["waiting"]
+            metrics.LIVE_KEYS.labels(*labels).set(sum(known for known, _ in of_table.values()))
+            metrics.STATE_WAITING.labels(*labels).set(sum(waiting for _, waiting in of_table.values()))
             for why in ("expired", "deleted", "repeated"):
                 metrics.LIVE_KEYS_ASKED.labels(*labels, why).inc(counts[why])
         self.trouble = None
         replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
+
+
+def size_of(query: Any) -> int:
+    """Bytes of a query's state, in files and in memory, as of its last batch; 0 if it is not known."""
+    progress = None if query is None else query.lastProgress
+    size = 0
+    for state in progress["stateOperators"] if progress else ():
+        size += state["memoryUsedBytes"] + state["customMetrics"].get("rocksdbSstFileSize", 0)
+    return size
 
 
 def _check(plan: Following) -> None:

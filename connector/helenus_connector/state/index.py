@@ -90,7 +90,8 @@ class _Group:
 @dataclass(slots=True)
 class Counts:
     """What a batch did: keys that came to live and that live no longer; keys that were asked, and why; how many markers
-    are not done. `known` is how many keys live after it.
+    are not done. `known` is how many keys live after it,
+    `waiting` how many times are noted at which one expires, or is asked again.
     """
 
     added: int = 0
@@ -100,6 +101,7 @@ class Counts:
     repeated: int = 0
     working: int = 0
     known: int = 0
+    waiting: int = 0
 
 
 class Index:
@@ -333,6 +335,7 @@ class Index:
         self._store.put_many(values)
         self._store.remove_many(removed)
         self._calendar.save()
+        self.counts.waiting = self._calendar.waiting()
 
 
 def _floor(parts: int) -> int:

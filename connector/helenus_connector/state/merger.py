@@ -33,7 +33,7 @@ from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.query.source import EventsSource
 from helenus_connector.state import about
 from helenus_connector.state.about import About
-from helenus_connector.state.following import ON_ROCKSDB, starting
+from helenus_connector.state.following import ON_ROCKSDB, size_of, starting
 from helenus_connector.state.merging import OUTPUT, Ended, Merging
 from helenus_connector.state.publishing import DONE, Definition, Published, publish
 from helenus_schemas.errors import HelenusError, Kind, error_in
@@ -71,7 +71,8 @@ class Merger:
         self._plan: Plan | None = None
         self._done = 0
         self._due: dict[int, float] = {}
-        self._kept: dict[int, int] = {}
+        self._kept: dict[int, tuple[int, int]] = {}
+        self._query: Any = None
         self._gaps: set[tuple[str | None, int | None]] = set()
 
     def start(self, spark: Any) -> None:
@@ -165,7 +166,7 @@ class Merger:
             if not self._wants(task):
                 return
         try:
-            query = self._begin(spark, plan, task, of.slots)
+            query = self._query = self._begin(spark, plan, task, of.slots)
             _log.info("query.started", group=self._group, state="rows")
             while query.isActive and not self._done and self._wants(task):
                 time.sleep(_TURN_S)
@@ -203,7 +204,8 @@ class Merger:
         session.dataSource.register(EventsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
-        merging = Merging(Definition(task.settings))
+        patience_s = -(-task.settings.settle_min_age_ms // 1000)
+        merging = Merging(Definition(task.settings), patience_s, task.settings.markers)
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
         def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
@@ -237,11 +239,13 @@ class Merger:
             for ended in done.ended:
                 self._note(ended)
         task.succeeded()
-        metrics.ROWS_KEPT.labels(*task.labels).set(sum(self._kept.values()))
+        metrics.ROWS_KEPT.labels(*task.labels).set(sum(kept for kept, _ in self._kept.values()))
+        metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._kept.values()))
+        metrics.STATE_BYTES.labels(*task.labels).set(size_of(self._query))
         replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
 
     def _note(self, ended: Ended) -> None:
-        self._kept[ended.partition] = ended.kept
+        self._kept[ended.partition] = ended.kept, ended.waiting
         if ended.due is None:
             self._due.pop(ended.partition, None)
         else:

@@ -19,6 +19,7 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import Merged
 from helenus_connector.query.packs import Note, unpacked
 from helenus_connector.query.sessions import end_with_parent
+from helenus_connector.state.pages import Pages
 from helenus_connector.state.rows import Rows
 from helenus_connector.state.spark_store import SparkStore
 from helenus_schemas.codec.key import KeyCodec
@@ -37,8 +38,8 @@ _PACK_BYTES = 1 << 20
 class Ended(NamedTuple):
     """What a batch leaves of a place: when something of it expires next, s since the epoch, and what was counted.
 
-    `read` events came in. `copies` of them were known, `outdated` were of a table that had this name before; `kept` are
-    the rows of the place.
+    `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place,
+    `waiting` the times that are noted for them.
     """
 
     partition: int
@@ -46,16 +47,20 @@ class Ended(NamedTuple):
     read: int
     copies: int
     outdated: int
+    unchanged: int
     kept: int
+    waiting: int
 
 
 class Merging(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now. Raises HelenusError
-    for what must not be passed over: then the batch fails, and is done again as a whole.
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s` and
+    `markers` as of `Rows`. Raises HelenusError for what must not be passed over: then the batch fails, and is done
+    again as a whole.
     """
 
-    def __init__(self, table: Callable[[], Table]) -> None:
+    def __init__(self, table: Callable[[], Table], patience_s: int, markers: bool) -> None:
         self._table = table
+        self._patience_s, self._markers = patience_s, markers
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -67,7 +72,10 @@ class Merging(StatefulProcessor):
         notes = _notes(next(found)[0])
         yield _frame(notes=pickle.dumps(notes))
         (place, *_), table = notes, self._table()
-        merging = Rows(table, KeyCodec(table), self._store, place.partition, max(table.gc_grace_s, LEAST_GRACE_S))
+        gc_grace_s = max(table.gc_grace_s, LEAST_GRACE_S)
+        store = Pages(self._store)
+        more = gc_grace_s, self._patience_s, self._markers
+        merging = Rows(table, KeyCodec(table), store, place.partition, *more)
         later: list[Note] = []
         read = 0
 
@@ -81,9 +89,10 @@ class Merging(StatefulProcessor):
 
         for pack in packed(merging.take(events(), place.now)):
             yield _frame(merged=pack)
+        store.flush()
         if later:
             yield _frame(notes=pickle.dumps(later))
-        counts = read, merging.copies, merging.outdated, merging.count
+        counts = read, merging.copies, merging.outdated, merging.unchanged, merging.count, merging.waiting
         yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts)))
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from helenus_connector.gate.event import values_of
 from helenus_connector.state.index import Index, Within
+from helenus_connector.state.pages import Pages
 from helenus_connector.state.plan import Following
 from helenus_connector.state.reading import said_in
 from helenus_connector.state.spark_store import SparkStore
@@ -43,8 +44,10 @@ class KeysOperator(StatefulProcessor):
             tick = max(tick, float(frame["tick"].max()))
             packs += [bytes(pack) for pack in frame["said"].to_numpy() if pack is not None]
         table = self._table(place)
-        index = Index(self._store, tick, within(table))
+        store = Pages(self._store)
+        index = Index(store, tick, within(table))
         index.take(said_in(packs))
+        store.flush()
         own = bool(table.clustering)
         asked = marshal.dumps([(name, own and name == group) for name, group in index.asked.items()])
         counts = marshal.dumps(asdict(index.counts))

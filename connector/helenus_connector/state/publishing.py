@@ -96,13 +96,21 @@ def publish(plan: Plan, settings: ConnectorSettings) -> Callable[[Iterator[pa.Re
                         _events[plan.directory].close()
         if done is not None:
             done.outcome.lost = lost
-            done.outcome.read = sum(one.read for one in ended)
-            done.outcome.confirmed = sum(one.copies for one in ended)
-            done.outcome.outdated = sum(one.outdated for one in ended)
+            _count(done.outcome, ended)
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(done)], pa.binary())], names=["done"])
         freeze(("state", len(_stages)))
 
     return run
+
+
+def _count(outcome: Outcome, ended: list[Ended]) -> None:
+    """What became of the events, each in one way: the stage counts records, of which an event may have many or none."""
+    outcome.read = sum(one.read for one in ended)
+    outcome.confirmed = sum(one.copies for one in ended)
+    outcome.outdated = sum(one.outdated for one in ended)
+    outcome.unchanged = sum(one.unchanged for one in ended)
+    others = outcome.confirmed + outcome.outdated + outcome.unchanged + outcome.dead_lettered
+    outcome.published = outcome.read - others
 
 
 def stage_of(plan: Plan, settings: ConnectorSettings) -> MergedStage:

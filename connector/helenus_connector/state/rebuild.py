@@ -28,6 +28,7 @@ from helenus_connector.state.about import About
 from helenus_connector.state.cells import Row
 from helenus_connector.state.following import ON_ROCKSDB
 from helenus_connector.state.kept import OF_ROW, OF_STATIC
+from helenus_connector.state.pages import entries, is_page
 from helenus_connector.state.publishing import Definition, stage_of
 from helenus_connector.state.spark_store import STATE
 from helenus_connector.state.whole import Whole
@@ -74,14 +75,28 @@ def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Pat
         for key, value in ON_ROCKSDB.items():
             spark.conf.set(key, value)
         state = spark.read.format("statestore").option("stateVarName", STATE).load(str(checkpoint))
-        rows = state.selectExpr("key.place AS place", "user_map_key.key AS name", "user_map_value.value AS value")
-        kept = rows.where(f"substring(name, 1, 1) IN (X'{OF_ROW.hex()}', X'{OF_STATIC.hex()}')")
+        pages = state.selectExpr("key.place AS place", "user_map_key.key AS name", "user_map_value.value AS value")
+        kept = pages.mapInArrow(_rows, pages.schema)
         # A partition's static columns before its rows, which have them too: "s" comes after "r".
         placed = kept.repartition(of.slots, "place").sortWithinPartitions("name", ascending=False)
         done = placed.mapInArrow(_publish(plan, settings, of, time.time()), _RECORDS)
         return sum(row.records for row in done.collect())
     finally:
         spark.stop()
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows and static columns on pages, each with its name in the store."""
+    for batch in batches:
+        places, names, values = [], [], []
+        for row in batch.to_pylist():
+            for name, value in entries(row["value"]).items() if is_page(row["name"]) else ():
+                if name[:1] in (OF_ROW, OF_STATIC):
+                    places.append(row["place"])
+                    names.append(name)
+                    values.append(value)
+        arrays = [pa.array(places, pa.int32()), pa.array(names, pa.binary()), pa.array(values, pa.binary())]
+        yield pa.RecordBatch.from_arrays(arrays, names=["place", "name", "value"])
 
 
 def _publish(

@@ -18,29 +18,31 @@ Keys are those of events, in Avro. Tables without clustering columns have no par
 
 from __future__ import annotations
 
-from binascii import unhexlify
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
-from typing import NamedTuple
 from uuid import UUID
 
-from helenus_connector.gate.event import check, decoded, values_of
+from helenus_connector.gate.event import check, values_of
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
 from helenus_connector.interfaces.resolver import Bounds, SchemaChanged
-from helenus_connector.state.cells import NEVER, SEEN, Row, has_seen
+from helenus_connector.state.cells import NEVER, Row, has_seen
 from helenus_connector.state.index import KeyedStore
 from helenus_connector.state.kept import AT_ONCE, OF_PAGE, OF_PARTITION, OF_ROW, OF_STATIC, Kept, page_name
 from helenus_connector.state.partitions import check_version, covering, keys_of
+from helenus_connector.state.reads import Read, Reading, is_read
+from helenus_connector.state.reports import Report, Reports, about
 from helenus_connector.state.whole import Shown, Whole
 from helenus_schemas.codec.key import KeyCodec, Outgrown
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, Deletion, decode_cells
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
 
+PATIENCE_S = 60
+"""As `settle.min.age.ms` is, unless it is set."""
 GC_GRACE_S = 864_000
 """What Cassandra keeps tombstones for, unless the table says otherwise."""
 _ROW, _STATIC, _PARTITION, _RANGE, _TABLE = Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE, Scope.TABLE
@@ -50,27 +52,24 @@ _BYTES = 4 << 20
 _PAGES = 16
 
 
-class _Report(NamedTuple):
-    """An event that names one key: the row's name in the store, what names its mutation, and its change, not decoded
-    yet if the mutation may be known.
-    """
-
-    event: Event
-    name: bytes
-    key: bytes
-    mutation: bytes | None
-    change: Change | None
-
-
 class Rows:
     """The rows of one place in one batch. Raises HelenusError TABLE_UNSUPPORTED for a table with counters.
 
-    `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `copies` counts events that were known, and
-    `outdated` those of a table that had this name before.
+    `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `patience_s`: after which time a read shows
+    all that was written before. `markers`: whether delete markers are on the data topic, where the rows of their scope
+    that live follow them. `copies` counts events that were known,
+    `outdated` those of a table that had this name before, `unchanged` others of which no row shows anything.
     """
 
     def __init__(
-        self, table: Table, codec: KeyCodec, store: KeyedStore, partition: int, gc_grace_s: int = GC_GRACE_S
+        self,
+        table: Table,
+        codec: KeyCodec,
+        store: KeyedStore,
+        partition: int,
+        gc_grace_s: int = GC_GRACE_S,
+        patience_s: int = PATIENCE_S,
+        markers: bool = True,
     ) -> None:
         counters = [column.name for column in table.values if column.type.name == "counter"]
         if counters:
@@ -78,12 +77,27 @@ class Rows:
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, table.full_name, "use state=none or state=keys")
         self._table, self._codec, self._store, self._gc_grace = table, codec, store, gc_grace_s
         self._place = partition
+        self._reports = Reports(codec, bool(table.clustering))
+        of_scopes = {_ROW: table.regulars, _STATIC: table.statics}
         self._covers = covering(table)
         self._of_rows = Whole(table.regulars, table.dropped_at)
         self._of_statics = Whole(table.statics, table.dropped_at)
         self._kept = Kept(table, codec, store, gc_grace_s)
-        self.copies = self.outdated = 0
+        self._patience_s, self._markers = patience_s, markers
+        self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
+        self._readings = {scope: self._reading(scope, columns) for scope, columns in of_scopes.items()}
+        self.copies = self.outdated = self.unchanged = 0
         self.next_due: float | None = None
+
+    def _reading(self, scope: Scope, columns: Sequence[Column]) -> Reading:
+        names = {column.name for column in columns}
+        schema = bytes.fromhex(self._table.schema_id)
+        return Reading(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
+
+    @property
+    def waiting(self) -> int:
+        """How many times are noted at which a row expires, is forgotten, or is to be read."""
+        return self._kept.calendar.waiting()
 
     @property
     def count(self) -> int:
@@ -120,56 +134,44 @@ class Rows:
                 yield from self._forget()
 
     def _take(self, events: Sequence[Event]) -> Iterator[Merged]:
-        reports: list[_Report | Merged] = []
+        reports: list[Report | Merged] = []
         for event in events:
             try:
-                reports.append(self._report(event))
+                reports.append(self._reports.of(event))
             except Outgrown:
                 self.outdated += 1
             except Malformed as error:
-                reports.append(_of(event, POISON, str(error)))
-        self._kept.fetch(r.name for r in reports if type(r) is _Report)
+                reports.append(about(event, POISON, str(error)))
+        self._kept.fetch(r.name for r in reports if type(r) is Report)
         left = [self._placed(r) for r in reports if isinstance(r, Merged) or not self._is_copy(r)]
-        self._kept.fetch_partitions(r.key for r in left if type(r) is _Report)
+        self._kept.fetch_partitions(r.key for r in left if type(r) is Report)
         for report in left:
             if isinstance(report, Merged):
+                self.unchanged += report.op == GAP
                 yield report
                 continue
+            others, is_shown = self.copies + self.outdated, False
             try:
-                yield from self._merge(report)
+                for merged in self._merge(report):
+                    is_shown |= merged.op != ASK
+                    yield merged
             except Malformed as error:
-                yield _of(report.event, POISON, str(error))
+                is_shown = True
+                yield about(report.event, POISON, str(error))
+            self.unchanged += not is_shown and self.copies + self.outdated == others
         self._kept.save()
         self._kept.let_go()
 
-    def _placed(self, report: _Report | Merged) -> _Report | Merged:
+    def _placed(self, report: Report | Merged) -> Report | Merged:
         """A report whose key can be read."""
-        if isinstance(report, _Report) and report.key:
+        if isinstance(report, Report) and report.key:
             try:
                 self._kept.home(report.key)
             except Malformed as error:
-                return _of(report.event, POISON, str(error))
+                return about(report.event, POISON, str(error))
         return report
 
-    def _report(self, event: Event) -> _Report | Merged:
-        """What an event is of. Raises Malformed."""
-        match = match_own_format(event.value) if event.value and event.key is not None else None
-        if match is not None and event.key is not None:
-            key, scope = self._codec.current(event.key), match.scope
-            name = (OF_STATIC if scope == b"\2" else OF_ROW if scope == b"\0" else OF_PARTITION) + key
-            if not self._kept.has_partitions:
-                name = OF_ROW + key
-            return _Report(event, name, key, unhexlify(match.digest)[:SEEN], None)
-        change, key = decoded(event, self._codec)
-        if change.scope is Scope.GAP:
-            return _of(event, GAP)
-        kind = {_ROW: OF_ROW, _STATIC: OF_STATIC}.get(change.scope, OF_PARTITION)
-        if not self._kept.has_partitions and change.scope is _PARTITION:
-            kind = OF_ROW
-        digest = change.digest if change.node and change.digest and len(change.digest) == 32 else None
-        return _Report(event, kind + key, key, None if digest is None else _mutation(digest), change)
-
-    def _is_copy(self, report: _Report) -> bool:
+    def _is_copy(self, report: Report) -> bool:
         if report.mutation is None or report.name[:1] == OF_PARTITION:
             return False
         row = self._kept.rows.get(report.name)
@@ -181,7 +183,7 @@ class Rows:
         self.copies += is_copy
         return is_copy
 
-    def _merge(self, report: _Report) -> Iterator[Merged]:
+    def _merge(self, report: Report) -> Iterator[Merged]:
         event, name, key, mutation, change = report
         if self._kept.rows and self._is_copy(report):
             return
@@ -202,7 +204,7 @@ class Rows:
             deletion = said.deletion if said is not None else None
             if deletion is None:
                 if change.write_time is None:
-                    yield _of(event, ASK)
+                    yield about(event, ASK)
                     return
                 deletion = Deletion(change.write_time, event.timestamp // 1000)
             if self._kept.has_partitions:
@@ -210,7 +212,7 @@ class Rows:
                 return
             said = Cells(b"", b"", {}, deletion=deletion)
         if said is None:
-            yield _of(event, ASK)
+            yield about(event, ASK)
             return
         static = scope is _STATIC
         home, values = self._kept.home(key)
@@ -219,7 +221,15 @@ class Rows:
         floor = partition.floor(clustering, self._covers) if partition is not None else NEVER
         row = self._kept.row(name)
         before = self._show(name, row)
-        if not row.merge(said, floor, self._table.dropped_at):
+        in_doubt = False
+        if is_read(change):
+            changed = self._readings[scope].merge(row, Read.of(change, said), floor, self._kept.now)
+            in_doubt = row.ended(self._kept.now)
+        else:
+            changed, in_doubt = row.merge(said, floor, self._table.dropped_at, self._lists)
+            if changed:
+                in_doubt |= self._is_in_doubt(row)
+        if not changed and not in_doubt:
             self.copies += 1
             return
         if mutation is not None:
@@ -228,6 +238,21 @@ class Rows:
         merged = self._said(name, key, before, event, change.write_time)
         if merged is not None:
             yield merged
+        if in_doubt:
+            yield about(event, ASK)
+
+    def _is_in_doubt(self, row: Row) -> bool:
+        """Whether a row that an event changed lives by a guess. What is to be read later is read once no event came for
+        as long.
+        """
+        if row.read_at:
+            row.read_at = self._kept.now + self._patience_s
+        return row.is_guess(self._kept.now)
+
+    def _ask(self, name: bytes) -> Merged:
+        """To have a row read of which no event says anything."""
+        scope = _STATIC if name[:1] == OF_STATIC else _ROW
+        return Merged(self._place, name[1:], scope, None, ASK, None, None, None, None, None)
 
     def _delete(self, change: Change, key: bytes, deletion: Deletion, event: Event) -> Iterator[Merged]:
         """A deletion of a partition, or of a range: its marker, and what lived in its scope."""
@@ -297,12 +322,18 @@ class Rows:
             ):
                 continue
             row = self._kept.row(name)
-            before = self._show(name, row)
+            before, merged = self._show(name, row), None
+            in_doubt = row.doubts(floor)
             if row.shadow(floor):
+                in_doubt |= self._is_in_doubt(row)
                 self._kept.put(name, row, home)
                 merged = self._said(name, key, before, event, floor)
-                if merged is not None:
-                    yield merged
+            if merged is None and before is not None and self._markers:
+                merged = self._record(name, key, before, before, event, floor)
+            if merged is not None:
+                yield merged
+            if in_doubt:
+                yield self._ask(name)
         self._kept.save()
         for name in names:
             if name not in kept:
@@ -326,6 +357,7 @@ class Rows:
                 if not 0 < row.armed <= self._kept.now:
                     continue
                 before = self._of(name).shown(row, row.armed - 1)
+                in_doubt = row.is_to_be_read(row.armed - 1, self._kept.now)
                 row.armed = 0
                 row.purge(self._kept.now, self._gc_grace)
                 home, _ = self._kept.home(name[1:])
@@ -333,6 +365,8 @@ class Rows:
                 merged = self._said(name, name[1:], before, None, None)
                 if merged is not None:
                     yield merged
+                if in_doubt:
+                    yield self._ask(name)
             self._kept.save()
             self._kept.let_go()
 
@@ -355,8 +389,17 @@ class Rows:
     ) -> Merged | None:
         """What became of a row; None if it is as it was."""
         after = self._kept.shown[name] = self._of(name).shown(self._kept.rows[name], self._kept.now)
-        if before == after:
-            return None
+        return None if before == after else self._record(name, key, before, after, event, write_time)
+
+    def _record(
+        self,
+        name: bytes,
+        key: bytes,
+        before: Shown | None,
+        after: Shown | None,
+        event: Event | None,
+        write_time: int | None,
+    ) -> Merged:
         op = "c" if before is None else "d" if after is None else "u"
         old, new = (None if shown is None else shown.values for shown in (before, after))
         scope = _STATIC if name[:1] == OF_STATIC else _ROW
@@ -384,14 +427,3 @@ class Rows:
         one, other = UUID(bytes=table), self._table.id
         if one.version == other.version == 1 and one.time > other.time:
             raise SchemaChanged(f"{self._table.full_name} was made anew, with the id {one}")
-
-
-def _of(event: Event, op: str, failure: str | None = None) -> Merged:
-    return Merged(event.partition, event.key or b"", _ROW, None, op, None, None, None, None, event, failure)
-
-
-def _mutation(digest: str) -> bytes | None:
-    try:
-        return unhexlify(digest)[:SEEN]
-    except ValueError:
-        return None

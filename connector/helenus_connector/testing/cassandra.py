@@ -101,7 +101,11 @@ class MemoryReader:
     def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Any]]:  # noqa: ARG002
         yield from ((key, self.live.get(key)) for key in keys)
 
-    through = rows
+    def answers(self, keys: Iterable[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+        for answer in self.rows(keys, consistency):
+            yield [answer]
+
+    through = answers
 
     def statics(self, key: Key, consistency: int) -> Image | None:  # noqa: ARG002
         return None

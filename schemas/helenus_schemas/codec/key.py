@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import chain, combinations_with_replacement, islice
 from typing import Literal
 
+from helenus_schemas.codec import _key_bytes
 from helenus_schemas.codec._avro_scalars import Encode
 from helenus_schemas.codec._from_avro import NUMBERS, Decode, decoder, number
 from helenus_schemas.codec._from_avro import nullable as read_nullable
@@ -60,9 +61,12 @@ class KeyCodec:
         composite = table.partition_key if self.partition_columns > 1 else ()
         self._stand_ins = {i: stand_in(c.type) for i, c in enumerate(composite) if c.type.name not in MAY_BE_EMPTY}
         self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
-        self._one_form = all(_has_one_form(c.type) for c in table.clustering)
+        self.has_one_form = all(_has_one_form(c.type) for c in table.clustering)
         self.several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
         self._comparable = [nullable(encoder(c.type, clustering=True)) for c in table.partition_key]
+        self._reader: _key_bytes.Reader | None = None
+        if _key_bytes.COMPILED and compat != "datastax":
+            self._reader = _key_bytes.Reader([c.type for c in table.partition_key], [c.type for c in table.clustering])
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
 
     def encode(self, key: Sequence[bytes | None]) -> bytes:
@@ -86,7 +90,7 @@ class KeyCodec:
 
     def normalized(self, key: Key) -> Key:
         """The key in the form that `decode` returns: rows may be written, or read, with other forms of equal values."""
-        return key if self._one_form else self.decode(self.encode(key))
+        return key if self.has_one_form else self.decode(self.encode(key))
 
     def decode_nullable(self, data: bytes) -> Key:
         """The key that `encode_nullable` wrote: a null in the partition key was no bytes. Raises Malformed."""
@@ -171,6 +175,12 @@ class KeyCodec:
 
     def decode(self, data: bytes) -> Key:
         """The key of an event. Raises Malformed if the bytes are not a key of this table."""
+        if self._reader is not None and (key := self._reader.key(data)) is not None:
+            return key
+        return self._decode(data)
+
+    def _decode(self, data: bytes) -> Key:
+        """As `decode`, by a function for each column."""
         values: list[bytes | None] = []
         at = 0
         value: bytes | None

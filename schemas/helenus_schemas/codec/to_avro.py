@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from helenus_schemas.codec import _columns
 from helenus_schemas.codec._avro_scalars import ONE_FORM, SCALARS, Encode, exact_boolean, shown_as, sized, string, utf8
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.to_json import distinct, map_key
@@ -57,16 +58,26 @@ def plain(t: CqlType, key: bool = False) -> Encode:
     return _encoder(t, _PLAIN_KEY if key else _PLAIN)
 
 
-def optionals(types: Sequence[CqlType], key: bool = False) -> Callable[[Sequence[bytes | None]], bytes]:
-    """As `plain`, for values of several types: each goes to the union of null and its type.
+def optionals(
+    types: Sequence[CqlType], key: bool = False, head: bytes = b""
+) -> Callable[[Sequence[bytes | None]], bytes]:
+    """As `plain`, for values of several types: each goes to the union of null and its type, all of them after `head`.
 
     None is null; so are no bytes, unless they are a value of their type.
     """
+    by_functions = functions(types, key, head)
+    if not _columns.COMPILED:
+        return by_functions
+    return _columns.Columns(types, plain, by_functions, key, head).encode
+
+
+def functions(types: Sequence[CqlType], key: bool, head: bytes) -> Callable[[Sequence[bytes | None]], bytes]:
+    """As `optionals`, by a function for each type alone."""
     empty_ones = MAY_BE_EMPTY if key else EMPTY_IS_A_VALUE
     items = [(plain(t, key), t.name in empty_ones) for t in types]
 
     def encode(values: Sequence[bytes | None]) -> bytes:
-        return b"".join(
+        return head + b"".join(
             [
                 b"\2" + item(data) if data or (empty and data is not None) else b"\0"
                 for (item, empty), data in zip(items, values, strict=True)

@@ -56,6 +56,7 @@ AVRO: dict[str, Any] = {
     ],
 }
 """Times in µs since the epoch, `deletionTime` and `ttl` in s."""
+_OF_READS = bytes.fromhex("0000 1000 8000 000000000000")  # the time in its low bits; no clock sequence, no node
 _NEVER = -0x8000000000000000
 _SECONDS = 0xFFFFFFFF
 _new = tuple.__new__
@@ -107,6 +108,18 @@ class Cells(NamedTuple):
     deletion: Deletion | None = None
     deletions: Mapping[str, Deletion] = {}
     cells: tuple[Cell, ...] = ()
+
+
+def read_path(n: int) -> bytes:
+    """The path of a list's nth element where a read found it, since CQL does not show paths: a timeuuid that no node
+    makes.
+    """
+    return n.to_bytes(4, "big") + _OF_READS
+
+
+def is_read_path(path: bytes | None) -> bool:
+    """Whether an element of a list has no path but its place in a read."""
+    return path is not None and path[4:] == _OF_READS
 
 
 Described = tuple[str, Mapping[str, str]]

@@ -1,0 +1,188 @@
+"""A backlog of events for a connector's own command, and what each of its processes spends on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.metadata import Murmur3Token
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
+from bench.written import NODES, T
+from bench.written import insert as cells_of
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.log.choice import events_log
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.event import placement
+from helenus_schemas.event.change import Change, Effect, column_bit
+from helenus_schemas.event.wire import encode
+from helenus_stack import programs
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Terminal
+from helenus_stack.status import Status
+
+PARTS = 4
+WARM_UP = 20_000
+_KINDS = {"JVM": b"org.apache.spark", "workers": b"query.daemon", "planner": b"streaming.python_streaming_source"}
+
+
+def change(digest: str, node: str, n: int, cells: bytes | None = None) -> Change:
+    """What an agent says of an INSERT, the nth of its segment."""
+    effect = Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
+    return Change(
+        digest, node, segment=1_700_000_000_000, position=100 * n, write_time=1, effect=int(effect), cells=cells
+    )
+
+
+class Backlog:
+    """A worker with a connector of its own for `table`, and the events that are to be its backlog."""
+
+    def __init__(self, status: Status, cassandra: Any, directory: Path, table: str, more: Sequence[str]) -> None:
+        columns = "(k int PRIMARY KEY, v text, n int) WITH cdc = true"
+        cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} {columns}")
+        (self.table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == table)
+        self.has_cells = any(setting in more for setting in ("resolver=none", "state=rows"))
+        self._cassandra = cassandra
+        self.checkpoint = directory / "checkpoint"
+        self._topic = f"events-bench.{table}"
+        self._codec = KeyCodec(self.table)
+        self._connector = programs.connector(status, directory, "bench", table)
+        self.worker_file = self._connector.files[0]
+        with self._connector.files[1].open("a") as settings:
+            settings.write("\n".join(["\ntasks.max=2", *more, ""]))
+        self._log = events_log(WorkerSettings.load(self._connector.files[0]))
+        self._log.create(self._topic, PARTS, {})
+        self._status = status
+        self._turn = 0
+        hosts = sorted(str(host.host_id) for host in cassandra.cluster.metadata.all_hosts())
+        self._nodes = hosts if len(hosts) > 1 else NODES
+        self._ends = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench"})
+
+    def __enter__(self) -> Backlog:
+        self._running = running(self._connector, {"JAVA_HOME": str(spark_java_home(Terminal()))})
+        self._running.__enter__()
+        topics_exist(self._status, self._topic.replace("events-", "data-"))
+        wait(lambda: is_ready(self._connector), "the connector is ready", 600)
+        self.port = self._connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._running.__exit__(*error)
+        self._log.close()
+        self._ends.close()
+
+    def fill(self, rows: int, until: float | None = None) -> None:
+        """Rows that are to be read. They expire at `until`, in s since the epoch."""
+        text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1 AND TTL ?"
+        insert = self._cassandra.prepare(text)
+        made = ((n, "x" * 100, n, 0 if until is None else round(until - time.time())) for n in range(rows))
+        execute_concurrent_with_args(self._cassandra, insert, made, concurrency=100)
+
+    def warm_up(self, copies: int = 1) -> None:
+        """Its first records."""
+        self._produce(WARM_UP, copies)
+        wait(lambda: self.metric("records_total") >= WARM_UP, "warm-up", 600)
+
+    def metric(self, name: str) -> float:
+        """The table's value of `helenus_connector_` and this."""
+        return read_metrics(self.port).get(f"helenus_connector_{name}{labels(self.table.name)}", 0)
+
+    def records(self) -> int:
+        """How many are on the data topic."""
+        topic = self._topic.replace("events-", "data-")
+        if self._status.log == "pulsar":
+            return int(self.metric("records_total"))
+        return sum(self._ends.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in range(PARTS))
+
+    def round(self, count: int, copies: int = 1, until_idle: bool = False) -> str:
+        """What a backlog of so many changes cost; with `until_idle` also what is done after their records."""
+        self._put("pause")
+        self._produce(count, copies)
+        servers = [s for s in self._status.servers if s.name.startswith("cassandra") or s.name == self._status.log]
+        pids = [s.pid or 0 for s in servers]
+        mine = self._connector.process.pid
+        assert mine
+        wait(lambda: all(cost(pid) < 0.1 for pid in pids), "the servers are done with the inserts", 120)
+        before, parts = [cpu_of(pid) for pid in (mine, *pids)], by_kind(mine)
+        start, done = time.monotonic(), self.records()
+        self._put("resume")
+        wait(lambda: self.records() >= done + count, "the backlog", 900)
+        seconds = time.monotonic() - start
+        if until_idle:
+            wait(lambda: cost(mine) < 0.2, "the connector is done", 300)
+        spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, *pids)], strict=True)]
+        names = ("connector", *(s.name for s in servers))
+        costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
+        now = by_kind(mine)
+        kinds = ", ".join(f"{kind} {(now[kind] - parts.get(kind, 0)) / count * 1e6:.1f}" for kind in sorted(now))
+        rate, load = count / seconds, os.getloadavg()[0]
+        return f"{count} changes, {rate:.0f} records/s; CPU s per million: {costs} ({kinds}); load {load:.1f}"
+
+    def _produce(self, rows: int, copies: int) -> None:
+        for n in range(rows):
+            raw = struct.pack(">i", n)
+            partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
+            digest = hashlib.md5(raw + bytes([self._turn]), usedforsecurity=False).hexdigest()
+            cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
+            for node in self._nodes[:copies]:
+                value = encode(change(digest, node, self._turn * rows + n, cells))
+                self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
+        self._log.flush(60)
+        self._turn += 1
+
+    def _put(self, state: str) -> None:
+        url = f"http://127.0.0.1:{self.port}/connectors/bench-{self.table.name}/{state}"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30).close()
+
+
+def cost(process: int) -> float:
+    """CPU seconds a second of a process, now."""
+    before = cpu_of(process)
+    time.sleep(2)
+    return (cpu_of(process) - before) / 2
+
+
+def by_kind(process: int) -> dict[str, float]:
+    """CPU seconds of a connector's processes: its own, Spark's JVM, the Python process that plans for the source, and
+    the workers, which read events and do the stage in turns.
+    """
+    found = {"driver": 0.0}
+    left = [(process, "driver")]
+    while left:
+        pid, kind = left.pop()
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if kind != "workers":
+                kind = next((k for k, mark in _KINDS.items() if mark in command), kind)
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            # Of the workers, those that have ended are counted with the process that they were forked from.
+            spent = sum(map(int, fields[11 : 15 if kind == "workers" else 13])) / os.sysconf("SC_CLK_TCK")
+            found[kind] = found.get(kind, 0.0) + spent
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    left += [(int(child), kind) for child in (thread / "children").read_text().split()]
+    return found
+
+
+def cpu_of(process: int) -> float:
+    """CPU seconds of a process, its children, and theirs, those that have ended included."""
+    total, left = 0.0, [process]
+    while left:
+        pid = left.pop()
+        with suppress(OSError):  # it has ended since
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    left += map(int, (thread / "children").read_text().split())
+    return total

@@ -1,0 +1,38 @@
+# C types for _ordinary.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+cimport cython
+
+cdef bint _compiled
+cdef object _ROW, _TABLE, _LOG, _NAN, _new, _work, _Work, _Image, _Awaited, _Proof
+cdef tuple _UNSCANNED
+cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
+cdef long long _LIVE, _DELETES, _UNSURE
+
+@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict)
+cpdef take(object changes, dict by_name, list taken, object consistency, object note, object add)
+
+@cython.locals(found=list, row=tuple, values=tuple, times=tuple)
+cpdef list images(object rows, Py_ssize_t width, Py_ssize_t end, Py_ssize_t timed, object shown, object expires)
+
+@cython.locals(answers=list, left=list, count=Py_ssize_t)
+cpdef tuple matched(list keys, dict found, object normalized, bint is_last)
+
+@cython.locals(best=cython.longlong, has_one=bint, number=cython.longlong)
+cpdef object newest(tuple times)
+
+@cython.locals(group=list, place=tuple, is_deleted=bint)
+cpdef list read(
+    object works, list answers, object more, object start, long long least, object nodes, object has_deletions,
+    bint shows_all_times, object prepare
+)
+
+@cython.locals(unproven=dict, effect=cython.longlong)
+cdef object proof_of(object work, object image, bint is_deleted, long long least, object nodes)
+
+@cython.locals(i=Py_ssize_t, bits=tuple)
+cdef bint shows(object image, long long time, long long effect) except -1
+
+@cython.locals(number=cython.longlong, i=int)
+cdef long long integer(bytes data) except? -1
+
+@cython.locals(events=cython.longlong)
+cpdef long long done(object works, object left, object mark, object rest)

@@ -1,0 +1,306 @@
+"""What is ordinary about keys, in compiled loops: the same as the long way makes, plain and compiled."""
+
+from __future__ import annotations
+
+import copy
+import struct
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import twice
+from connector.gated import Gated
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.gate import Admitted, Event, Waiting
+from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.reread import resolver
+from helenus_connector.reread._proof import Awaited
+from helenus_connector.reread._work import PROVEN, Proof, Work
+from helenus_connector.reread._works import Works
+from helenus_connector.reread.unconfirmed import Unconfirmed
+from helenus_connector.shape import row
+from helenus_connector.shape.row import RowShape
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
+from helenus_schemas.event.change import Change, Effect, Origin, Scope, column_bit
+from helenus_schemas.event.wire import encode
+
+SOURCE = Path(resolver.__file__).with_name("_ordinary.py")
+SHAPES = Path(row.__file__).with_name("_rows.py")
+T = 1_700_000_000_000_000
+COLUMNS = ("a", "b", "m")
+TABLE = Table(
+    "ks",
+    "t",
+    uuid.UUID(int=1),
+    (
+        Column("k", parse("int"), "partition_key", 0),
+        Column("a", parse("int")),
+        Column("b", parse("text")),
+        Column("m", parse("map<text, int>")),
+    ),
+)
+CODEC = KeyCodec(TABLE)
+SETTINGS = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://127.0.0.1:1"}
+NODE = "ad310466-96a7-4cb2-acf4-59535a960810"
+
+
+def raw(n: int) -> bytes:
+    return struct.pack(">i", n)
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"])
+def ordinary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return twice.plain(SOURCE) if request.param == "plain" else twice.compiled(SOURCE, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"])
+def shapes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return twice.plain(SHAPES) if request.param == "plain" else twice.compiled(SHAPES, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
+    replicas: Any = SimpleNamespace(factor=lambda: 3, alone=lambda: True, counts_everywhere=True)
+    made = Gated(ConnectorSettings.of(SETTINGS, "test"), replicas, tmp_path_factory.mktemp("gated"))
+    made.admit([], (), CODEC)
+    yield made
+    made.close()
+
+
+effects = st.sampled_from(
+    [
+        0,
+        int(Effect.LIVE | Effect.ROW) | column_bit("a") | column_bit("b"),
+        int(Effect.LIVE) | column_bit("b"),
+        int(Effect.LIVE | Effect.DELETES) | column_bit("a"),
+        int(Effect.DELETES) | column_bit("m"),
+        int(Effect.GONE),
+        int(Effect.COUNTER),
+        -1,
+        1 << 40,
+    ]
+)
+times = st.sampled_from([T, T - 1, T + 1, -5])
+expiries = st.sampled_from([None, 1_700_000_000, 1_800_000_000, 1 << 40])
+
+
+@st.composite
+def admitted(draw: st.DrawFn) -> Admitted:
+    scope = draw(st.sampled_from([Scope.ROW] * 6 + [Scope.PARTITION, Scope.TABLE, Scope.STATIC, Scope.RANGE]))
+    change = Change(
+        "0" * 32,
+        NODE,
+        scope,
+        write_time=draw(st.one_of(st.none(), times)),
+        expires_at=draw(expiries),
+        effect=draw(effects),
+        all_expired_at=draw(expiries),
+        origin=draw(st.sampled_from([Origin.LOG, Origin.LOG, *Origin])),
+    )
+    key = draw(st.integers(0, 2))
+    values: Any = () if scope is Scope.TABLE else draw(st.sampled_from([(raw(key),)] * 8 + [(None,)]))
+    event = Event("events", draw(st.integers(0, 1)), draw(st.integers(0, 9)), 5, raw(key), b"v")
+    made = Admitted(event, change, raw(key), values, draw(st.one_of(st.none(), st.binary(min_size=1, max_size=1))))
+    made.is_published = draw(st.integers(0, 9)) == 0
+    made.is_released = draw(st.integers(0, 9)) == 0
+    if draw(st.integers(0, 9)) == 0:
+        made.verifying = Waiting(b"i", event, (NODE,), 1)
+    return made
+
+
+@given(changes=st.lists(admitted(), max_size=12), more=st.lists(st.integers(0, 3), max_size=12))
+def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: list[int]) -> None:
+    seen: tuple[list[Admitted], list[Admitted]] = ([], [])
+    made, expected = Works(CODEC, 6, 4), Works(CODEC, 6, 4)
+    ordinary.take(iter(changes), made.by_name, made._taken, 6, seen[0].append, made.add)
+    deletes = int(Effect.GONE | Effect.DELETES)
+    for one in changes:
+        expected.add(one)
+        may_delete = one.change.effect & deletes or one.change.expires_at is not None
+        if one.id is not None and (may_delete or one.change.scope is Scope.TABLE):
+            seen[1].append(one)
+    for one, copies in zip(changes, more, strict=False):
+        one.copies += copies
+    for works in (made, expected):
+        works.add_due((), lambda *_: 5)
+    assert list(made.by_name.items()) == list(expected.by_name.items())
+    assert (made.verified, made.waiting, made.gone) == (expected.verified, expected.waiting, expected.gone)
+    assert seen[0] == seen[1]
+
+
+bits = tuple(column_bit(name) for name in COLUMNS)
+TIMED = Timed(bits, (True, True, False), 0, 0, bits[2])
+
+
+@st.composite
+def image(draw: st.DrawFn) -> Image | None:
+    if not draw(st.integers(0, 4)):
+        return None
+    written = [draw(st.sampled_from([T, T, T - 1, -5, None])) for _ in COLUMNS]
+    cells = tuple(None if time is None else struct.pack(">q", time) for time in written)
+    newest = max([time for time in written if time is not None], default=None)
+    return Image((raw(1), b"x", None), newest, draw(st.sampled_from([cells, ()])), TIMED, draw(expiries))
+
+
+@st.composite
+def work(draw: st.DrawFn) -> Work:
+    made = Work("events", 0, raw(1), (raw(1),), draw(st.sampled_from([Scope.ROW] * 9 + [Scope.PARTITION])))
+    names = draw(st.lists(st.binary(min_size=1, max_size=1), max_size=3, unique=True))
+    effects_of = effects.filter(lambda effect: 0 <= effect < 1 << 32)
+    made.awaited = {
+        name: Awaited(
+            draw(st.sampled_from([T, T, T - 1, None])), effect=draw(effects_of), all_expired_at=draw(expiries)
+        )
+        for name in names
+    }
+    made.newest, made.first_expires = draw(st.one_of(st.none(), times)), draw(expiries)
+    made.events, made.consistency = draw(st.integers(0, 2)), draw(st.sampled_from([1, 6, 5]))
+    if not draw(st.integers(0, 9)):
+        made.unconfirmed = Unconfirmed("events", 0, raw(1), made.scope, image=b"i")
+    if not draw(st.integers(0, 9)):
+        made.verifying = []
+    return made
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    each=work(), found=image(), reported=st.integers(0, 3), shows_all=st.booleans(), deletes=st.booleans(), more=work()
+)
+def test_works_that_are_read(
+    ordinary: ModuleType,
+    gated: Gated,
+    each: Work,
+    found: Image | None,
+    reported: int,
+    shows_all: bool,
+    deletes: bool,
+    more: Work,
+) -> None:
+    of: Any = gated.resolver
+    of._reader = SimpleNamespace(shows_all_times=shows_all, table=SimpleNamespace(clustering=()))
+    prepared: list[Work] = []
+
+    def prepare(one: Work) -> None:
+        prepared.append(one)
+        of._prepare(one)
+
+    expected = copy.copy(each)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of._gate, "nodes", lambda *_: reported)
+        patch.setattr(type(gated.caches.of("events", 0)), "has_deletions", deletes)
+        least = of._evidence.nodes_needed(each.consistency)
+        again = {(raw(1),): [more]} if more.events else {}
+        answers = [((raw(1),), found)]
+        asked = {(raw(1),): each}
+        group = ordinary.read(asked, answers, again, 7.5, least, of._gate.nodes, lambda _: deletes, shows_all, prepare)
+        expected.read_at, expected.after = 7.5, found
+        of._prepare(expected)
+    assert group == [expected, more] if again else [expected]
+    is_shown = found is not None and not deletes
+    plain = each.scope is Scope.ROW and each.unconfirmed is None and each.verifying is None
+    if plain and is_shown and all(found.shows(one.write_time) and not one.effect for one in each.awaited.values()):  # type: ignore[union-attr]
+        assert not any(each is one for one in prepared), "the ordinary case goes the short way"
+
+
+@given(works=st.lists(work(), max_size=5), data=st.data())
+def test_works_that_are_done(ordinary: ModuleType, works: list[Work], data: st.DataObject) -> None:
+    left = {}
+    for one in works:
+        one.published, one.dead_lettered = data.draw(st.booleans()), data.draw(st.booleans())
+        one.proof = data.draw(st.sampled_from([PROVEN, Proof({b"x": Awaited(None)}), Proof({}, [b"x"])]))
+        if data.draw(st.integers(0, 5)) == 0:
+            left[id(one)] = 1
+    marked: list[Any] = []
+    rest: list[Work] = []
+    events = ordinary.done(works, left, lambda *of: marked.append(of), rest.append)
+    plain = [
+        one
+        for one in works
+        if one.published
+        and one.proof is PROVEN
+        and one.unconfirmed is None
+        and one.verifying is None
+        and not one.dead_lettered
+        and id(one) not in left
+    ]
+    assert events == sum(one.events for one in plain)
+    assert marked == [(one.topic, one.partition, change, True) for one in plain for change in one.awaited]
+    assert [id(one) for one in rest] == [id(one) for one in works if not any(one is other for other in plain)]
+
+
+@given(written=st.lists(st.one_of(st.none(), st.just(b""), st.integers(-(2**63), 2**63 - 1)), max_size=4))
+def test_the_newest_of_write_times(ordinary: ModuleType, written: list[Any]) -> None:
+    cells = tuple(struct.pack(">q", time) if isinstance(time, int) else time for time in written)
+    known = [time for time in written if isinstance(time, int)]
+    assert ordinary.newest(cells) == max(known, default=None)
+
+
+def test_images_and_the_keys_that_they_are_of(ordinary: ModuleType) -> None:
+    rows = [(raw(n), raw(n), b"x", struct.pack(">q", T + n), None) for n in range(3)]
+    found = ordinary.images(rows, 1, 3, 2, TIMED, lambda row: len(row))
+    assert found[1] == Image((raw(1), b"x"), T + 1, (struct.pack(">q", T + 1), None), TIMED, 5)
+    assert ordinary.images([(raw(1),)], 1, 1, 0, TIMED, None) == [Image((raw(1),), None, (), TIMED)]
+    by_key = {(raw(n),): image for n, image in enumerate(found)}
+    asked = [(raw(n),) for n in (2, 5, 0)]
+    assert ordinary.matched(asked, by_key, None, False) == ([(asked[0], found[2]), (asked[2], found[0])], [asked[1]], 2)
+    assert ordinary.matched(asked, by_key, lambda key: key, True)[0] == [
+        (asked[0], found[2]),
+        (asked[1], None),
+        (asked[2], found[0]),
+    ]
+
+
+class Ids:
+    def register(self, subject: str, schema: str) -> int:
+        return 1
+
+    def keep(self, subject: str, schema: str, other: str) -> int:
+        return 2
+
+
+SNAPSHOT = encode(Change(None, None, origin=Origin.SNAPSHOT))
+REPAIR = encode(Change(None, None, origin=Origin.REPAIR))
+
+
+@st.composite
+def resolved(draw: st.DrawFn) -> Work:
+    made = draw(work())
+    made.key, made.values = CODEC.encode((raw(1),)), draw(st.sampled_from([(raw(1),), (raw(1),), (b"",)]))
+    value = st.one_of(st.none(), st.sampled_from([raw(5), b"", b"x", b"\xff", b"ab" * 3000]))
+    pairs = struct.pack(">ii1si4s", 1, 1, b"k", 4, raw(5))
+    if draw(st.integers(0, 3)):
+        cells = (draw(value), draw(value), draw(st.sampled_from([None, pairs, b"bad"])))
+        made.after = Image(cells, draw(st.one_of(st.none(), times)))
+    made.write_time, made.expires = draw(st.one_of(st.none(), times)), draw(expiries)
+    if draw(st.booleans()):
+        made.event = Event("events", 0, 5, 5, made.key, draw(st.sampled_from([b"\2xyz", SNAPSHOT, REPAIR, None])))
+    if not draw(st.integers(0, 9)):
+        made.op = draw(st.sampled_from(["c", "u", "d"]))
+    return made
+
+
+@given(
+    one=resolved(),
+    headers=st.lists(st.sampled_from(["schema_id", "writetime", "expires", "origin", "op", "node"]), unique=True),
+    compat=st.sampled_from(["exact", "exact", "datastax"]),
+)
+def test_records_of_rows(shapes: ModuleType, one: Work, headers: list[str], compat: str) -> None:
+    given = {**SETTINGS, "headers": ",".join(headers), "key.compat": compat}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row, "Rows", shapes.Rows)
+        shape: Any = RowShape(TABLE, ConnectorSettings.of(given, "test"), Ids())  # type: ignore[arg-type]
+    (found,) = shape.rows([one])
+    (expected,) = shape.records(one)
+    assert found is None or (expected.cause is None and found == expected.record)
+    cells = one.after.values if one.after else ()
+    bad = b"" in one.values or b"" in cells or b"\xff" in cells or b"bad" in cells or cells[:1] == (b"x",)
+    if compat == "exact" and "node" not in headers and one.op is None and not bad and cells[:1] != (b"ab" * 3000,):
+        assert found is not None, "the ordinary case goes the short way"

@@ -1,0 +1,91 @@
+"""Keys on pages, over a dict as the store below."""
+
+from __future__ import annotations
+
+import pytest
+from connector.test_state_index import DictStore
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_connector.state import pages
+from helenus_connector.state.pages import Pages, entries, is_page
+
+GOLDEN = {b"n": "01000000010000000000000002", b"\0\0\0\0": "01000000027231000000017600000002723200000000"}
+
+_keys = st.integers(0, 400).map(lambda n: b"r%d" % n)
+_values = st.dictionaries(_keys, st.binary(max_size=5), max_size=120)
+_steps = st.lists(st.tuples(st.sampled_from(["put", "remove", "get", "all", "batch"]), _values), max_size=25)
+
+
+@given(_steps, st.sampled_from([0, 200, 1 << 20]))
+def test_pages_are_a_store(steps: list[tuple[str, dict[bytes, bytes]]], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "_MOST_BYTES", most)
+        below, wanted = DictStore(), dict[bytes, bytes]()
+        store = Pages(below)
+        for step, values in steps:
+            match step:
+                case "put":
+                    store.put_many(values)
+                    wanted.update(values)
+                case "remove":
+                    store.remove_many(values)
+                    for key in values:
+                        wanted.pop(key, None)
+                case "get":
+                    assert store.get_many([*values]) == [wanted.get(key) for key in values]
+                case "all":
+                    assert sorted(store.all_keys()) == sorted(wanted)
+                case "batch":
+                    store.flush()
+                    store = Pages(below)
+        store.flush()
+        found = {key: v for name, page in below.values.items() if is_page(name) for key, v in entries(page).items()}
+        assert found == wanted
+
+
+def test_a_batch_reads_and_writes_each_page_once() -> None:
+    below = DictStore()
+    store = Pages(below)
+    values = {b"r%d" % n: b"v" for n in range(8_000)}
+    store.put_many(values)
+    store.flush()
+    assert 800 < len(below.values) < 1_200, "eight keys to a page"
+    asked: list[int] = []
+
+    class Counting(DictStore):
+        def get_many(self, keys: object) -> list[bytes | None]:
+            asked.append(len(keys))  # type: ignore[arg-type]
+            return super().get_many(keys)  # type: ignore[arg-type]
+
+    again = Counting()
+    again.values = below.values
+    store = Pages(again)
+    for start in range(0, 8_000, 1_000):
+        some = list(values)[start : start + 1_000]
+        store.get_many(some)
+        store.put_many(dict.fromkeys(some, b"w"))
+    store.flush()
+    assert sum(asked) <= len(below.values)
+    assert Pages(below).get_many([b"r1", b"r7999", b"x"]) == [b"w", b"w", None]
+
+
+def test_bytes_of_version_1_are_read() -> None:
+    """Never change these: a later version of Helenus finds them in checkpoints."""
+    below = DictStore()
+    below.values = {name: bytes.fromhex(value) for name, value in GOLDEN.items()}
+    assert Pages(below).get_many([b"r1", b"r2"]) == [b"v", b""]
+    made = DictStore()
+    store = Pages(made)
+    store.put_many({b"r1": b"v", b"r2": b""})
+    store.flush()
+    assert made.values == below.values
+
+
+def test_pages_of_a_newer_version_are_refused() -> None:
+    for name in GOLDEN:
+        below = DictStore()
+        below.values = {key: bytes.fromhex(value) for key, value in GOLDEN.items()}
+        below.values[name] = b"\2" + below.values[name][1:]
+        with pytest.raises(ValueError, match="version 2"):
+            Pages(below).get_many([b"r1"])

@@ -1,0 +1,402 @@
+"""Rows that are kept as cells, of events and of reads in whatever order: in the end they are the rows of a model of
+Cassandra, with lists, rows of a key alone, and rows that were there before.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agent.writer import Cell, Complex, Marker, Row, Update, table_of
+from connector.celled import OTHER, events
+from connector.test_state_index import DictStore
+from connector.test_state_rows import Model, i
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import ASK, Merged
+from helenus_connector.pipeline._asked import Asked
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.reread.cells import CellReader, Found
+from helenus_connector.state.pages import Pages
+from helenus_connector.state.rows import Rows
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.event.cells import Cell as ReadCell
+from helenus_schemas.event.cells import Cells, Liveness, read_path
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.wire import request
+
+COLUMNS = "st int static, sl list<int> static, v int, w int, m map<int,int>, l list<int>"
+TABLE = table_of("t", f"k int pk, c int ck, {COLUMNS}")
+CODEC = KeyCodec(TABLE)
+TYPES = {c.name: c.type for c in TABLE.values}
+LISTS, STATICS = ("l", "sl"), ("st", "sl")
+NOW = 1_700_000_000
+DAY_S = 86_400
+PATIENCE_S = 60
+SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+
+
+def path_of(time: int) -> bytes:
+    """A timeuuid."""
+    fields = (time & 0xFFFFFFFF, time >> 32 & 0xFFFF, time >> 48 & 0xFFF | 0x1000, 0x80, 1, 7)
+    return uuid.UUID(fields=fields).bytes
+
+
+class Cassandra(Model):
+    """Statements at random, and what a read shows. Time passes by `now`."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.chance = chance
+        self.now = NOW
+        self.paths = {1: 1 << 58, -1: 1 << 57}
+        self.keys = chance.choice([1, 2]), chance.choice([1, 1, 3])
+        self.later: list[Callable[[], None]] = []
+        """What is written, but not to be read yet."""
+
+    def new_path(self, step: int) -> bytes:
+        self.paths[step] += step
+        return path_of(self.paths[step])
+
+    def listed(self, k: int, c: int | None, name: str) -> list[tuple[bytes, int]]:
+        """The paths and values of a list, in order."""
+        row = self.row(k, c, self.now) or {}
+        return sorted(row.get(name, {}).items(), key=lambda item: uuid.UUID(bytes=item[0]).time)
+
+    def statement(self, *, is_before: bool) -> Update:
+        """One at random. Its effect is there once `later` is done. `is_before`: there will be no event of it."""
+        chance, now = self.chance, self.now
+        k, c = map(chance.randrange, self.keys)
+        at = now * 10**6 + chance.choice([0, 0, 0, -5, 9, -5_000_000]) * chance.randrange(9)
+        ttl = chance.choice([None, None, 3, 20, 90])
+        ends = None if ttl is None else (ttl, now + ttl)
+
+        def cell(column: str, path: Any = None, row: int | None = c, value: int | None = -1) -> Cell:
+            if value == -1:
+                value = None if chance.random() < 0.3 else chance.randrange(3)
+            name = (k, row, column, path)
+            expires = None if ends is None or value is None else ends[1]
+            self.later.append(lambda: self.cell(name, at, value, expires, now if value is None else None))
+            raw = path if path is None or isinstance(path, bytes) else i(path)
+            if value is None:
+                return Cell(None, at, deleted_at=now, path=raw)
+            return Cell(i(value), at, ends, path=raw)
+
+        def gone(time: int, takes: Callable[[int, int | None, str | None], bool]) -> None:
+            self.later.append(lambda: self.deletions.append((time, takes)))
+
+        def changed(name: str, row: int | None = c) -> Complex:
+            there, some = self.listed(k, row, name), [chance.randrange(2) for _ in range(1 + chance.randrange(2))]
+            match chance.choice(["append", "prepend", "set", "whole", "remove", "take"]):
+                case "set" if there:
+                    path, _ = chance.choice(there)
+                    return Complex([cell(name, path, row, chance.randrange(3))])
+                case "remove" if there:
+                    path, _ = chance.choice(there)
+                    return Complex([cell(name, path, row, None)])
+                case "take" if there:
+                    _, value = chance.choice(there)
+                    return Complex([cell(name, path, row, None) for path, one in there if one == value])
+                case "whole":
+                    gone(at - 1, lambda one, other, column: (one, other, column) == (k, row, name))
+                    some = some[chance.randrange(2) :]
+                    return Complex([cell(name, self.new_path(1), row, n) for n in some], (at - 1, now))
+                case "prepend":
+                    return Complex([cell(name, self.new_path(-1), row, n) for n in some][::-1])
+            return Complex([cell(name, self.new_path(1), row, n) for n in some])
+
+        match chance.choices(range(8), [1, 2, 2, 3, 5, 6, 4, 3])[0]:
+            case 0:
+                gone(at, lambda one, other, column: one == k)
+                return Update(TABLE, i(k), deletion=(at, now))
+            case 1:
+                gone(at, lambda one, other, column: one == k and other is not None and other >= c)
+                deletion = ((at, now),)
+                return Update(TABLE, i(k), [Marker(1, (i(c),), deletion), Marker(6, (), deletion)])
+            case 2:
+                gone(at, lambda one, other, column: (one, other) == (k, c))
+                return Update(TABLE, i(k), [Row((i(c),), deletion=(at, now))])
+            case 3:
+                columns: dict[str, Any] = {"st": cell("st", row=None)} if chance.random() < 0.5 else {}
+                if not columns or chance.random() < 0.5:
+                    columns["sl"] = changed("sl", None)
+                return Update(TABLE, i(k), static=Row((), columns))
+            case 4:
+                if is_before:  # of a row of its key alone a read shows no TTL
+                    ends = None
+                row = Row((i(c),), {n: cell(n) for n in chance.sample(["v", "w"], chance.randrange(3))}, at, ends)
+                expires = ends and ends[1]
+                self.later.append(lambda: self.live(k, c, at, expires))
+                return Update(TABLE, i(k), [row])
+            case 5:
+                return Update(TABLE, i(k), [Row((i(c),), {"l": changed("l")})])
+            case 6:
+                return Update(TABLE, i(k), [Row((i(c),), {n: cell(n) for n in chance.sample(["v", "w"], 1)})])
+        whole = None
+        if chance.random() < 0.4:
+            whole = at - 1, now
+            gone(at - 1, lambda one, other, column: (one, other, column) == (k, c, "m"))
+        paths = sorted(chance.sample(range(3), chance.randrange(1 if whole is None else 0, 3)))
+        return Update(TABLE, i(k), [Row((i(c),), {"m": Complex([cell("m", path) for path in paths], whole)})])
+
+    def done(self) -> None:
+        for one in self.later:
+            one()
+        self.later.clear()
+
+    def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[Found | None]:
+        return iter([self.found(key, scope) for key, scope in keys])
+
+    def found(self, key: Any, scope: Scope) -> Found | None:
+        """As a SELECT with WRITETIME and TTL."""
+        k = int.from_bytes(key[0], "big")
+        c = None if scope is Scope.STATIC else int.from_bytes(key[1], "big")
+        row = self.row(k, c, self.now)
+        if row is None:
+            return None
+        cells = []
+        for name in STATICS if c is None else ("v", "w", "m", "l"):
+            paths = row.get(name, {})
+            in_order = [p for p, _ in self.listed(k, c, name)] if name in LISTS else sorted(paths)
+            for n, path in enumerate(in_order):
+                at, (value, ends, _) = self.cells[k, c, name, path]
+                raw = path if path is None else read_path(n) if name in LISTS else i(path)
+                left = None if ends is None else ends - self.now
+                cells.append(ReadCell(name, at, i(value), raw, left, ends))
+        newest = max((cell.write_time for cell in cells), default=self.now * 10**6)
+        ends = [cell.expires for cell in cells if cell.expires is not None]
+        liveness = None if c is None else Liveness(newest)
+        if c is not None and cells and len(ends) == len(cells):
+            liveness = Liveness(newest, max(1, max(ends) - self.now), max(ends))
+        schema = bytes.fromhex(TABLE.schema_id)
+        return Found(Cells(TABLE.id.bytes, schema, TYPES, liveness, cells=tuple(cells)), self.now * 1000)
+
+    def whole(self) -> dict[Any, Any]:
+        """All rows, in the form of `Sink`."""
+        found = {}
+        for (k, c), row in self.rows(self.now).items():
+            for name in LISTS:
+                if name in row:
+                    row[name] = [value for _, value in self.listed(k, c, name)]
+            found[k, c] = row
+        return found
+
+
+class Connector:
+    """The operator and the stage behind it, over a topic in memory. `seen` is what a naive sink has."""
+
+    def __init__(self, cassandra: Cassandra) -> None:
+        self.cassandra, self.store = cassandra, DictStore()
+        self.topic: list[Event] = []
+        self.seen: dict[Any, Any] = {}
+        self.reads = 0
+        self._asked = Asked(SETTINGS, None, TABLE, self.append)
+
+    def append(self, partition: int, key: bytes, value: bytes | None) -> None:
+        self.topic.append(Event("t", partition, 0, self.cassandra.now * 1000, key, value))
+
+    def batch(self) -> bool:
+        """Do one; False if nothing came and nothing is asked."""
+        some, self.topic[:] = list(self.topic), []
+        before = dict(self.store.values)
+        merged = self._merged(some)
+        after, self.store.values = self.store.values, before
+        assert self._merged(some) == merged, "a batch that is done again gives the same"
+        assert self.store.values == after
+        asks = [m for m in merged if m.op == ASK]
+        for m in merged:
+            if m.op != ASK and m.scope in (Scope.ROW, Scope.STATIC):
+                self._publish(m)
+        outcome = Outcome()
+        self._asked.answer(asks, outcome)
+        self.reads += outcome.keys_read
+        return bool(some or asks)
+
+    def _merged(self, some: Sequence[Event]) -> list[Merged]:
+        store = Pages(self.store)
+        merged = list(Rows(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S).take(some, self.cassandra.now))
+        store.flush()
+        return merged
+
+    def _publish(self, m: Merged) -> None:
+        values = CODEC.decode(m.key)
+        key = tuple(None if v is None else int.from_bytes(v, "big") for v in values)
+        said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
+        assert said[0] == self.seen.pop(key, None), "before is what was last said"
+        assert m.op == ("c" if said[0] is None else "d" if said[1] is None else "u")
+        if said[1] is not None:
+            self.seen[key] = said[1]
+
+
+def plain(values: Any, is_static: bool) -> dict[str, Any]:
+    """What a record says, as the model has it."""
+    found: dict[str, Any] = {}
+    for name, data in values.items():
+        if data is None or (name in STATICS) != is_static:
+            continue
+        if name in ("v", "w", "st"):
+            found[name] = {None: int.from_bytes(data, "big")}
+            continue
+        numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(8, len(data), 8)]
+        found[name] = numbers if name in LISTS else dict(zip(numbers[::2], numbers[1::2], strict=True))
+    return found
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_reads_and_events_in_any_order_end_in_the_rows(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        in_any_order(seed, patch)
+
+
+def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    cassandra = Cassandra(chance)
+    patch.setattr(CellReader, "read", lambda *of: cassandra.read(*of))
+    clock = SimpleNamespace(time=lambda: float(cassandra.now))
+    patch.setattr("helenus_connector.pipeline._asked.time", clock)
+    connector = Connector(cassandra)
+    light, at_once = chance.choice([0, 0.2, 1]), chance.choice([0.4, 0.9])
+    for _ in range(chance.choice([0, 2, 6])):  # rows of before
+        cassandra.statement(is_before=True)
+        cassandra.done()
+        cassandra.now += 1
+    cassandra.now += 50  # no read shows tombstones of before, which would take what is written with an older time
+    asked = [(name, Scope.STATIC if name[1] is None else Scope.ROW) for name in cassandra.rows(cassandra.now)]
+    on_their_way: list[tuple[int, Event]] = []
+    for (k, c), scope in asked:
+        key = CODEC.encode((i(k), None if c is None else i(c)))
+        event = Event("t", 0, 0, 0, key, request(scope, Origin.SNAPSHOT))
+        on_their_way.append((cassandra.now + chance.randrange(20), event))
+
+    def arrive() -> None:
+        for when, event in list(on_their_way):
+            if when <= cassandra.now:
+                on_their_way.remove((when, event))
+                connector.append(0, event.key or b"", event.value)
+
+    for _ in range(chance.randrange(1, 18)):
+        for _ in range(chance.randrange(3)):
+            has_cells = chance.random() >= light
+            update = cassandra.statement(is_before=False)
+            for node in ("ad310466-96a7-4cb2-acf4-59535a960812", OTHER):
+                late = chance.choice([0, 0, 2, 40])
+                on_their_way += [(cassandra.now + late, e) for e in events(update, node=node, cells=has_cells)]
+            if chance.random() < at_once:
+                cassandra.done()
+        arrive()
+        connector.batch()
+        cassandra.done()
+        cassandra.now += chance.choice([0, 1, 5, 30])
+    cassandra.now += 50
+    for wait in (0, 0, PATIENCE_S, 1, PATIENCE_S + 1, 100, PATIENCE_S + 1, PATIENCE_S + 1):
+        cassandra.now += wait
+        arrive()
+        batches = 0
+        while connector.batch():
+            batches += 1
+            cassandra.now += 1  # a read that does not show a write yet is done again
+            assert batches < 2 * PATIENCE_S, "it ends"
+    assert connector.seen == cassandra.whole()
+    reads = connector.reads
+    connector.batch()
+    assert connector.reads == reads
+
+
+@pytest.fixture
+def cassandra(monkeypatch: pytest.MonkeyPatch) -> Cassandra:
+    found = Cassandra(random.Random(0))
+    monkeypatch.setattr(CellReader, "read", lambda *of: found.read(*of))
+    monkeypatch.setattr("helenus_connector.pipeline._asked.time", SimpleNamespace(time=lambda: float(found.now)))
+    return found
+
+
+def snapshot(connector: Connector, c: int) -> None:
+    connector.append(0, CODEC.encode((i(1), i(c))), request(Scope.ROW, Origin.SNAPSHOT))
+    settled(connector)
+
+
+def settled(connector: Connector, *some: Event) -> None:
+    for event in some:
+        connector.append(0, event.key or b"", event.value)
+    while connector.batch():
+        connector.cassandra.now += 1
+
+
+@pytest.mark.parametrize(("deleted_s", "lives"), [(-50, False), (-200, True)])
+@pytest.mark.parametrize("of_range", [True, False])
+def test_a_row_of_its_key_alone_that_was_read_is_deleted(
+    cassandra: Cassandra, deleted_s: int, lives: bool, of_range: bool
+) -> None:
+    """With a write time of before it was read: only another read shows whether the row is older."""
+    connector = Connector(cassandra)
+    cassandra.live(1, 1, (NOW - 100) * 10**6, None)
+    snapshot(connector, 1)
+    assert connector.seen == {(1, 1): {}}
+    at = (NOW + deleted_s) * 10**6
+    cassandra.deletions.append((at, lambda *_: True))
+    deletion = ((at, NOW),)
+    rows: list[Any] = [Marker(1, (i(0),), deletion), Marker(6, (), deletion)]
+    if not of_range:
+        rows = [Row((i(1),), deletion=(at, NOW))]
+    settled(connector, *events(Update(TABLE, i(1), rows)))
+    assert connector.seen == ({(1, 1): {}} if lives else {})
+
+
+def test_a_row_of_its_key_alone_ends_with_the_ttl_of_its_event(cassandra: Cassandra) -> None:
+    connector = Connector(cassandra)
+    cassandra.live(1, 1, NOW * 10**6, NOW + 20)
+    insert = Update(TABLE, i(1), [Row((i(1),), time=NOW * 10**6, expires=(20, NOW + 20))])
+    settled(connector, *events(insert, cells=False))
+    assert connector.seen == {(1, 1): {}}
+    assert cassandra.now < NOW + 10, "at once"
+    cassandra.now = NOW + 20
+    settled(connector)
+    assert connector.seen == {}
+
+
+def test_elements_of_a_list_that_was_read(cassandra: Cassandra) -> None:
+    """Each of them once, also if its own event comes late; and none that was removed."""
+    connector = Connector(cassandra)
+    at, paths = (NOW - 100) * 10**6, [cassandra.new_path(1) for _ in range(3)]
+    for path in paths:
+        cassandra.cell((1, 1, "l", path), at, 7, None, None)
+    appended = Update(TABLE, i(1), [Row((i(1),), {"l": Complex([Cell(i(7), at, path=path) for path in paths])})])
+    snapshot(connector, 1)
+    settled(connector, *events(appended))
+    assert connector.seen == {(1, 1): {"l": [7, 7, 7]}}
+    cassandra.cell((1, 1, "l", paths[1]), NOW * 10**6, None, None, NOW)
+    removed = Complex([Cell(None, NOW * 10**6, deleted_at=NOW, path=paths[1])])
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"l": removed})])), *events(appended, node=OTHER))
+    assert connector.seen == {(1, 1): {"l": [7, 7]}}
+    reads = connector.reads
+    new, at = cassandra.new_path(1), (NOW + 10) * 10**6
+    cassandra.deletions.append((at - 1, lambda _, __, column: column == "l"))
+    cassandra.cell((1, 1, "l", new), at, 8, None, None)
+    whole = Complex([Cell(i(8), at, path=new)], (at - 1, NOW + 10))
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"l": whole})])))
+    assert connector.seen == {(1, 1): {"l": [8]}}
+    assert connector.reads == reads, "written as a whole it needs no read any more"
+
+
+def test_a_delete_without_cells_that_is_read_too_early(cassandra: Cassandra) -> None:
+    """The row is read once more."""
+    connector = Connector(cassandra)
+    at = (NOW - 100) * 10**6
+    for column in ("v", "w"):
+        cassandra.cell((1, 1, column, None), at, 1, None, None)
+    snapshot(connector, 1)
+    gone = Row((i(1),), {"v": Cell(None, NOW * 10**6, deleted_at=NOW)})
+    settled(connector, *events(Update(TABLE, i(1), [gone]), cells=False))
+    assert connector.seen == {(1, 1): {"v": {None: 1}, "w": {None: 1}}}
+    cassandra.cell((1, 1, "v", None), NOW * 10**6, None, None, NOW)
+    cassandra.now += PATIENCE_S
+    settled(connector)
+    assert connector.seen == {(1, 1): {"w": {None: 1}}}
