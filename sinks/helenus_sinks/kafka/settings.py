@@ -27,6 +27,8 @@ _NO_KERBEROS = (
     "set sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: its default is Kerberos (GSSAPI), which "
     "this build of librdkafka does not have"
 )
+_NO_TRANSACTIONS = "there are no transactions here: leave it out"
+_LOSES_ORDER = "without it, a record that is sent again may come before an older one: leave it out"
 _CONFLICT = "Failed to create"  # begins librdkafka's message about settings that do not go together
 
 
@@ -36,10 +38,11 @@ def is_client(key: str) -> bool:
 
 
 def wrong_settings(config: Mapping[str, str], checked: Collection[str]) -> dict[str, str]:
-    """The producer's settings that librdkafka refuses before it connects: a reason for each wrong one of those that
-    are `checked`, and under "" a reason that names none of them.
+    """The producer's settings that librdkafka refuses before it connects, or that give up a promise: a reason for each
+    wrong one of those that are `checked`, and under "" a reason that names none of them.
     """
-    found = {key: "there are no transactions here: leave it out" for key in checked if key == "transactional.id"}
+    found = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
+    found |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
     if not _refusal({key: value for key, value in config.items() if key not in found}):
         return found
     for key in set(checked) - set(found):
