@@ -93,7 +93,9 @@ def test_no_bytes(columns: ModuleType, t: str, key: bool) -> None:
         made(columns, [of], [struct.pack(">i", count) + bytes(4) * count], key)
 
 
-@pytest.mark.parametrize("size", [0, 63, 64, 4_095, 4_096, 8_191, 8_192, 1_000_000])
+@pytest.mark.parametrize(
+    "size", [0, 63, 64, 4_095, 4_096, 8_191, 8_192, 100_000, pytest.param(1_000_000, marks=pytest.mark.long)]
+)
 def test_sizes(columns: ModuleType, size: int) -> None:
     text = CqlType("text")
     assert made(columns, [text, CqlType("bigint"), text], [b"x" * size, bytes(8), "ä".encode() * size]) is not None
