@@ -25,6 +25,7 @@ class Appending:
 
     def __init__(self, settings: ConnectorSettings, versions: Versions, undeliverable: Undeliverable) -> None:
         self._markers = None if settings.markers else marker_topic(settings.data)
+        self._keeps_rows = settings.state == "rows"
         self._versions = versions
         self._undeliverable = undeliverable
 
@@ -50,7 +51,8 @@ class Appending:
             record = record._replace(headers=[*record.headers, _RELEASED])
         if self._markers is not None and resolved.read_rows is not None and is_marker(record):
             log.append(self._markers, resolved.partition, *record)
-            if not self._versions.now.table.statics or resolved.scope is Scope.TABLE:
+            # Where rows are kept, their static columns have records by themselves.
+            if not self._versions.now.table.statics or resolved.scope is Scope.TABLE or self._keeps_rows:
                 return
             record = without_scope(record)  # what is left is the record of the static columns
         log.append(self._versions.now.topic, resolved.partition, *record)

@@ -266,7 +266,7 @@ class Rows:
             return
         self._kept.changed_partitions[home] = None
         after = None
-        if bounds is not None and self._table.statics:
+        if bounds is not None and self._table.statics and self._markers:
             # The marker has the key of the static columns' own record, which it must not take away.
             name = OF_STATIC + home
             statics = self._show(name, self._kept.row(name))
