@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,14 @@ from connector.test_state_index import DictStore
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.shape import Shaped
+from helenus_connector.pipeline._appending import Appending
+from helenus_connector.pipeline._undeliverable import Undeliverable
+from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.resolve.merge import FromState
 from helenus_connector.shape.choice import shape_of
 from helenus_connector.shape.row import shown
 from helenus_connector.state.rows import Rows
+from helenus_connector.testing.log import MemoryLog as Log
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Origin, Scope
@@ -59,15 +64,19 @@ class Path:
         self.resolver = FromState("events-ks.t", table, KeyCodec(table))
         self.shape = shape_of(table, self.settings, MemoryRegistry())
         self.last: dict[Any, Any] = {}
+        self.log = Log()
+        version: Any = SimpleNamespace(now=SimpleNamespace(table=TABLE, topic="data"))
+        self.appending = Appending(self.settings, version, Undeliverable(self.settings))
 
     def take(self, some: Sequence[Event], now: float = NOW) -> list[Shaped]:
         found: list[Shaped] = []
-        for merged in Rows(TABLE, KeyCodec(TABLE), self.store, 0).take(some, now):
+        for merged in Rows(TABLE, KeyCodec(TABLE), self.store, 0, markers=self.settings.markers).take(some, now):
             resolved = self.resolver.resolved(merged)
             for shaped in [] if resolved is None else self.shape.records(resolved):
                 assert shaped is not None
                 assert shaped.cause is None
                 found.append(shaped)
+                self.appending.append(self.log, resolved, Outcome(), shaped)
         return found
 
     def upsert(self, some: Sequence[Event], now: float = NOW) -> None:
@@ -126,6 +135,21 @@ def test_a_sink_that_knows_nothing_of_markers_has_the_rows() -> None:
     path.upsert(events(update(deletion=(T + 5, NOW)), offset=6))
     path.upsert(events(insert(4, 10, v=40), offset=7))
     assert {c: row["v"] for c, row in path.last.items() if row is not None} == {2: 20, 4: 40}
+
+
+def test_without_markers_static_columns_have_no_records_but_their_own() -> None:
+    """A marker has their key: where it is on another topic, nothing of it is left on this one."""
+    path = Path(**AS_JSON, state="rows", markers="false", **{"query.group": "n"})
+    static = update(static=Row((), {"s": Cell(i(3), T + 2)}))
+    path.take(events(insert(1, 1, v=1), insert(2, 1, v=2), static))
+    path.take(events(update(*(Marker(kind, (i(1),), ((T + 3, NOW),)) for kind in (1, 6))), offset=3))
+    path.take(events(update(deletion=(T + 5, NOW)), offset=4))
+    path.take(events(update(deletion=(T + 9, NOW)), offset=5))  # now there are none
+    said = [json.loads(record.value) for record in path.log.of("data") if record.value is not None]
+    of_statics = [envelope["op"] for envelope in said if (envelope["after"] or envelope["before"])["c"] is None]
+    assert of_statics == ["c", "d"]
+    assert sum(envelope["op"] == "d" for envelope in said) == 3
+    assert path.log.of("markers-data-ks.t")
 
 
 def test_a_change_of_columns_that_are_not_published_is_no_record() -> None:
