@@ -89,7 +89,7 @@ class Planner:
 
     def _watch_quiet(self, now: float) -> None:
         """Have those watched where nothing came for a while; for a moment they are asked for, too."""
-        quiet = [place for place, at in self._news.items() if at < now - _QUIET_S]
+        quiet = [place for place, at in self._news.items() if at < now - _QUIET_S and place[0] in self._ends]
         self._quiet.watch({p: self._ends[p[0]][str(p[1])] for p in quiet if p not in self._quiet.places})
         for place in quiet:
             if self._news[place] < now - _QUIET_S - _BOTH_S:
