@@ -56,6 +56,10 @@ class Planner:
         return {t: len(known[t].partitions) if t in led else 0 for t in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        with kafka_errors(self._where):
+            return self._latest(partitions)
+
+    def _latest(self, partitions: Mapping[str, int]) -> Offsets:
         now = time.monotonic()
         self._news.update(dict.fromkeys(self._quiet.woken(), now))
         before, found = self._ends, self._of_news()

@@ -176,7 +176,7 @@ class Stage:
         ]
         # 4. append
         self._resolver.publishing([one for one, record in zip(group, records, strict=True) if record is not None])
-        append, topic, newest = self.log.append, self._versions.now.topic, outcome.newest_write_time
+        append, topic = self.log.append, self._versions.now.topic
         for one, record in zip(group, records, strict=True):
             if record is None:
                 self._publish_one(one, outcome)
@@ -192,8 +192,9 @@ class Stage:
                 one.digest = digest_of_record(record)
             one.published, one.records = True, 1
             outcome.records += 1
+            newest = outcome.newest_write_time
             if one.newest is not None and (newest is None or one.newest > newest):
-                newest = outcome.newest_write_time = one.newest
+                outcome.newest_write_time = one.newest
 
     def _publish_one(self, resolved: Resolved, outcome: Outcome) -> None:
         """Append the records of one key, unless nothing is new about them."""
