@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,15 @@ def _without_fsync() -> Iterator[None]:
     """Only a power failure shows that it was called, and it is slow. Commands that tests start do call it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_java() -> Iterator[None]:
+    """Where there is no Java, tests of `validate` are about all else that it says."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+            patch.setattr("helenus_connector.validate_command.check_java", lambda: None)
         yield
 
 

@@ -134,7 +134,7 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(HelenusError, match="install a Java 17") as caught:
-        spark._check_java()
+        spark.check_java()
     assert "properties file" not in str(caught.value)
 
 

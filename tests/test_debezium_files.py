@@ -443,6 +443,7 @@ def test_with_a_worker_s_own_file(tmp_path: Path) -> None:
 def test_what_a_file_of_ours_may_have_is_not_theirs() -> None:
     """`topic.prefix` and others mean something else in files of ours."""
     assert not debezium.is_theirs({"topic.prefix": "events-", "name": "n", "http.port": "1", "snapshot.mode": "never"})
+    assert not debezium.is_theirs({"connector.name": "shop", "cdc.raw.dir": "/var/lib/cassandra/cdc_raw"})
     assert debezium.is_theirs({"connector.class": "io.debezium.connector.cassandra.Cassandra4Connector"})
 
 

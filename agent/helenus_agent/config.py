@@ -58,6 +58,12 @@ def _transfer(value: str) -> str:
     return value
 
 
+def _listened_on(host: str) -> str:
+    if not host:  # which to Python means every address
+        raise ValueError("name an address of this machine, or leave the property out: then only this machine reads it")
+    return host
+
+
 def same(directory: Path, other: object) -> bool:
     """Whether another path names this directory too."""
     return isinstance(other, str) and bool(other) and Path(other).resolve() == directory.resolve()
@@ -124,7 +130,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), About("Agent", "LOW")] = 20
     """The pause between two looks at the live segments."""
-    http_host: Annotated[str, About("Agent")] = "127.0.0.1"
+    http_host: Annotated[str, AfterValidator(_listened_on), About("Agent")] = "127.0.0.1"
     """Where `/metrics` and `/health` are served."""
     http_port: Annotated[int, Field(ge=0, lt=65536), About("Agent", "HIGH")] = 0
     """Their port; 0 switches them off."""

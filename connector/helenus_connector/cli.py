@@ -82,11 +82,11 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], c
     """Check properties files: names all that is wrong with any of them at once.
 
     Run it on the worker's machine, as its user: checkpoint.dir has to be writable, the worker's certificates have to be
-    there, and what the settings need installed. Without --connect it reaches no server, and looks for no file that only
-    connectors use.
+    there, and Java and what the settings need installed. Without --connect it reaches no server, and looks for no file
+    that only connectors use.
     """
     from helenus_connector.control.conflict import check_conflicts
-    from helenus_connector.validate_command import check_installed, check_machine
+    from helenus_connector.validate_command import check_installed, check_java, check_machine
 
     check_installed()
     with _errors_shown():
@@ -103,6 +103,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], c
                 click.echo(f"{path}: warning: {warning}", err=True)
         for path in (worker_properties, *connector_properties):
             click.echo(f"{path} is valid")
+        check_java()
         if connect:
             _ask_servers(worker, connectors)
 

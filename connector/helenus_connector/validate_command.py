@@ -13,6 +13,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import reach
+from helenus_connector.query.session import check_java as check_java
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError, Problem, together
 from helenus_schemas.settings.shared import NO_PULSAR

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from helenus_stack.java import wheel_home
+from helenus_stack.progress import Silent
+
 ROOT = Path(__file__).resolve().parents[2]
 LARGE = pytest.mark.skipif("HELENUS_IMAGES" not in os.environ, reason="installs 600 MB: HELENUS_IMAGES=1 runs it")
 
@@ -62,6 +65,8 @@ def test_the_steps_of_a_build(part: str, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     program = target / "bin" / f"helenus-{part}"
     bare = {"PATH": str(target / "bin"), "HOME": str(tmp_path)}
+    if part == "connector":  # whose image has Java
+        bare["JAVA_HOME"] = str(wheel_home(17, Silent()))
     shown = subprocess.run([program, "--help"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=True)
     assert "validate" in shown.stdout
     assert not (target / "bin" / "helenus-stack").exists()

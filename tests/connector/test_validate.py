@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from helenus_connector import validate_command
 from helenus_connector.cli import main
 from helenus_connector.config.files import load
+from helenus_connector.query import session
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 from helenus_sinks.pulsar.log import PulsarConfig
@@ -34,6 +35,17 @@ def validate(*files: str) -> Result:
 def test_valid_files(here: Path) -> None:
     done = validate("worker", "a")
     assert (done.exit_code, done.stdout) == (0, "worker is valid\na is valid\n")
+
+
+def test_no_java(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are right, but the worker would not start: one line says so."""
+    monkeypatch.setenv("JAVA_HOME", "/no/java")
+    monkeypatch.setattr(validate_command, "check_java", session.check_java)
+    done = validate("worker", "a")
+    assert (done.exit_code, done.stdout) == (2, "worker is valid\na is valid\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("helenus-connector: cannot run Java: ")
+    assert "install a Java 17 or later, and put java on the PATH or set JAVA_HOME" in line
 
 
 def test_the_errors_of_all_files(here: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -66,7 +67,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     """Start Spark with the worker's `spark.*` over our defaults. Raises HelenusError if there is no Java 17, or Spark
     does not start.
     """
-    _check_java()
+    check_java()
     # Otherwise the workers take whatever `python3` is first in PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
@@ -180,15 +181,21 @@ def _settings(worker: WorkerSettings) -> dict[str, str]:
 _JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
 
 
-def _check_java() -> None:
+def check_java() -> None:
+    """Raise HelenusError CONFIG if there is no Java 17 or later where Spark looks for it."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
         raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later, and there is no java", advice=_JAVA)
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
-        version = int(answer.split('"')[1].split(".")[0])
+        version = _version(java)
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
         raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
     if version < 17:
         raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java, _JAVA)
+
+
+@functools.cache
+def _version(java: str) -> int:
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+    return int(answer.split('"')[1].split(".")[0])

@@ -20,7 +20,7 @@ from helenus_schemas.settings.properties import ConfigError, Problem
 T = TypeVar("T")
 AGENT = "helenus.agent."
 CONNECTOR = "helenus.connector."
-_MARKS = ("offset.backing.store.dir", "commit.log.relocation.dir", "kafka.topic.prefix", "connector.name")
+_MARKS = ("offset.backing.store.dir", "commit.log.relocation.dir", "kafka.topic.prefix")
 _FIRST = ("topic.prefix", "kafka.topic.prefix", "cassandra.driver.config.file")
 _CLASS = re.compile(r"io\.debezium\.connector\.(cassandra|dse)\.")
 
