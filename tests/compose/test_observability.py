@@ -1,10 +1,9 @@
-"""Alerts and dashboard: they ask for metrics that there are, and Prometheus takes them (where it is installed)."""
+"""Alerts and dashboard: they ask for metrics that there are, and Prometheus takes them."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from compose.prometheus import program
 from prometheus_client.metrics import MetricWrapperBase
 
 from helenus_agent import metrics as agent
@@ -21,7 +21,6 @@ from helenus_connector.verify import _metrics as verify
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "compose" / "observability"
-PROMTOOL = shutil.which("promtool")
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -119,11 +118,10 @@ def test_panels_of_the_dashboard_do_not_overlap() -> None:
         taken |= cells
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 @pytest.mark.parametrize(
     "what",
     [["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]],
 )
 def test_prometheus_takes_them(what: list[str]) -> None:
-    done = subprocess.run(["promtool", *what], cwd=HERE, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program("promtool"), *what], cwd=HERE, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

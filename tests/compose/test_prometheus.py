@@ -1,4 +1,4 @@
-"""A real Prometheus, where one is installed, scrapes our metrics: dashboard and alerts get answers."""
+"""A real Prometheus scrapes our metrics: dashboard and alerts get answers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compose.prometheus import program
 from compose.test_observability import HERE, dashboard
 from compose.test_observability import alerts as rules
 from integration.pipeline import free_port
@@ -22,10 +23,7 @@ from helenus_agent import metrics as agent
 from helenus_connector import metrics as connector
 from helenus_schemas.service import monitoring
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed"),
-]
+pytestmark = pytest.mark.integration
 
 LABELS = ("shop-orders", "shop", "orders")
 
@@ -61,7 +59,7 @@ def prometheus(metrics: int, tmp_path: Path) -> Iterator[str]:
         text = text.replace(target, f"127.0.0.1:{metrics}")
     (tmp_path / "prometheus.yml").write_text(text)
     shutil.copy(HERE / "alerts.yml", tmp_path)
-    command = ["prometheus", "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
+    command = [program("prometheus"), "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([*command, "--storage.tsdb.path=data"], cwd=tmp_path, stdout=log, stderr=log)
     try:
