@@ -85,3 +85,14 @@ def test_other_texts_of_a_uuid(key_bytes: ModuleType, text: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9 + b"\1", b"\xff" * 10 + b"\1", b"\xff" * 8 + b"\1", b"\1"])
 def test_numbers_at_their_limits(key_bytes: ModuleType, t: str, data: bytes) -> None:
     read(key_bytes, table([CqlType(t)], []), data)
+
+
+@pytest.mark.parametrize("name", MOST)
+@given(data=st.data())
+def test_no_key_of_these_types_is_left_to_the_functions(key_bytes: ModuleType, name: str, data: st.DataObject) -> None:
+    t = CqlType(name)
+    value = cql_bytes(t, data.draw(values(t)))
+    for of in (table([t], []), table([CqlType("int")], [t])):
+        key = (value,) if of.clustering == () else (bytes(4), value)
+        if value:
+            assert read(key_bytes, of, KeyCodec(of).encode(key)) is not None
