@@ -249,7 +249,7 @@ def plain(values: Any, is_static: bool) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_reads_and_events_in_any_order_end_in_the_rows(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -172,7 +172,7 @@ def written(chance: random.Random, model: Model, now: int) -> Update:
     return Update(TABLE, i(k), [row])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_the_last_record_of_every_key_is_its_row(seed: int) -> None:
     chance, model, store = random.Random(seed), Model(), DictStore()

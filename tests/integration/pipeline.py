@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import spark_start
 from cassandra.cluster import Cluster, NoHostAvailable, Session
 from cassandra.query import tuple_factory
 from integration.held import Held
 from patience import PATIENCE_S, eventually
-from spark_start import java_options
 
 from helenus_schemas.cql.table import read_tables
 from helenus_sinks.kafka.log import KafkaLog
@@ -191,7 +191,7 @@ class Pipeline:
                 "checkpoint.dir": self.directory / "checkpoint",
                 "listeners": f"http://127.0.0.1:{port}",
                 "spark.master": "local[2,4]",
-                "spark.driver.extraJavaOptions": java_options(),
+                **spark_start.settings(),
                 "log.level": "debug",
             },
         )

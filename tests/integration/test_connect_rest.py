@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,8 @@ def config(pipeline: Pipeline) -> dict[str, str]:
 
 
 @pytest.fixture
-def theirs(stack: Stack, tmp_path: Path) -> Iterator[Side]:
-    """Kafka Connect's own worker, with the source that it ships."""
+def theirs(stack: Stack, tmp_path: Path) -> Side:
+    """Kafka Connect's own worker, with the source that it ships. It goes on, for test_jdbc_sink.py."""
     url = stack.up("connect").connect_url
     assert url
     source = tmp_path / "lines.txt"
@@ -55,8 +54,7 @@ def theirs(stack: Stack, tmp_path: Path) -> Iterator[Side]:
     config |= {"key.converter": text, "value.converter": text}
     config |= dict.fromkeys(("topic.creation.default.partitions", "topic.creation.default.replication.factor"), "1")
     offsets = {"offsets": [{"partition": {"filename": str(source)}, "offset": {"position": 7}}]}
-    yield Side(url, "FileStreamSource", config, offsets)
-    stack.stop("connect")
+    return Side(url, "FileStreamSource", config, offsets)
 
 
 def test_answers_as_kafka_connect_does(base: str, config: dict[str, str], theirs: Side) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spark_start
 from integration.pipeline import Command, Pipeline, free_port, write_properties
 from patience import eventually
-from spark_start import java_options
 
 from helenus_stack.records import Record
 from helenus_stack.status import Status
@@ -56,7 +56,7 @@ def file_of(pipeline: Pipeline, agent: int, worker: int) -> Path:
         "connector.keyspace": MINE,
         "connector.listeners": f"http://127.0.0.1:{worker}",
         "connector.spark.master": "local[2,4]",
-        "connector.spark.driver.extraJavaOptions": java_options(),
+        **{f"connector.{key}": value for key, value in spark_start.settings().items()},
     }
     named = {f"helenus.{key}": value for key, value in ours.items()}
     return write_properties(home / "debezium.properties", {**theirs, **named})

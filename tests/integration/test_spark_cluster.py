@@ -17,6 +17,7 @@ import pyspark
 import pytest
 from integration.pipeline import Pipeline, free_port
 from patience import eventually
+from spark_start import java_options
 
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
@@ -49,6 +50,7 @@ class SparkCluster:
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "PYSPARK_PYTHON": sys.executable,
         }
         with (self._directory / "spark.log").open("ab") as log:
@@ -116,6 +118,7 @@ def pipeline(status: Status, session: Any, spark: SparkCluster, directory: Path)
         cluster = {
             "spark.master": spark.url,
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": java_options(),
             "spark.executor.cores": "1",
             # An executor of a test may die more often than one of a cluster in years.
             "spark.deploy.maxExecutorRetries": "-1",

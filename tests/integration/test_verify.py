@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import spark_start
 from integration.pipeline import Lasting, Pipeline, script, write_properties
 from integration.workload import Workload, create
 from patience import eventually
-from spark_start import java_options
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
@@ -83,9 +83,8 @@ def _like(ks: str, name: str) -> str:
 @pytest.fixture(scope="module")
 def spark(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ["JAVA_HOME"] = str(spark_java_home(Silent()))
-    worker = worker_of(pipeline).model_copy(
-        update={"spark": {"master": "local[2,4]", "driver.extraJavaOptions": java_options()}}
-    )
+    more = {key.removeprefix("spark."): value for key, value in spark_start.settings().items()}
+    worker = worker_of(pipeline).model_copy(update={"spark": {"master": "local[2,4]", **more}})
     spark = start_spark(worker, tmp_path_factory.mktemp("spark"))
     yield spark
     spark.stop()

@@ -49,6 +49,13 @@ def read(module: ModuleType, of: Table, data: bytes) -> Any:
     return found
 
 
+def is_far(name: str, value: bytes | None) -> bool:
+    """Whether it is a number of ten bytes in Avro, which is left to the functions."""
+    if name not in ("bigint", "time", "timestamp") or not value:
+        return False
+    return not -1 << 62 <= int.from_bytes(value, "big", signed=True) < 1 << 62
+
+
 of_key = st.one_of(st.sampled_from(MOST).map(CqlType), types(2, key=True))
 typed = of_key.flatmap(lambda t: st.tuples(st.just(t), values(t)))
 
@@ -66,12 +73,23 @@ def test_keys(key_bytes: ModuleType, partition: Any, clustering: Any, data: st.D
         return
     found = read(key_bytes, of, encoded)
     has_stand_ins = len(partition) > 1 and b"" in key
-    assert found is not None or has_stand_ins or any(t.name not in MOST for t, _ in (*partition, *clustering))
+    others = [t for t, _ in (*partition, *clustering) if t.name not in MOST]
+    far = [v for (t, _), v in zip((*partition, *clustering), key, strict=True) if is_far(t.name, v)]
+    assert found is not None or has_stand_ins or others or far
     bad = bytearray(encoded)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(bad)))
         bad[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
     read(key_bytes, of, bytes(bad))
+
+
+@pytest.mark.parametrize("name", MOST)
+@given(data=st.data())
+def test_most_types_are_read_here(key_bytes: ModuleType, name: str, data: st.DataObject) -> None:
+    """Not by the functions, which would be slower and nothing else."""
+    of = table([CqlType(name)], [])
+    value = cql_bytes(CqlType(name), data.draw(values(CqlType(name))))
+    assert read(key_bytes, of, KeyCodec(of).encode([value])) == (None if is_far(name, value) else (value,))
 
 
 @pytest.mark.parametrize(
