@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pyarrow as pa
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import data_log
-from helenus_connector.query.packs import unpacked
+from helenus_connector.query._reading import read_parts
 from helenus_connector.query.session import session
 from helenus_connector.query.source import EventsSource
 from helenus_sinks.log import Log
@@ -48,8 +50,9 @@ def append_all(worker: WorkerSettings, target: str, batches: Iterator[pa.RecordB
     """The empty stage. A function of this module, so that a worker finds its producer again in the next batch."""
     log = _logs.get("log") or _logs.setdefault("log", data_log(worker))
     for batch in batches:
-        for pack in batch.column("events").drop_null().to_pylist():
-            for event in unpacked(pack):
+        for parts in batch["parts"].to_pylist():
+            _, found = read_parts(worker, pickle.loads(parts))
+            for event in chain.from_iterable(found.values()):
                 log.append(target, event.partition, event.key, event.value)
     log.flush(10)
     yield pa.RecordBatch.from_arrays([pa.array([b""], pa.binary())], names=["outcome"])

@@ -5,8 +5,8 @@
 - unique: every event another row. hot: each row 200 times. copies: three nodes report each change, in one batch.
 - deleted: every event is the delete of a row that is gone.
 
-Events come packed as the source packs them, Cassandra's answers as the bytes of its protocol, and Python looks for
-garbage after each batch, as Spark has it do. The log takes records and forgets them. With HELENUS_PURE=1 at the build
+Events come as a client's messages, Cassandra's answers as the bytes of its protocol, and Python looks for garbage after
+each batch, as Spark has it do. The log takes records and forgets them. With HELENUS_PURE=1 at the build
 (`hatch_build.py`) it measures plain Python.
 """
 
@@ -28,10 +28,9 @@ from typing import Any
 
 from bench.written import NODES, Ids, Nothing, T
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.query import packs
+from helenus_connector.query._reading import events_of
 from helenus_connector.query.garbage import freeze
 from helenus_connector.reread.rows import parse as rows_of
 from helenus_connector.testing.cassandra import Host, Session
@@ -84,8 +83,8 @@ def rows(kind: str, count: int) -> Iterable[int]:
     return (n % (count // 200) for n in range(count)) if kind == "hot" else range(count)
 
 
-def events(kind: str, count: int) -> list[list[bytes]]:
-    """So many events in packs, by batch."""
+def events(kind: str, count: int) -> list[list[Message]]:
+    """So many events as a client has them, by batch."""
     codec, made = KeyCodec(TABLE), []
     effect = Effect.GONE if kind == "deleted" else Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
     copies = 3 if kind == "copies" else 1
@@ -95,7 +94,7 @@ def events(kind: str, count: int) -> list[list[bytes]]:
         for node in NODES[:copies]:
             change = Change(digest, node, segment=T // 1000, position=100 * n, write_time=T, effect=int(effect))
             made.append(Message(len(made), key, encode(change)))
-    return [list(packs.packed(made[at : at + BATCH])) for at in range(0, count, BATCH)]
+    return [made[at : at + BATCH] for at in range(0, count, BATCH)]
 
 
 def answer(cql: str, values: list[Any], state: bytes | None, size: int | None) -> Any:
@@ -161,7 +160,7 @@ def main() -> None:
         print(f"{kind}: {1e6 / each:.0f} events per CPU s, {each:.1f} µs each", flush=True)
 
 
-def measure(kind: str, given: list[list[bytes]], is_profiled: bool = False) -> float:
+def measure(kind: str, given: list[list[Message]], is_profiled: bool = False) -> float:
     """CPU seconds of a stage that takes all events."""
     with tempfile.TemporaryDirectory() as directory:
         made, session = stage(kind, Path(directory))
@@ -173,7 +172,7 @@ def measure(kind: str, given: list[list[bytes]], is_profiled: bool = False) -> f
         if is_profiled:
             profile.enable()
         for batch in given:
-            taken: list[Event] = [event for pack in batch for event in packs.unpacked(pack)]
+            taken, _ = events_of(batch)
             made.run(taken, (), True)
             del taken
             gc.collect()

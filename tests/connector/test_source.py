@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,8 +192,11 @@ def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     assert committed == [False, True, True]
 
 
-def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(tmp_path: Path) -> None:
+def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In every batch of it; not after an operator moved the topic, and not where it lost what was read."""
+    monkeypatch.setattr(_reading, "read", lambda *_: (chunk for chunk in ()))
     planned = Planned(tmp_path, {"0": 100, "1": 7})
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 30})})
     planned.broker.ends = {TOPIC: {"0": 165, "1": 7}}
@@ -200,8 +204,8 @@ def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(tmp_path: 
     for _ in range(3):
         end = planned.reader.latest_offset(at, ReadMaxRows(1))
         ((part,),) = planned.tasks(at, end)
-        first = next(_reading.read_parts(planned.plan.worker, Parts([part], 100)))
-        read.append([(note.partition, note.read) for note in pickle.loads(first["notes"][0].as_py())])
+        notes, _ = _reading.read_parts(planned.plan.worker, Parts([part], 100))
+        read.append([(note.partition, note.read) for note in notes if note.end is None])
         at = end
     assert read == [[(0, 150), (1, 0)], [(0, 150)], [(0, 0)]], "the third batch has what is new"
     for change in ("moved", "recreated", "nothing is known"):
@@ -638,6 +642,9 @@ def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, b
     messages: list[Any] = [Message("t", 3, offset, (1, 5), key, value) for offset, key, value in found]
     events = [event for pack in packed(messages) for event in unpacked(pack)]
     assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
+    if messages:
+        size = sum(16 + len(key or b"") + len(value or b"") for _, key, value in found)
+        assert _reading.events_of(messages) == (events, size)
 
 
 def test_packs_are_limited_in_size() -> None:
@@ -690,22 +697,14 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     monkeypatch.setattr(_reading, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
     ran: list[tuple[int, int]] = []
-    rows = list(EventsReader(str(planned.plan.file)).read(task))
-    (done,) = (pickle.loads(row) for row in next(tasks.task(planned.plan, {})(iter(rows)))["done"].to_pylist())
+    rows = pa.RecordBatch.from_pydict({"parts": [row for (row,) in EventsReader(str(planned.plan.file)).read(task)]})
+    (done,) = (pickle.loads(row) for row in next(tasks.task(planned.plan, {})(iter([rows])))["done"].to_pylist())
     assert given == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
     assert (done.starts, done.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
     assert done.error is None
     planned.change(held={TOPIC: {"0": 81}})
     after = planned.reader.latest_offset(end, ReadMaxRows(1))
     assert planned.ranges(end, after) == [[(0, 81, 90), (1, 3, 3), (2, 7, 7)]]
-    assert sum(map(len, packs(rows))) == 4
-
-
-def packs(rows: list[Any]) -> Iterator[list[Any]]:
-    for row in rows:
-        for pack in row["events"].to_pylist():
-            if pack is not None:
-                yield list(unpacked(pack))
 
 
 def test_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: Path) -> None:

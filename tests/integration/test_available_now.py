@@ -22,11 +22,11 @@ from helenus_stack.status import Status
 pytestmark = pytest.mark.integration
 
 SCRIPT = """
-import json, sys
+import json, pickle, sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
-from helenus_connector.query.packs import unpacked
+from helenus_connector.query._reading import read_parts
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.session import session
 
@@ -38,8 +38,8 @@ spark = session(worker, directory)
 spark.dataSource.register(EventsSource)
 
 def process(frame, batch):
-    packs = [row.events for row in frame.collect() if row.events is not None]
-    print(json.dumps([int(event.value) for pack in packs for event in unpacked(pack)]), flush=True)
+    found = [read_parts(worker, pickle.loads(row.parts))[1] for row in frame.collect()]
+    print(json.dumps([int(event.value) for read in found for event in read[topic]]), flush=True)
 
 frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
 query = frame.writeStream.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True)

@@ -189,6 +189,25 @@ def test_read_repair_of_a_single_node_is_verified(
     pipeline.wait_confirmed(VERIFY, session)
 
 
+def test_what_nodetool_repairs_is_verified(
+    pipeline: Three,
+    three: Stack,
+    session: Any,  # noqa: F811
+    no_hints: None,  # noqa: F811
+) -> None:
+    """Written to one replica alone: a read at the level may miss it, and drop it. Repair has the others report it."""
+    with unheard(three, 2, 3):
+        insert(session, VERIFY, 320, 40)
+        eventually(lambda: waiting(pipeline, VERIFY) == 40, "they wait", every=0.2)
+    eventually(lambda: waiting(pipeline, VERIFY) == 0, "they are verified, or dropped")
+    before = len(pipeline.events(VERIFY))
+    three.nodetool("repair", "--full", *VERIFY.split("."), node=1)
+    eventually(lambda: len(keys_of(published(pipeline, VERIFY, 320, 40))) == 40, "all are published")
+    eventually(lambda: len(pipeline.events(VERIFY)) > before, "other nodes report them")
+    eventually(lambda: waiting(pipeline, VERIFY) == 0, "none waits")
+    pipeline.wait_confirmed(VERIFY, session)
+
+
 def test_a_node_that_is_replaced(pipeline: Three, three: Stack, session: Any, directory: Path) -> None:  # noqa: F811
     """What the lost node had reported counts no longer; the one in its place, at another address, counts."""
     first, second, third = pipeline.agents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -13,7 +14,7 @@ from helenus_connector.log.events import Message, Range
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import broker_error
 
-_CHUNK = 10_000
+_CHUNK = 2_000  # of more, what was read first has left the processor's cache
 _CHUNK_BYTES = 8 << 20
 _FIRST_CHUNK = 500  # until it is known how large events are
 _READ_TIMEOUT_S = 60.0
@@ -56,9 +57,8 @@ def read(
         while open_ranges:
             chunks = {}
             missing = sum(r.end - at[place] for place, r in open_ranges.items())
-            for message in consumer.consume(min(most, missing), timeout=0.5):
-                place = (message.topic(), message.partition())
-                error = message.error()
+            for place, messages in _runs(consumer.consume(min(most, missing), timeout=0.5)):
+                error = messages[0].error()
                 held = open_ranges.get(place)
                 if error is not None and place[0] is None:
                     # An error of the cluster, of no topic. A transient one is waited for.
@@ -67,17 +67,18 @@ def read(
                 elif held is None:
                     continue
                 elif error is None or error.code() == KafkaError._PARTITION_EOF:
-                    offset = message.offset()
                     # Compaction and transaction markers leave holes, at the end of a range too.
-                    if offset > held.start == at[place]:
+                    if messages[0].offset() > held.start == at[place]:
                         lost(held, _gone(consumer, held))
-                    if error is None and offset < held.end:
-                        if place not in chunks:
-                            chunks[place] = []
-                        chunks[place].append(message)
-                        events += 1
-                        size += len(message.key() or b"") + len(message.value() or b"")
-                    at[place] = max(at[place], offset + (error is None))
+                    at[place] = max(at[place], messages[-1].offset() + (error is None))
+                    if error is None:
+                        if at[place] > held.end:
+                            messages = [m for m in messages if m.offset() < held.end]
+                        if messages:
+                            chunks.setdefault(place, []).extend(messages)
+                        events += len(messages)
+                        size += sum(map(len, filter(None, (m.key() for m in messages))))
+                        size += sum(map(len, filter(None, (m.value() for m in messages))))
                     if at[place] >= held.end:
                         close(place)
                 elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -104,6 +105,16 @@ def read(
         # A partition stays paused through the assignments to come.
         consumer.resume(closed)
         consumer.unassign()
+
+
+def _runs(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, int], list[Any]]]:
+    """Those of one partition that follow each other, with its place. What has an error is by itself."""
+    # A field of all of them after the other takes less than each one's fields.
+    errors = [m.error() for m in messages]
+    names = list(zip([m.topic() for m in messages], [m.partition() for m in messages], errors, strict=True))
+    for (topic, partition, _), numbers in groupby(range(len(names)), names.__getitem__):
+        of_run = list(numbers)
+        yield (topic, partition), list(messages[of_run[0] : of_run[-1] + 1])
 
 
 def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:

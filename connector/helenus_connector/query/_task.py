@@ -1,4 +1,4 @@
-"""The one `mapInArrow` stage: hands a task's events to each table's `Stage` and returns the outcomes."""
+"""The one `mapInArrow` stage: reads a task's events, hands them to each table's `Stage` and returns the outcomes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query import sessions
+from helenus_connector.query._reading import read_parts
 from helenus_connector.query.garbage import freeze
-from helenus_connector.query.packs import Note, unpacked
 from helenus_connector.query.sessions import end_with_parent
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.shape.registry import registered
@@ -84,14 +84,11 @@ def task(
         lost: dict[str, int] = {}
         events: dict[str, list[Event]] = {}
         for batch in batches:
-            for notes, pack in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if pack is not None:
-                    found = unpacked(pack)
-                    events[found[0].topic] += found
-                about_parts: list[Note] = pickle.loads(notes) if notes is not None else []
-                for note in about_parts:
+            for parts in batch["parts"].to_pylist():
+                notes, found = read_parts(plan.worker, pickle.loads(parts))
+                events.update(found)
+                for note in notes:
                     about = done.setdefault(note.topic, Done(note.topic))
-                    events.setdefault(note.topic, [])
                     about.starts[str(note.partition)] = note.start
                     about.epoch = note.epoch
                     about.error = about.error or note.error

@@ -1,4 +1,4 @@
-"""What goes from the source's workers to the stage: events, many to a row of Spark's, and notes of their partitions."""
+"""What goes from the source's workers to an operator with state: events, many to a row, and notes of partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
 
-_SCHEMA = pa.schema([("notes", pa.binary()), ("events", pa.binary())])
 _PLACED = pa.schema([("place", pa.int32()), ("turn", pa.int32()), ("notes", pa.binary()), ("events", pa.binary())])
 _PACK_EVENTS = 1_000
 _PACK_BYTES = 1 << 20
@@ -69,12 +68,7 @@ def unpacked(events: bytes) -> list[Event]:
     return list(map(_new, repeat(Event), zip(repeat(topic), repeat(partition), *columns, strict=False)))
 
 
-def row(notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:
-    """One row of `COLUMNS`."""
-    return pa.RecordBatch.from_arrays([pa.array([field], pa.binary()) for field in (notes, events)], schema=_SCHEMA)
-
-
 def placed_row(place: int, turn: int, notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:
-    """One row of `PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their order."""
+    """One row of `source.PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their order."""
     fields = zip((place, turn, notes, events), _PLACED.types, strict=True)
     return pa.RecordBatch.from_arrays([pa.array([field], kind) for field, kind in fields], schema=_PLACED)

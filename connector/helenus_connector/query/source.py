@@ -6,6 +6,7 @@ imports neither settings nor clients: what uses them does, in the process that p
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
     from helenus_connector.query._planning import Planning
 
-COLUMNS = "notes binary, events binary"
-"""Many to a row, because Spark takes each row by itself: `Note`s with their places, or events, as `packs.packed`."""
-PLACED = f"place int, turn int, {COLUMNS}"
-"""For an operator with state: each row is of one partition, which `place` names; `turn` counts its rows from 0."""
+COLUMNS = "parts binary"
+"""A row for each task: its pickled `Parts`. The stage reads them itself, so no event goes through Spark's JVM."""
+PLACED = "place int, turn int, notes binary, events binary"
+"""For an operator with state, which Spark gives its events: each row is of one partition, which `place` names, and has
+`Note`s of it or events, as `packs.packed`; `turn` counts its rows from 0.
+"""
 
 
 class EventsSource(DataSource):
@@ -41,7 +44,7 @@ class EventsSource(DataSource):
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in the driver's planner process, reads ranges in the workers."""
+    """Plans batches in the driver's planner process. The workers read ranges for an operator with state."""
 
     def __init__(self, plan_file: str, placed: bool = False) -> None:
         self._plan_file = plan_file
@@ -69,15 +72,17 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return self._planning().partitions(start, end)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch] | Iterator[tuple[bytes]]:
+        return self._read_placed(partition) if self._placed else iter([(pickle.dumps(partition),)])
+
+    def _read_placed(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.control.plan import Plan
         from helenus_connector.query._limits import Parts
-        from helenus_connector.query._reading import read_parts, read_places
+        from helenus_connector.query._reading import read_places
         from helenus_connector.query.garbage import freeze
 
         assert isinstance(partition, Parts)
-        plan = Plan.loads(self._plan)
-        yield from read_places(plan, partition) if self._placed else read_parts(plan.worker, partition)
+        yield from read_places(Plan.loads(self._plan), partition)
         freeze("source")
 
     def commit(self, end: dict[str, Any]) -> None:

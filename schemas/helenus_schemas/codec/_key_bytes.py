@@ -76,8 +76,8 @@ class Reader:
             if at < 0:
                 return None
             if form in (_INTEGER, _DATE):
-                limit = 1
-                limit <<= 8 * size - 1  # in C a 1 that is no variable has 32 bits
+                limit = 1  # of 64 bits in C, where the number 1 has 32
+                limit <<= 8 * size - 1
                 if size < 8 and not -limit <= number < limit:
                     return None
                 values.append(integer(number + 0x80000000 if form == _DATE else number, size))
