@@ -28,8 +28,9 @@ integration/test_snapshot integration/test_failures integration/test_pulsar_edge
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
 integration/test_groups integration/test_large integration/test_nodes_away
 
-agent/test_operations agent/test_fuzz connector/test_convergence connector/test_verify agent/test_cli
-stack/test_again connector/test_logging agent/test_decoder agent/test_fuzz_segment
+agent/test_operations connector/test_rest connector/test_verify connector/test_gate_simulated agent/test_cli
+agent/test_large_events agent/test_fuzz connector/test_convergence connector/test_cli stack/test_again
+connector/test_logging agent/test_decoder agent/test_fuzz_segment
 """.split()
 """Those with servers of their own, those that share a stack, and those without servers."""
 LONGEST = [name for group in GROUPS for name in group.split("+")]
