@@ -211,18 +211,20 @@ def test_what_nodetool_repairs_is_verified(
 def test_a_node_that_is_replaced(pipeline: Three, three: Stack, session: Any, directory: Path) -> None:  # noqa: F811
     """What the lost node had reported counts no longer; the one in its place, at another address, counts."""
     first, second, third = pipeline.agents
+    twice = waiting(pipeline, HINTS)  # of hints that a node got once more, as it alone reports
     assert (first.stop(), second.stop()) == (0, 0)
     insert(session, HINTS, 400, 20)
-    eventually(lambda: waiting(pipeline, HINTS) == 20, "one of three has reported them")
+    eventually(lambda: waiting(pipeline, HINTS) == twice + 20, "one of three has reported them")
     third.stop()
     replace(three, "cassandra3", "127.0.0.4")
     time.sleep(15)  # the driver asks within ten seconds who the nodes are
     first.start().ready()
     eventually(lambda: reporters(pipeline, 400, 20) == [2] * 20 and pipeline.is_quiet(HINTS), "another one does")
-    assert (waiting(pipeline, HINTS), published(pipeline, HINTS, 400, 20)) == (20, []), "one of them is gone"
+    assert waiting(pipeline, HINTS) == twice + 20, "one of them is gone"
+    assert published(pipeline, HINTS, 400, 20) == []
     second.start().ready()
     eventually(lambda: len(keys_of(published(pipeline, HINTS, 400, 20))) == 20, "two of three that are there")
-    eventually(lambda: waiting(pipeline, HINTS) == 0, "none waits")
+    eventually(lambda: waiting(pipeline, HINTS) <= twice, "none of them waits")
     file = Path(third.arguments[1])  # a new node has a new agent
     file.write_text(file.read_text().replace("state-cassandra3", "state-replaced").replace("127.0.0.3", "127.0.0.4"))
     third.start().ready()
