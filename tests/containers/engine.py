@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from patience import eventually
 
-MISSING = """no {what} here: as root on Debian 12,
-  apt-get install --no-install-recommends docker.io iptables debootstrap
-and Docker's Compose v2 as a plugin in ~/.docker/cli-plugins/docker-compose"""
+COMPOSE = "github.com/docker/compose/v2@v2.40.3"
+MISSING = "no {what} here: apt-get install --no-install-recommends docker.io iptables debootstrap (Debian 12)"
+NO_COMPOSE = "no Compose v2 here: install it as Docker's plugin docker-compose, or Go, by which the test builds it"
 
 
 class Engine:
@@ -28,6 +29,8 @@ class Engine:
             "DOCKER_BUILDKIT": "0",
             "COMPOSE_PROGRESS": "plain",
         }
+        if not has_compose(os.environ):
+            self.environment["DOCKER_CONFIG"] = f"{directory}/client"
 
     def run(self, *arguments: str, seconds: float = 600, check: bool = True) -> str:
         """What `docker ARGUMENTS` prints; an AssertionError with all of it if it fails."""
@@ -54,9 +57,23 @@ def why_not() -> str | None:
     for what in ("dockerd", "iptables", "debootstrap"):
         if shutil.which(what) is None:
             return MISSING.format(what=what)
-    if subprocess.run([program(), "compose", "version"], capture_output=True).returncode:
-        return MISSING.format(what="docker compose")
-    return None
+    return None if has_compose(os.environ) or shutil.which("go") else NO_COMPOSE
+
+
+def has_compose(environment: Mapping[str, str]) -> bool:
+    """Whether `docker` has Compose v2 as a plugin."""
+    return subprocess.run([program(), "compose", "version"], env=environment, capture_output=True).returncode == 0
+
+
+def build_compose(directory: Path) -> None:
+    """Compose v2 by Go, which takes minutes: Debian 12 has none. Only this engine's client has it as a plugin."""
+    plugin = directory / "client" / "cli-plugins" / "docker-compose"
+    if plugin.exists():
+        return
+    found = subprocess.run(["go", "mod", "download", "-json", COMPOSE], capture_output=True, text=True, check=True)
+    source = json.loads(found.stdout)["Dir"]
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    subprocess.run(["go", "build", "-o", str(plugin), "./cmd"], cwd=source, env=environment, check=True)
 
 
 @contextmanager
@@ -64,6 +81,8 @@ def engine(directory: Path) -> Iterator[Engine]:
     """Starts `dockerd`; its images stay in the directory for the next time, its containers end with it."""
     directory.mkdir(parents=True, exist_ok=True)
     found = Engine(directory)
+    if not has_compose(found.environment):
+        build_compose(directory)
     command = ["dockerd", "--data-root", f"{directory}/data", "--exec-root", f"{directory}/exec"]
     command += ["-H", f"unix://{directory}/socket", "--pidfile", f"{directory}/pid"]
     # No higher than this machine's own, which may be low.

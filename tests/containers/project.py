@@ -13,7 +13,7 @@ from patience import eventually
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 SERVICES = {
-    "kafka": ["cassandra", "schema", "kafka", "registry", "agent", "connector"],
+    "kafka": ["cassandra", "schema", "kafka", "registry", "agent", "connector", "prometheus"],
     "pulsar": ["cassandra", "schema", "pulsar", "agent", "connector"],
 }
 # Run in the connector's container, with the libraries that are in its image.
@@ -35,7 +35,7 @@ print(found)
 """,
     "pulsar": """
 import sys, pulsar
-client = pulsar.Client("pulsar://pulsar:6650", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal))
+client = pulsar.Client("pulsar://pulsar:6650", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 found = 0
 for topic in client.get_topic_partitions("data-shop.orders"):
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -51,11 +51,14 @@ print(found)
 class Project:
     """The services of compose/kafka.yaml or compose/pulsar.yaml."""
 
-    def __init__(self, docker: Engine, log: str, *more: Path) -> None:
+    def __init__(self, docker: Engine, log: str) -> None:
         self.docker = docker
         self.log = log
         self.services = list(SERVICES[log])
-        files = [ROOT / "compose" / f"{log}.yaml", *more, HERE / "override.yaml", HERE / f"override-{log}.yaml"]
+        names = {"kafka": ["kafka.yaml", "observability.yaml"], "pulsar": ["pulsar.yaml"]}[log]
+        files = [ROOT / "compose" / name for name in names]
+        files += [HERE / "override.yaml", HERE / f"override-{log}.yaml"]
+        self._said = ""
         self._files = [word for file in files for word in ("--file", str(file))]
 
     def compose(self, *arguments: str, seconds: float = 600, check: bool = True) -> str:
@@ -77,8 +80,9 @@ class Project:
 
     def records(self, customer: str) -> int:
         """How many records of that customer are on the data topic; 0 too while the broker can't be asked."""
-        said = self.execute("connector", "python", "-c", COUNT[self.log], customer, check=False)
-        return int(said.splitlines()[-1]) if said and said.splitlines()[-1].isdigit() else 0
+        self._said = self.execute("connector", "python", "-c", COUNT[self.log], customer, check=False)
+        last = self._said.splitlines()[-1:]
+        return int(last[0]) if last and last[0].isdigit() else 0
 
     def follows(self, customer: str) -> None:
         """Writes a row, and waits for its record."""
@@ -91,6 +95,19 @@ class Project:
         except AssertionError:
             return False
         return True
+
+    def without_rights(self) -> str:
+        """What an agent prints that runs as another user than Cassandra's; it waits 5 s for rights, not 5 minutes."""
+        file = "/tmp/agent.properties"
+        start = f"sed /^startup/s/=.*/=5000/ /etc/helenus/agent.properties > {file}; exec helenus-agent {file}"
+        given = ["--rm", "--no-deps", "--user", "1234:1234", "-T", "--entrypoint", "sh"]
+        return self.compose("run", *given, "agent", "-c", start, check=False)
+
+    def targets(self) -> dict[str, str]:
+        """What Prometheus finds at the addresses of its file: job -> up, down or unknown."""
+        said = self.execute("prometheus", "wget", "-q", "-O-", "http://localhost:9090/api/v1/targets", check=False)
+        active = json.loads(said)["data"]["activeTargets"] if said.startswith("{") else []
+        return {target["labels"]["job"]: target["health"] for target in active}
 
     def health(self, service: str) -> str:
         """What Docker's health check of a service says: starting, healthy, unhealthy."""
@@ -111,7 +128,7 @@ class Project:
     def state(self) -> str:
         """All that may say why something did not come."""
         logs = self.compose("logs", "--tail", "30", "agent", "connector", check=False)
-        return f"{self.compose('ps', '--all', check=False)}\n{logs}"
+        return f"{self.compose('ps', '--all', check=False)}\n{logs}\nThe topic's count: {self._said}"
 
     def images(self) -> dict[str, int]:
         """The size of our images in MB."""

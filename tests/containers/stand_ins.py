@@ -1,7 +1,7 @@
 """Images of the servers under the names that the compose files give, made from the servers' own jars.
 
-No image is pulled. What runs in them is Cassandra, Kafka, Apicurio, Pulsar and Prometheus as they are; the system
-around them, and the scripts by which official images read their variables, are ours.
+No image is pulled. What runs in them is Cassandra, Kafka, Apicurio and Pulsar as they are, and Debian's Prometheus; the
+system around them, and the scripts by which official images read their variables, are ours.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def prepare(docker: Engine, cache: Path) -> None:
     (archive,) = fetch(read_lock("pulsar"), Silent(), resolve)
     (home,) = unpack(archive, Silent()).iterdir()
     build(docker, "pulsar", "apachepulsar/pulsar:4.0.8", {"java": java17, "app": home})
-    if prometheus := shutil.which("prometheus"):
-        build(docker, "prometheus", "prom/prometheus:v2.53.5", {"prometheus": Path(prometheus)})
+    build(docker, "prometheus", "prom/prometheus:v2.53.5", {})
 
 
 def base(docker: Engine, cache: Path) -> None:

@@ -56,11 +56,15 @@ def test_a_compose_file(project: Project) -> None:
     assert project.ready("agent")[0] == 200
     eventually(lambda: project.ready("connector")[0] == 200, "the connector is ready")
     # An agent of another user than Cassandra's: one sentence, and no traceback.
-    said = project.compose("run", "--rm", "--no-deps", "--user", "1234:1234", "-T", "agent", check=False)
+    said = project.without_rights()
     assert "agent.failed" in said, said
+    assert "cdc_raw may not be read" in said, said
     assert "Traceback" not in said
+    if "prometheus" in project.services:
+        both = {"helenus-agent": "up", "helenus-connector": "up"}
+        eventually(lambda: project.targets() == both, lambda: f"Prometheus scrapes both: {project.targets()}")
     # A restart of each service, one after the other.
-    for service in (s for s in project.services if s != "schema"):
+    for service in (s for s in project.services if s not in ("schema", "prometheus")):
         project.compose("restart", service)
         project.follows(f"after-{service}")
     # The broker is away: alive, but not ready, and both say why.
