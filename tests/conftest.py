@@ -91,9 +91,13 @@ def secure(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def only_pulsar(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A stack of a Pulsar that asks often whether its clients live, for the group's files."""
+    """A stack of a Pulsar that asks often whether its clients live, for the group's files. A Cassandra is started where
+    it is needed.
+    """
     asks_often = {"keepAliveIntervalSeconds": "2"}
-    return kept("pulsar", lambda: _stack(tmp_path_factory, only=["pulsar"], log="pulsar", pulsar_properties=asks_often))
+    small = {"commitlog_segment_size": "1MiB", "commitlog_sync_period": "1000ms", "materialized_views_enabled": "true"}
+    options = {"only": ["pulsar"], "log": "pulsar", "pulsar_properties": asks_often, "cassandra_yaml": small}
+    return kept("pulsar", lambda: _stack(tmp_path_factory, **options))
 
 
 def _stack(directories: pytest.TempPathFactory, **options: Any) -> Any:

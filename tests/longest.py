@@ -14,20 +14,23 @@ import pytest
 TESTS = Path(__file__).parent
 GROUPS = """
 agent/test_live+agent/test_schema_live stack/test_demo stack/test_stack
-agent/test_secure+integration/test_secure_connector agent/test_pulsar_live integration/test_secure_pulsar
-sinks/test_pulsar+connector/test_pulsar_events+sinks/test_pulsar_java+stack/test_readers
+agent/test_secure+integration/test_secure_connector integration/test_secure_pulsar
+agent/test_pulsar_live+agent/test_pulsar_same_live+stack/test_pulsar+sinks/test_pulsar+connector/test_pulsar_events+\
+sinks/test_pulsar_java+stack/test_readers
 sinks/test_kafka+connector/test_kafka_live agent/test_modes_live agent/test_versions agent/test_property_live
 
-integration/test_failures integration/test_state integration/test_state_rows
-integration/test_snapshot integration/test_many_connectors+integration/test_verify+integration/test_outages
+integration/test_state+integration/test_state_rows+integration/test_many_connectors+integration/test_verify+\
+integration/test_outages
 integration/test_connect_rest+integration/test_jdbc_sink+integration/test_recipes+integration/test_datastax_scenarios+integration/test_records+\
 integration/test_evolution+integration/test_path+integration/test_envelope+integration/test_gate_one_node+\
 integration/test_cep44+integration/test_debezium_cassandra
-integration/test_pulsar_edges integration/test_spark_cluster integration/test_large
-integration/test_nodes_away integration/test_evidence
+integration/test_snapshot integration/test_failures integration/test_pulsar_edges integration/test_spark_cluster
+integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
+integration/test_groups integration/test_large integration/test_nodes_away
 
-agent/test_operations agent/test_fuzz connector/test_convergence connector/test_verify agent/test_cli
-stack/test_again connector/test_logging agent/test_decoder agent/test_fuzz_segment
+agent/test_operations connector/test_rest connector/test_verify connector/test_gate_simulated agent/test_cli
+agent/test_large_events agent/test_fuzz connector/test_convergence connector/test_cli stack/test_again
+connector/test_logging agent/test_decoder agent/test_fuzz_segment
 """.split()
 """Those with servers of their own, those that share a stack, and those without servers."""
 LONGEST = [name for group in GROUPS for name in group.split("+")]

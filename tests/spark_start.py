@@ -38,11 +38,8 @@ spark.stop()
 
 def settings() -> dict[str, str]:
     """For a worker's properties file."""
-    return {
-        "spark.driver.extraJavaOptions": java_options(),
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }
+    code = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    return {"spark.driver.extraJavaOptions": java_options(), **code}
 
 
 @functools.cache

@@ -58,16 +58,11 @@ class OnPulsar(Live):
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    stack = pytest.importorskip("helenus_stack.stack")
-    options = {
-        "commitlog_segment_size": "1MiB",
-        "commitlog_sync_period": "1000ms",
-        "materialized_views_enabled": "true",
-    }
-    directory = tmp_path_factory.mktemp("stack")
-    with stack.Stack(directory, only=["cassandra", "pulsar"], log="pulsar", cassandra_yaml=options) as running:
-        yield running
+def servers(only_pulsar: Any) -> Iterator[Any]:
+    """With its Cassandra, which no other file of the group needs."""
+    only_pulsar.start("cassandra")
+    yield only_pulsar
+    only_pulsar.stop("cassandra")
 
 
 @pytest.fixture

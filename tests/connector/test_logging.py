@@ -25,7 +25,7 @@ logs.change("helenus_connector.pipeline.stage", "DEBUG")
 plan = Plan(worker, {}, directory)
 plan.save()
 with open(f"{directory}/read", "wb") as out:
-    cloudpickle.dump(EventsReader(str(plan.file)).read, out)
+    cloudpickle.dump(EventsReader(str(plan.file), placed=True).read, out)  # otherwise the task reads
 with open(f"{directory}/task", "wb") as out:
     cloudpickle.dump(task(plan, {}), out)
 logs.change("helenus_connector.pipeline.stage", "ERROR")
@@ -34,7 +34,7 @@ Plan(worker, {}, directory).save()
 """
 START = {
     "planner": "from helenus_connector.query._planning import Planning; Planning(f'{sys.argv[1]}/default.plan')",
-    "reading": "from helenus_connector.query._limits import Parts; list(load('read')(Parts([], 1)))",
+    "reading": "from helenus_connector.query._limits import *; list(load('read')(Parts([Part((), 'fail', 0)], 1)))",
     "task": "list(load('task')(iter([])))",
 }
 PROCESS = """

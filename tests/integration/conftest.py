@@ -72,7 +72,8 @@ def lasting(kept: Kept, status: Status, tmp_path_factory: pytest.TempPathFactory
 def _lasting(pipeline: Pipeline) -> Iterator[Pipeline]:
     with Path(pipeline.agent.arguments[1]).open("a") as file:  # what these files need
         file.write(
-            "table.exclude.list=av.theirs\ncells.include.list=sink\\.merged,envelope\\..*,cep\\.(whole|apart),theirs\\.t\n"
+            "table.exclude.list=av.theirs\ncells.include.list="
+            "sink\\.merged,merged\\.rows,merged\\.envelopes,envelope\\..*,cep\\.(whole|apart),theirs\\.t\n"
         )
     try:
         pipeline.agent.start().ready()

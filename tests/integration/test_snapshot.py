@@ -187,11 +187,9 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
     connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=125)
     with table.written():
         killed = tmp_path / "killed"
-        connector.start(HELENUS_FAILPOINT=f"snapshot.after-flush:2@{killed}")  # a Python worker, and its job with it
+        # A Python worker, and its job with it; then the driver, before its file is replaced.
+        connector.start(HELENUS_FAILPOINT=f"snapshot.after-flush:2@{killed},snapshots.after-write:8")
         eventually(killed.exists, lambda: f"a slice is flushed\n{connector.tail()}")
-        goes_on(connector, name, 0.05)
-        connector.kill()
-        connector.start(HELENUS_FAILPOINT="snapshots.after-write:3")  # the driver, before its file is replaced
         connector.dies()
         connector.start()
         done = goes_on(connector, name, 0.05)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 
 from helenus_stack.settings import LogName
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +22,7 @@ Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+def pipeline(log: LogName, session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     strategy = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     session.execute(f"CREATE KEYSPACE IF NOT EXISTS state WITH replication = {strategy}")
     for table in TABLES:
@@ -33,18 +31,8 @@ def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Ite
             " PRIMARY KEY (p, c, d)) WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
         )
         session.execute(f"TRUNCATE {table}")
-    pipeline = Pipeline(status.only(log), directory / log)
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(*TABLES, state="keys")
-        for table, more in TABLES.items():
-            with (pipeline.directory / f"{table}.properties").open("a") as file:
-                file.writelines(f"{key}={value}\n" for key, value in more.items())
-        pipeline.connector.start().ready()
+    with lasting(log).connected({table: {"state": "keys", **more} for table, more in TABLES.items()}) as pipeline:
         yield pipeline
-        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
-    finally:
-        pipeline.stop()
 
 
 def of_a_naive_sink(pipeline: Pipeline, table: str, columns: Sequence[str] = COLUMNS) -> Rows:

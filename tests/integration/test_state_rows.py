@@ -7,11 +7,10 @@ import os
 import random
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline, script
+from integration.pipeline import Lasting, Pipeline, script, write_properties
 from integration.test_state import agrees, of_a_naive_sink
 from integration.test_verify import command as verify
 from patience import eventually
@@ -19,7 +18,6 @@ from patience import eventually
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.settings import LogName
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +31,7 @@ COLUMNS = ("v", "n", "l")
 
 
 @pytest.fixture(scope="module")
-def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+def pipeline(log: LogName, session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     strategy = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     session.execute(f"CREATE KEYSPACE IF NOT EXISTS merged WITH replication = {strategy}")
     for table in TABLES:
@@ -51,20 +49,8 @@ def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Ite
         if c % 3 == 0:
             session.execute(f"INSERT INTO merged.light (p, c, d) VALUES (8, {c}, 'key')")
     session.execute("ALTER TABLE merged.light WITH cdc = true")
-    pipeline = Pipeline(status.only(log), directory / log)
-    try:
-        with (pipeline.directory / "agent.properties").open("a") as file:
-            file.write("cells.include.list=merged\\\\.rows,merged\\\\.envelopes\n")
-        pipeline.agent.start().ready()
-        pipeline.connect(*TABLES, state="rows")
-        for table, more in TABLES.items():
-            with (pipeline.directory / f"{table}.properties").open("a") as file:
-                file.writelines(f"{key}={value}\n" for key, value in more.items())
-        pipeline.connector.start().ready()
+    with lasting(log).connected({table: {"state": "rows", **more} for table, more in TABLES.items()}) as pipeline:
         yield pipeline
-        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
-    finally:
-        pipeline.stop()
 
 
 def write(session: Any, table: str, statements: int, seed: int) -> None:
@@ -215,7 +201,9 @@ def test_a_topic_is_rebuilt_from_the_state(pipeline: Pipeline, session: Any) -> 
     table, topic = "merged.rows", "rebuilt"
     write(session, table, 60, 21)
     agrees(pipeline, session, table)
-    files = [str(pipeline.directory / name) for name in ("worker.properties", f"{table}.properties")]
+    properties = {**pipeline.connector_properties(table), "state": "rows", **TABLES[table]}
+    made = write_properties(pipeline.directory / f"{table}.properties", properties)
+    files = [str(pipeline.directory / "worker.properties"), str(made)]
     command = [script("helenus-connector"), "rebuild", *files, "--to", topic]
     environment = {**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))}
     refused = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)

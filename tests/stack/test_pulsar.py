@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 # Away from the ports of test_stack.py too.
 OFFSET = 3000 + os.getpid() % 60 * 100
-TOPIC = "persistent://public/default/t"
+TOPIC = "persistent://public/default/survives"
 PATIENCE_S = 60
 """A broker that has just started loads its first topic for seconds, on a busy machine for many."""
 
@@ -57,28 +57,28 @@ def create(status: Status, topic: str, token: str = "") -> int:
             return refused.code
 
 
-def test_messages_survive_a_kill_and_nobody_outside_can_connect(tmp_path: Path) -> None:
-    up = run("up", "--log", "pulsar", "pulsar", "--port-offset", str(OFFSET), "--dir", tmp_path)
-    assert up.returncode == 0, up.stderr
-    with Stack(tmp_path, only=["pulsar"]) as stack:
-        status = stack.status()
-        assert [server.name for server in status.servers] == ["cassandra1", "pulsar"]
-        assert status.pulsar_url == f"pulsar://127.0.0.1:{6650 + OFFSET}"
-        assert not status.bootstrap_servers
-        listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
-        ours = [line.split()[3] for line in listening.splitlines() if f"pid={status.servers[1].pid}," in line]
-        assert {f"127.0.0.1:{port + OFFSET}" for port in (6650, 8080, 3184)} <= set(ours)
-        assert not [address for address in ours if not address.startswith("127.")]
-        assert create(status, TOPIC) == 204
-        talking = client(status)
-        talking.create_producer(TOPIC).send(b"kept", partition_key="k")
-        talking.close()
-        stack.kill("pulsar")
-        stack.start("pulsar")
-        talking = client(status)
-        consumer = talking.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest)
-        assert consumer.receive(PATIENCE_S * 1000).data() == b"kept"
-        talking.close()
+def test_messages_survive_a_kill_and_nobody_outside_can_connect(only_pulsar: Stack) -> None:
+    stack, status = only_pulsar, only_pulsar.status()
+    up = run("up", "--log", "pulsar", "pulsar", "--dir", stack.directory)
+    assert (up.returncode, "nothing to start" in up.stderr) == (0, True), up.stderr
+    offset = stack.settings.port_offset
+    assert [server.name for server in status.servers] == ["cassandra1", "pulsar"]
+    assert status.pulsar_url == f"pulsar://127.0.0.1:{6650 + offset}"
+    assert not status.bootstrap_servers
+    listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    ours = [line.split()[3] for line in listening.splitlines() if f"pid={status.servers[1].pid}," in line]
+    assert {f"127.0.0.1:{port + offset}" for port in (6650, 8080, 3184)} <= set(ours)
+    assert not [address for address in ours if not address.startswith("127.")]
+    assert create(status, TOPIC) == 204
+    talking = client(status)
+    talking.create_producer(TOPIC).send(b"kept", partition_key="k")
+    talking.close()
+    stack.kill("pulsar")
+    stack.start("pulsar")
+    talking = client(status)
+    consumer = talking.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest)
+    assert consumer.receive(PATIENCE_S * 1000).data() == b"kept"
+    talking.close()
 
 
 @pytest.mark.long  # ../integration/test_secure_pulsar.py has one

@@ -1,7 +1,8 @@
 """Named points at which a test makes the process die, as if by kill -9.
 
 `HELENUS_FAILPOINT=agent.after-flush` kills at the first visit, `agent.after-flush:3` at the third. Where the variable
-names a file after a `@` (`name@path`), the point kills only if it can create that file: once, across processes.
+names a file after a `@` (`name@path`), the point kills only if it can create that file: once, across processes. Several
+points have commas between them.
 """
 
 from __future__ import annotations
@@ -9,22 +10,31 @@ from __future__ import annotations
 import os
 import signal
 
-_name, _, _once = os.environ.get("HELENUS_FAILPOINT", "").partition("@")
-_name, _, _visit = _name.partition(":")
-_left = int(_visit or 1)
+
+def _points(text: str) -> dict[str, tuple[int, str]]:
+    """By name how many visits are left until it kills, and the file that it has to create."""
+    found = {}
+    for point in filter(None, text.split(",")):
+        name, _, once = point.partition("@")
+        name, _, visit = name.partition(":")
+        found[name] = int(visit or 1), once
+    return found
+
+
+_left = _points(os.environ.get("HELENUS_FAILPOINT", ""))
 
 
 def reach(name: str) -> None:
     """Mark this point as reached: kills the process if a test asked for it, else does nothing."""
-    global _left
-    if name != _name:
+    if name not in _left:
         return
-    _left -= 1
-    if _left > 0:
+    visits, once = _left[name]
+    _left[name] = visits - 1, once
+    if visits > 1:
         return
-    if _once:
+    if once:
         try:
-            os.close(os.open(_once, os.O_CREAT | os.O_EXCL))
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
     os.kill(os.getpid(), signal.SIGKILL)
