@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import enum
 import re
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class Action(enum.Enum):
@@ -192,3 +194,11 @@ def error_in(text: str) -> HelenusError | None:
         what, _, advice = found[1].rpartition(": ")
         return HelenusError(kind, what, advice=advice)
     return HelenusError(kind, what)
+
+
+def reason(error: BaseException) -> str:
+    """What a log says of any error: ours as it is; of another, which is a bug, its type and where it was raised too."""
+    if isinstance(error, HelenusError):
+        return str(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {error}"

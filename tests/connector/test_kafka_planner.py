@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as ClientMessage
 from structlog.testing import capture_logs
 
 from helenus_connector.log import _kafka_reader
@@ -79,3 +80,32 @@ def test_chunks_are_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(map(len, chunks)) == 2_000
     assert max(asked) * 65_536 <= 32 << 20
     assert max(asked[1:]) * 65_536 <= 8 << 20
+
+
+@pytest.mark.parametrize("taken", [1, 3, 100])
+def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+    """Offset 2 of partition 0 is a transaction's marker: its end comes as a message with an error."""
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    events = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    sent = [
+        *(ClientMessage("t", partition=p, offset=n, key=b"k", value=b"v") for p, n in events[:2]),
+        ClientMessage("t", partition=0, offset=3, error=end),
+        ClientMessage("t", partition=1, offset=0, error=end),
+        *(ClientMessage("t", partition=p, offset=n, key=b"k", value=b"v") for p, n in events[2:]),
+    ]
+    failed: list[object] = []
+
+    class Consumer:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+        def consume(self, count: int, timeout: float) -> list[ClientMessage]:
+            some = sent[: min(count, taken)]
+            del sent[: len(some)]
+            return some
+
+    monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
+    places = [Range("t", 0, 0, 3), Range("t", 1, 0, 2)]
+    chunks = list(_kafka_reader.read({}, places, "fail", lambda *_: None, lambda *place: failed.append(place)))
+    assert sorted((m.partition(), m.offset()) for chunk in chunks for m in chunk) == events
+    assert not failed

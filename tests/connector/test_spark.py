@@ -63,7 +63,12 @@ try:
 except HelenusError as error:
     print(error)
     sys.exit(0)
-spark.sparkContext.parallelize([1], 1).foreach(lambda _: print("Traceback: of a worker", file=sys.stderr, flush=True))
+def fails_once(_):
+    print("Traceback: of a worker", file=sys.stderr, flush=True)
+    from pyspark import TaskContext
+    if TaskContext.get().attemptNumber() == 0:
+        raise TypeError("not twice")
+spark.sparkContext.parallelize([1], 1).foreach(fails_once)
 spark.stop()
 """
 
@@ -97,12 +102,14 @@ def test_settings_that_spark_does_not_take(tmp_path: Path, given: dict[str, str]
 @pytest.mark.integration
 def test_with_json_every_line_is_json(tmp_path: Path) -> None:
     """Also what Spark's Java and Python processes write by themselves."""
-    ended = start(tmp_path, log_format="json")
+    ended = start(tmp_path, log_format="json", spark_master="local[1,2]")
     assert ended.returncode == 0, ended.stderr
     entries = [json.loads(line) for line in ended.stderr.splitlines()]
     lines = [entry["line"] for entry in entries if entry["event"] == "spark.stderr"]
     assert "Traceback: of a worker" in lines
     assert any("log level" in line for line in lines)
+    # A task that fails is done again without a word of Spark.
+    assert len([line for line in lines if "task.failed" in line and "not twice" in line]) == 1
 
 
 @pytest.mark.integration

@@ -109,9 +109,10 @@ def read(
 
 def _runs(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, int], list[Any]]]:
     """Those of one partition that follow each other, with its place. What has an error is by itself."""
-    # A field of all of them after the other takes less than each one's fields.
-    errors = [m.error() for m in messages]
-    names = list(zip([m.topic() for m in messages], [m.partition() for m in messages], errors, strict=True))
+    # A field of all of them after the other takes less than each one's fields. Errors are not compared: one that meets
+    # None raises a TypeError.
+    alone = [None if error is None else i for i, error in enumerate([m.error() for m in messages])]
+    names = list(zip([m.topic() for m in messages], [m.partition() for m in messages], alone, strict=True))
     for (topic, partition, _), numbers in groupby(range(len(names)), names.__getitem__):
         of_run = list(numbers)
         yield (topic, partition), list(messages[of_run[0] : of_run[-1] + 1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from helenus_connector.query.garbage import freeze
 from helenus_connector.query.sessions import end_with_parent
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.shape.registry import registered
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
 from helenus_sinks.log import Log
 
@@ -154,9 +153,7 @@ def _run(
             _reconnect(settings)
     except Exception as error:
         # A bug of ours that one table meets must not stop the others.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        about.error = HelenusError(Kind.BATCH_FAILED, what, f"{settings.keyspace}.{settings.table}")
+        about.error = HelenusError(Kind.BATCH_FAILED, reason(error), f"{settings.keyspace}.{settings.table}")
     finally:
         if about.outcome is None:
             # All of it is done again: nothing of this attempt may still be in the producer's queue.

@@ -1,19 +1,46 @@
 """The process that Spark's Python workers are forked from, `spark.python.daemon.module`: with our modules loaded.
 
-Otherwise each worker loads them for itself, which takes 1.5 s of CPU time, and memory that they can share.
+Otherwise each worker loads them for itself, which takes 1.5 s of CPU time, and memory that they can share. The workers
+also log why a task fails. Spark does it again, up to four times, and tells nobody: a fault that goes by with the second
+attempt would only make batches slow.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 
+import pyspark.util
+import structlog
 from pyspark.daemon import manager
+
+from helenus_schemas.errors import reason
+from helenus_schemas.service import logs
+
+_log = structlog.get_logger(__name__)
+
+
+def logged(send: Callable[..., None]) -> Callable[..., None]:
+    """PySpark's function that sends a task's error to Spark, so that it logs the error too."""
+
+    @wraps(send)
+    def log_and_send(error: BaseException, *more: object) -> None:
+        # Spark closes the connection of a task that is not needed any more.
+        if not isinstance(error, (ConnectionError, EOFError)):
+            _log.warning("task.failed", error=reason(error), advice="Spark does it again")
+        send(error, *more)
+
+    return log_and_send
+
 
 if __name__ == "__main__":
     # Spark starts one for each kind of worker. The others are forked once, and need little of ours.
     if sys.argv[1:] == ["pyspark.worker"]:
+        logs.configure()  # until a task follows its worker's
+        pyspark.util.handle_worker_exception = logged(pyspark.util.handle_worker_exception)
         with suppress(ImportError):  # what is missing on an executor's host is for the task to say
             import helenus_connector.query._task
             import helenus_connector.snapshot._scan  # noqa: F401

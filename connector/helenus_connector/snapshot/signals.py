@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Mapping
-from pathlib import Path
 
 import structlog
 
@@ -23,7 +21,7 @@ from helenus_connector.snapshot import _signal
 from helenus_connector.snapshot._signal import EXECUTE, PAUSE, STOP
 from helenus_connector.snapshot.asked import Asked
 from helenus_connector.snapshot.snapshots import Snapshots
-from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.errors import Action, HelenusError, Kind, reason
 
 _log = structlog.get_logger(__name__)
 _TURN_S = 1.0
@@ -69,12 +67,8 @@ class Signals:
                 if self._stopping.is_set():
                     break
                 self._failures += 1
-                reason = str(error)
-                if not isinstance(error, HelenusError):
-                    where = traceback.extract_tb(error.__traceback__)[-1]
-                    reason = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {error}"
                 if self._failures == 1:
-                    _log.warning("signals.waiting", reason=reason)
+                    _log.warning("signals.waiting", reason=reason(error))
         self._forget()
 
     def _wait(self) -> float:

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -36,7 +34,7 @@ from helenus_connector.snapshot._scan import Slice
 from helenus_connector.snapshot._tables import Tables
 from helenus_connector.snapshot.asked import Asked, checked
 from helenus_connector.snapshot.state import Known, Snapshot, Store, snapshot
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.event.change import Origin, Scope
 from helenus_schemas.event.wire import request
 from helenus_schemas.service.logs import setup
@@ -163,11 +161,7 @@ class Snapshots:
                 self._turn(jobs)
             except Exception as error:  # a full disk; and a bug of ours must not end all snapshots
                 if not self._stopping.is_set():
-                    at = ""
-                    if not isinstance(error, HelenusError):
-                        where = traceback.extract_tb(error.__traceback__)[-1]
-                        at = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: "
-                    _log.error("snapshots.error", error=f"{at}{error}")
+                    _log.error("snapshots.error", error=reason(error))
                     self._stopping.wait(_FIRST_PAUSE_S)
             # A slice that is done wakes it too: what it has to look for itself is the connector's lag, and the rate.
             goes_on = any(run.snapshot.waiting is None for run in list(self._runs.values()))
