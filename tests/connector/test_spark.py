@@ -109,7 +109,7 @@ def test_with_json_every_line_is_json(tmp_path: Path) -> None:
     assert "Traceback: of a worker" in lines
     assert any("log level" in line for line in lines)
     # A task that fails is done again without a word of Spark.
-    assert len([line for line in lines if "task.failed" in line and "not twice" in line]) == 1
+    assert len([line for line in lines if "spark.task_failed" in line and "not twice" in line]) == 1
 
 
 @pytest.mark.integration

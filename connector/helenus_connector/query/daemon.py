@@ -30,7 +30,7 @@ def logged(send: Callable[..., None]) -> Callable[..., None]:
     def log_and_send(error: BaseException, *more: object) -> None:
         # Spark closes the connection of a task that is not needed any more.
         if not isinstance(error, (ConnectionError, EOFError)):
-            _log.warning("task.failed", error=reason(error), advice="Spark does it again")
+            _log.warning("spark.task_failed", error=reason(error), advice="Spark does it again")
         send(error, *more)
 
     return log_and_send
