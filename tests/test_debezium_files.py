@@ -111,7 +111,7 @@ DOCUMENTED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]
     ("offset.flush.interval.ms", "0", {}, {}, {}),
     ("max.offset.flush.size", "100", {}, {}, {}),
     ("max.queue.size", "8192", {}, {}, {}),
-    ("max.batch.size", "2048", {}, {}, {"max_batch_size": 50_000}),
+    ("max.batch.size", "2048", {}, {}, {"max_batch_size": 150_000}),
     ("max.queue.size.in.bytes", "0", {}, {}, {}),
     ("poll.interval.ms", "5000", {"poll_interval_ms": 20}, {}, {}),
     ("schema.refresh.interval.ms", "10000", {}, {}, {}),
