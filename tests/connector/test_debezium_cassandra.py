@@ -419,17 +419,20 @@ def test_modes_of_numbers(kind: str, mode: str, data: bytes, in_avro: Any, in_js
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_debezium_rounds_or_wraps_is_said_exactly(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, d decimal, v varint, w varint, u duration")
+    of = table_of("t", "k int pk, d decimal, v varint, w varint, u duration, x duration, y frozen<list<duration>>")
     long = 123456789012345678901234567890
     columns = {
         "d": Cell(int32(2) + b"\x04\xe2"),
         "v": Cell(long.to_bytes(13, "big")),
         "w": Cell(b"\5"),
         "u": Cell(b"\2\4\6"),
+        "x": Cell(b"\x9c\x20\0\0"),
+        "y": Cell(int32(1) + int32(4) + b"\x9c\x20\0\0"),
     }
     _, value = Made(of, **form).one(Update(of, K, [Row((), dict(columns), time=T)], lowest=LOWEST))
-    assert value["after"]["v"] == cell(None)
-    assert value["written"]["exact"] == {"d": "12.50", "v": str(long), "u": "1mo2d3ns"}
+    assert value["after"]["v"] == value["after"]["x"] == cell(None)
+    assert value["after"]["y"] == cell([None])
+    assert value["written"]["exact"] == {"d": "12.50", "v": str(long), "u": "1mo2d3ns", "x": "3600mo"}
 
 
 @pytest.mark.parametrize("form", FORMS)
