@@ -162,9 +162,9 @@ class Schemas:
             return full
         self._defined.add(full)
         made = []
-        for field, kind in members.items():
-            is_optional = isinstance(kind, list)
-            made.append({"name": avro_name(field), "type": kind, **({"default": None} if is_optional else {})})
+        for original, kind in members.items():
+            field = {"name": avro_name(original), "type": kind, **({"default": None} if isinstance(kind, list) else {})}
+            made.append(field if field["name"] == original else {**field, "cql_name": original})
         return {"type": "record", "name": name, "namespace": namespace or self._namespace, "fields": made, **more}
 
     def _of(self, t: CqlType) -> Any:
