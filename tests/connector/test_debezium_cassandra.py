@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import uuid
@@ -10,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agent.writer import Cell, Complex, Marker, Row, Update, table_of
+from agent.writer import Cell, Complex, Marker, Row, Update, entry, mutation, table_of
 from connector.celled import AS_JSON, NODE, SEGMENT, events
 
+from helenus_agent.commitlog import decoder
 from helenus_connector import schemas_command
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.interfaces.gate import Event
@@ -54,7 +56,7 @@ def cell(value: Any, until: int | None = None) -> dict[str, Any]:
 class Made:
     """What the shape makes of changes: keys and values, read back."""
 
-    def __init__(self, table: Table, **more: str) -> None:
+    def __init__(self, table: Table, /, **more: str) -> None:
         given = {"name": "n", "keyspace": "ks", "table": "t", **more}
         self.settings = ConnectorSettings.of(given, "test")
         self.table, self.registry = shown(table, self.settings), MemoryRegistry()
@@ -300,6 +302,42 @@ def test_snapshot_processor(made: Made) -> None:
     assert (key, value["op"], value["source"]["snapshot"], value["written"]) == (KEY, "i", "true", None)
     assert (value["source"]["file"], value["source"]["pos"], value["source"]["node"]) == ("", -1, None)
     assert cells(value) == {"v": cell(5), "w": cell("w"), **dict.fromkeys(("m", "l", "st"), cell(None))}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_multiple_tables_processing(form: dict[str, str]) -> None:
+    """MultipleTablesProcessingTest: two tables in each of two keyspaces, each with an insert and a delete, in order."""
+    for keyspace, name in itertools.product(("a", "b"), ("t1", "t2")):
+        of = table_of(name, "k int pk, v int", keyspace=keyspace)
+        where = {"keyspace": keyspace, "table": name, "data.topic": f"dbz.{keyspace}.{name}"}
+        insert = Update(of, K, [Row((), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST)
+        records = Made(of, **{**form, **where}).written(insert, Update(of, K, deletion=(T + 1, GONE), lowest=LOWEST))
+        assert [(value["op"], value["source"]["keyspace"], value["source"]["table"]) for _, value in records] == [
+            ("i", keyspace, name),
+            ("d", keyspace, name),
+        ]
+
+
+def test_mixed_cdc_batch(made: Made) -> None:
+    """One mutation of a table with CDC and of one without: what is of the first is published."""
+    other = table_of("other", "k int pk, w int", cdc=False)
+    plans: Any = {TABLE.id.bytes: decoder.plan_of(TABLE, 0, cells=True), other.id.bytes: decoder.plan_of(other)}
+    of_other = Update(other, K, [Row((), {"w": Cell(int32(2))}, time=T)], lowest=LOWEST)
+    for mixed in ((of_other, row(("v", Cell(int32(1))))), (row(("v", Cell(int32(1)))), of_other)):
+        batch: Any = decoder.decode(entry(mutation(*mixed)), 100, True, plans, NODE, SEGMENT, 10**6)
+        ((_, _, key, value),) = batch.changes
+        ((_, found),) = made.of(made.resolved(Event("events-ks.t", 0, 0, 1000, key, value)))
+        assert (found["op"], cells(found)) == ("i", {"v": cell(1)})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_schema_change_listener(form: dict[str, str]) -> None:
+    """SchemaChangeListenerTest: a column that was added is in the next record, and in none of before."""
+    wider = table_of("t", "k int pk, c int ck, s text static, v int, n int")
+    before, after = (Made(of, **form) for of in (table_of("t", "k int pk, c int ck, s text static, v int"), wider))
+    insert = Update(wider, K, [Row((C,), {"n": Cell(int32(8))}, time=T)], lowest=LOWEST)
+    assert "n" not in before.one(row(("v", Cell(int32(1)))))[1]["after"]
+    assert after.one(insert)[1]["after"]["n"] == cell(8)
 
 
 def test_rows_that_were_read(made: Made) -> None:
