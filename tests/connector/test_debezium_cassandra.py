@@ -521,6 +521,17 @@ def test_a_table_of_key_columns_only() -> None:
         assert value["after"] == {"k": cell(7), "c": cell(1), "_range_start": None, "_range_end": None}
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_column_with_the_name_of_a_range_s_end_is_refused(form: dict[str, str]) -> None:
+    of = table_of("t", "k int pk, _range_end int, v int")
+    with pytest.raises(HelenusError, match="column _range_end"):
+        Made(of, **form)
+    _, value = Made(of, **form, **{"column.exclude.list": "ks.t._range_end"}).one(
+        Update(of, K, [Row((), {"v": Cell(int32(1)), "_range_end": Cell(K)}, time=T)], lowest=LOWEST)
+    )
+    assert value["after"]["_range_end"] is None
+
+
 def test_what_columns_leaves_out_is_not_said() -> None:
     _, value = Made(TABLE, **AVRO, columns="v").one(row(("v", Cell(int32(5))), ("w", Cell(b"secret"))))
     assert (cells(value), value["written"]["columns"]) == ({"v": cell(5)}, ["v"])

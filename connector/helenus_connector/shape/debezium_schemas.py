@@ -22,6 +22,7 @@ _SNAPSHOTS = "true,first,first_in_data_collection,last_in_data_collection,last,f
 CELL = ("value", "deletion_ts", "set")
 RANGE_END = ("method", "values")
 BOUND = ("name", "value", "type")
+RANGE = ("_range_start", "_range_end")
 ENVELOPE = ("ts_ms", "op", "source", "after", "written")
 SOURCE = (
     *("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns"),
@@ -59,9 +60,11 @@ def _value_schema(table: Table, settings: ConnectorSettings) -> Any:
     of = Schemas(table.keyspace, namespace)
     columns = [*((c.name, key_type(c.type, settings)) for c in table.primary_key)]
     columns += [(c.name, c.type) for c in table.values]
+    if taken := [column for column, _ in columns if column in RANGE]:
+        raise ValueError(f"column {taken[0]}: Debezium's records have a field of this name: see column.exclude.list")
     after: dict[str, Any] = {column: ["null", of.cell(t)] for column, t in columns}
     bound = of.record("clustering_value", dict.fromkeys(BOUND, "string"), {"connect.version": 1})
-    for end in ("_range_start", "_range_end"):
+    for end in RANGE:
         values = {"type": "array", "items": bound, "connect.name": "clustering_values", "connect.version": 1}
         members = dict(zip(RANGE_END, ("string", values), strict=True))
         after[end] = ["null", of.record(end, members, {"connect.name": end, "connect.version": 1})]
