@@ -7,7 +7,9 @@ repair, or never.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 from integration.pipeline import write_properties
+from integration.test_spark_cluster import SparkCluster
 from integration.test_three_nodes import Three, no_hints, session, unheard, up  # noqa: F401
 from patience import eventually
 
@@ -167,6 +170,43 @@ def test_what_waits_survives_a_kill_until_hints_come(
     eventually(lambda: len(keys_of(published(pipeline, HINTS, 200, 40))) == 40, "hints complete them")
     assert outcomes(pipeline, HINTS) == {"completed": 40, "verified": 0, "released": 0, "dropped": 0}
     assert waiting(pipeline, HINTS) == 0
+
+
+def test_executors_of_a_spark_cluster_killed(
+    pipeline: Three,
+    three: Stack,
+    session: Any,  # noqa: F811
+    directory: Path,
+) -> None:
+    """What waits is with the driver: an executor takes none of it with it, and its successor lets nothing go early."""
+    worker = directory / "worker.properties"
+    alone = worker.read_text()
+    with SparkCluster(directory / "spark") as spark:
+
+        def kill(executors: list[int]) -> None:
+            for pid in executors:
+                os.kill(pid, signal.SIGKILL)
+            eventually(lambda: len(set(spark.executors()) - set(executors)) == 2, "two executors are there")
+
+        pipeline.connector.stop()
+        spark.serve(worker)
+        pipeline.connector.start().ready()
+        with unheard(three, 2, 3):
+            insert(session, HINTS, 600, 40)
+            eventually(lambda: waiting(pipeline, HINTS) == 40, "they wait", every=0.2)
+            kill(spark.executors())
+            time.sleep(3)  # batches go on meanwhile
+            assert waiting(pipeline, HINTS) == 40
+            assert published(pipeline, HINTS, 600, 40) == []
+        for number in range(4):
+            insert(session, CELLS, 600 + 20 * number, 20)
+            kill(spark.executors()[:1])
+        eventually(lambda: len(keys_of(published(pipeline, HINTS, 600, 40))) == 40, "hints complete them")
+        eventually(lambda: len(keys_of(published(pipeline, CELLS, 600, 80))) == 80, "what was written meanwhile comes")
+        assert not [r for r in pipeline.records(CELLS) if r.key["k"] >= 600 and "gate" in r.headers], "none came early"
+        pipeline.connector.stop()
+    worker.write_text(alone)
+    pipeline.connector.start().ready()
 
 
 def test_read_repair_of_a_single_node_is_verified(

@@ -92,6 +92,19 @@ class SparkCluster:
                 found.append(int(path.name))
         return found
 
+    def serve(self, worker: Path) -> None:
+        """Let a worker's file name this cluster."""
+        cluster = {
+            "spark.master": self.url,
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": java_options(),
+            "spark.executor.cores": "1",
+            # An executor of a test may die more often than one of a cluster in years.
+            "spark.deploy.maxExecutorRetries": "-1",
+        }
+        lines = [line for line in worker.read_text().splitlines() if not line.startswith("spark.master=")]
+        worker.write_text("\n".join([*lines, *(f"{key}={value}" for key, value in cluster.items())]) + "\n")
+
     def __exit__(self, *_: object) -> None:
         for pid in self.executors():
             os.kill(pid, signal.SIGKILL)
@@ -114,17 +127,7 @@ def pipeline(status: Status, session: Any, spark: SparkCluster, directory: Path)
     try:
         pipeline.agent.start().ready()
         pipeline.connect(TABLE, tasks_max=2)
-        worker = directory / "worker.properties"
-        cluster = {
-            "spark.master": spark.url,
-            "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": java_options(),
-            "spark.executor.cores": "1",
-            # An executor of a test may die more often than one of a cluster in years.
-            "spark.deploy.maxExecutorRetries": "-1",
-        }
-        lines = [line for line in worker.read_text().splitlines() if not line.startswith("spark.master=")]
-        worker.write_text("\n".join([*lines, *(f"{key}={value}" for key, value in cluster.items())]) + "\n")
+        spark.serve(directory / "worker.properties")
         pipeline.connector.start().ready()
         yield pipeline
     finally:
