@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from helenus_stack import (
     cassandra,
@@ -100,7 +100,7 @@ class Stack:
         self._lock = self.directory / "lock"
         self._run = self.directory / "run"
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._claim: IO[str] | None = None
+        self._claim: socket.socket | None = None
         self._archives: dict[str, Archive] = {}
         self.settings = Settings.changed(self._file, self._given)
 

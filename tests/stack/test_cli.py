@@ -103,6 +103,14 @@ def test_a_server_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
     assert caught.value.where == str(fake.log)
 
 
+def test_a_server_that_finds_its_port_taken_says_so(tmp_path: Path) -> None:
+    fake, process = server(tmp_path / "fake", 30), Process(tmp_path / "fake.pid")
+    process.start(["sh", "-c", "echo 'BindException: Address already in use'; exit 1"], tmp_path, fake.log, {})
+    with pytest.raises(StackError, match="another program has taken one of its ports") as caught:
+        readiness.wait([(fake, process)], Silent())
+    assert "memory" not in caught.value.advice
+
+
 def test_a_server_that_never_answers_misses_its_limit(tmp_path: Path) -> None:
     fake, process = server(tmp_path / "fake", 0.3), Process(tmp_path / "fake.pid")
     process.start(["sleep", "60"], tmp_path, fake.log, {})
