@@ -1,7 +1,8 @@
-"""Converter classes of Kafka Connect, and the `output.format` that two of them stand for."""
+"""Converter classes of Kafka Connect, the `output.format` that two of them stand for, and defaults that follow."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 Format = Literal["key-value-avro", "key-value-json", "json", "debezium", "debezium-cassandra", "cep44"]
@@ -14,6 +15,20 @@ _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
     ("Json", "Json"): ("key-value-json", "json", *ENVELOPES),
     ("String", "Json"): ("json", "key-value-json"),
 }
+
+_UNREAD = {"max.batch.size": "150000"}
+"""Defaults with `resolver=none`."""
+_THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "varint.handling.mode": "long"}
+"""Defaults with `output.format=debezium-cassandra`, as in Debezium's connector."""
+
+
+def with_defaults(values: Mapping[str, str]) -> Mapping[str, str]:
+    """A connector's keys, with the format that its converters stand for, and the defaults of format and resolver."""
+    found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
+    chosen = {"output.format": found[0], **values} if found else values
+    if chosen.get("resolver") == "none":
+        chosen = {**_UNREAD, **chosen}
+    return {**_THEIRS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
 
 
 def formats(key: str, value: str) -> tuple[Format, ...]:

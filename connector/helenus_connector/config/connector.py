@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
-from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json, with_defaults
 from helenus_connector.config._patterns import compiles, excluded, group, is_pattern, leaving_out, of_names
 from helenus_connector.config.state import StateSettings
 from helenus_schemas import names
@@ -207,13 +207,8 @@ class ConnectorSettings(StateSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _format(cls, values: Any) -> Any:
-        """Converters of Kafka Connect say what `output.format` says. That and the resolver bring defaults of their own."""
-        found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
-        chosen = {"output.format": found[0], **values} if found else values
-        if chosen.get("resolver") == "none":
-            chosen = {**_UNREAD, **chosen}
-        return {**_THEIRS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
+    def _defaults(cls, values: Any) -> Any:
+        return with_defaults(values)
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -442,9 +437,6 @@ def _is_avro(form: str, converter: str) -> bool:
     return form == "key-value-avro" or (form in ENVELOPES and not is_json(converter))
 
 
-_UNREAD = {"max.batch.size": "150000"}
-_THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "varint.handling.mode": "long"}
-"""What is the default with `output.format=debezium-cassandra`, as in Debezium's connector."""
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 
