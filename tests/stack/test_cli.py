@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from helenus_stack import pulsar, readiness
+from helenus_stack import ports, pulsar, readiness
 from helenus_stack.cli import main
 from helenus_stack.errors import StackError
 from helenus_stack.process import Process, stop
 from helenus_stack.progress import Silent
 from helenus_stack.server import Command, Server
+from helenus_stack.settings import Settings
 from helenus_stack.stack import Stack
 
 
@@ -51,8 +53,6 @@ def test_down_without_servers_succeeds(directory: Path) -> None:
 
 
 def test_down_deletes_only_its_own(directory: Path) -> None:
-    from helenus_stack.settings import Settings
-
     (directory / "kafka").mkdir(parents=True)
     (directory / "mine").mkdir()
     assert run("down", "--delete", "--dir", directory).exit_code == 0
@@ -71,13 +71,51 @@ def test_down_deletes_only_its_own(directory: Path) -> None:
         (["up", "--nodes", "7"], "--nodes"),
         (["up", "--cassandra", "3.11"], "--cassandra"),
         (["up", "--cassandra-yaml", "cdc_enabled"], "'cdc_enabled' is not KEY=VALUE"),
+        (["up", "--heap", "lots"], "'lots' is not a whole number with its unit, such as 512m or 2g"),
     ],
 )
 def test_mistakes_end_in_one_message(directory: Path, arguments: list[str], message: str) -> None:
     result = run(*arguments, "--dir", directory)
     assert result.exit_code in (1, 2)
     assert message in result.stderr
+    assert not result.stderr.startswith("\n")
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["down"], ["demo"], ["start", "kafka"]])
+def test_a_directory_that_is_none_is_named(cache: Path, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "file").touch()
+    result = run(*arguments, "--dir", tmp_path / "file" / "stack")
+    assert result.exit_code == 1
+    assert re.fullmatch(rf"Error: Not a directory \({tmp_path}/file/stack\S*\): choose a --dir .*\n", said_of(result))
+
+
+def said_of(result: Result) -> str:
+    """The error, without what a demo says first."""
+    return result.stderr[result.stderr.index("Error: ") :]
+
+
+def test_watching_a_stack_that_is_down(directory: Path) -> None:
+    Settings(port_offset=ports.HIGHEST).save(directory / "stack.json")
+    assert "start it with helenus-stack up" in said_of(run("watch", "data-shop.orders", "--dir", directory))
+
+
+def test_its_version() -> None:
+    assert re.fullmatch(r"helenus-stack, version \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+def test_a_setting_that_no_server_starts_with_is_forgotten(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each later `up` would fail too."""
+
+    def launch(servers: list[Server]) -> None:
+        raise StackError("cassandra1 died while starting", "its log", "read its log")
+
+    for given in ({"nodes": 1}, {"cassandra_yaml": {"cdc_enable": True}, "heap": "1k"}):
+        stack = Stack(directory, **given)
+        monkeypatch.setattr(stack, "_launch", launch)
+        with pytest.raises(StackError, match="died"):
+            stack.up()
+    assert Stack(directory).settings == Settings(port_offset=stack.settings.port_offset)
 
 
 def test_logs_are_shown_from_their_end(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
