@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 import structlog
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from connector.test_rest import CONFIG, Api, settings
 
 from helenus_agent import cli as agent
 from helenus_connector import cli as connector
+from helenus_stack import cli as stack
 
 TABLE = Path(__file__).with_name("mistakes.txt")
 RIGHT = {
@@ -104,6 +106,13 @@ def test_what_a_mistake_is_answered(
 def test_there_are_enough_of_them() -> None:
     mistakes = [mistake for mistake, _ in blocks(TABLE.read_text())]
     assert len(set(mistakes)) == len(mistakes) >= 300
+
+
+@pytest.mark.parametrize("command", [agent.main, connector.main, stack.main])
+def test_each_command_takes_short_help(command: click.Group) -> None:
+    done = CliRunner().invoke(command, ["-h"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: ")
 
 
 def main() -> None:

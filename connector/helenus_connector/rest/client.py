@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -31,6 +32,9 @@ class Worker:
         if "@" in self.url:
             address = self.url.rpartition("@")[2]
             raise HelenusError(Kind.CONFIG, "--url has a login", address, "give it with --user")
+        if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/.*)?", self.url, re.ASCII):
+            advice = "give it as http://host:port or https://host:port"
+            raise HelenusError(Kind.CONFIG, "--url is no address of a worker", self.url, advice)
 
     def get(self, path: str) -> str:
         """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
@@ -78,7 +82,14 @@ class Worker:
     def _tls(self) -> ssl.SSLContext | None:
         if not self.url.startswith("https:"):
             return None
-        context = ssl.create_default_context(cafile=self.cafile)
-        if self.certfile is not None:
-            context.load_cert_chain(self.certfile, self.keyfile)
+        file = self.cafile
+        try:
+            context = ssl.create_default_context(cafile=self.cafile)
+            if self.certfile is not None:
+                file = self.certfile
+                context.load_cert_chain(self.certfile, self.keyfile)
+        except ssl.SSLError as error:
+            what = f"a certificate or key can't be read: {(error.reason or 'not PEM').replace('_', ' ')}"
+            advice = "name PEM files with --cafile, --certfile and --keyfile"
+            raise HelenusError(Kind.CONFIG, what, str(file), advice) from None
         return context
