@@ -210,9 +210,12 @@ def status(directory: Path, as_json: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are added.")
 @click.option("-n", "--lines", default=20, show_default=True, help="Lines from the end.")
 def logs(directory: Path, server: str | None, follow: bool, lines: int) -> None:
-    """Show the end of the logs, of one SERVER or of all."""
+    """Show the end of the logs, of one SERVER or of all; also of a demo's `agent` or `connector`."""
     stack = Stack(directory)
-    files = [log for log in (s.log for s in stack.select([server] if server else [])) if log.exists()]
+    of_demo = stack.directory / "logs" / f"{server}.log"
+    ours = server in ("agent", "connector") and of_demo.exists()
+    named = [of_demo] if ours else [s.log for s in stack.select([server] if server else [])]
+    files = [log for log in named if log.exists()]
     if not files:
         raise StackError("there are no logs yet", str(stack.directory / "logs"), "run helenus-stack up")
     command = ["tail", "-n", str(lines), *(["-f"] if follow else []), *map(str, files)]

@@ -52,7 +52,6 @@ def run(directory: Path, keep: bool, log: LogName = "kafka") -> int:
     """
     directory = directory.absolute()
     progress = Terminal()
-    progress.say(_needs())
     try:
         with _only_one(directory), _supervised(_fresh(directory, progress, log), keep) as stack:
             demo = Demo(stack, progress)
@@ -127,6 +126,7 @@ class Demo:
 
     def run(self) -> bool:
         """Whether topic and table agree at the end."""
+        self.progress.say(_needs())
         with self.progress.spinning():
             self.stack.fetch()
             java = spark_java_home(self.progress)

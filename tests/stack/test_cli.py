@@ -125,6 +125,17 @@ def test_logs_are_shown_from_their_end(directory: Path, capfd: pytest.CaptureFix
     assert capfd.readouterr().out == "two\nthree\n"
 
 
+@pytest.mark.parametrize("program", ["agent", "connector"])
+def test_the_logs_of_a_demo_s_programs_are_shown(
+    program: str, directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no server" in run("logs", program, "--dir", directory).stderr
+    (directory / "logs").mkdir(parents=True)
+    (directory / "logs" / f"{program}.log").write_text("one\ntwo\n")
+    run("logs", program, "-n", "1", "--dir", directory)
+    assert capfd.readouterr().out == "two\n"
+
+
 def server(folder: Path, seconds: float) -> Server:
     def prepare(java: Path, jars: object) -> Command:
         raise NotImplementedError

@@ -18,6 +18,13 @@ from helenus_schemas.errors import HelenusError, Kind
 _TIMEOUT_S = 10.0
 
 
+class _Refused(HelenusError):
+    """A worker's own words: they have the advice, where there is one."""
+
+    def __str__(self) -> str:
+        return self.what
+
+
 @dataclass(frozen=True)
 class Worker:
     """How to reach a worker's listener. `login` is user:password; the address has none. Raises HelenusError."""
@@ -55,7 +62,9 @@ class Worker:
         if status >= 300:
             said = answer.get("message") if isinstance(answer, dict) else None
             kind = Kind.CONFIG if 400 <= status < 500 else Kind.WORKER_UNREACHABLE
-            raise HelenusError(kind, str(said or f"the worker answered {status}"), "" if said else self._address(path))
+            if said:
+                raise _Refused(kind, str(said))
+            raise HelenusError(kind, f"the worker answered {status}", self._address(path))
         return answer
 
     def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
