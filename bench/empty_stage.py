@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import data_log
+from helenus_connector.query import job
+from helenus_connector.query._limits import Parts
 from helenus_connector.query._reading import read_parts
 from helenus_connector.query.session import session
 from helenus_connector.query.source import EventsSource
@@ -46,16 +45,15 @@ def program(directory: Path, worker: Path, events: str, target: str) -> Program:
     return _Module("empty", directory, [worker, Path(events), Path(target)])
 
 
-def append_all(worker: WorkerSettings, target: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def append_all(worker: WorkerSettings, target: str, given: Iterator[Parts]) -> Iterator[None]:
     """The empty stage. A function of this module, so that a worker finds its producer again in the next batch."""
     log = _logs.get("log") or _logs.setdefault("log", data_log(worker))
-    for batch in batches:
-        for parts in batch["parts"].to_pylist():
-            _, found = read_parts(worker, pickle.loads(parts))
-            for event in chain.from_iterable(found.values()):
-                log.append(target, event.partition, event.key, event.value)
+    for parts in given:
+        _, found = read_parts(worker, parts)
+        for event in chain.from_iterable(found.values()):
+            log.append(target, event.partition, event.key, event.value)
     log.flush(10)
-    yield pa.RecordBatch.from_arrays([pa.array([b""], pa.binary())], names=["outcome"])
+    yield None
 
 
 def main(worker_file: str, events: str, target: str) -> None:
@@ -71,7 +69,7 @@ def main(worker_file: str, events: str, target: str) -> None:
     stage = partial(append_all, worker, target)
 
     def process(frame: Any, _: int) -> None:
-        frame.mapInArrow(stage, "outcome binary").collect()
+        job.run(frame, plan.parts_file, stage)
 
     frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
     checkpoint = {"checkpointLocation": f"{directory}/checkpoint"}

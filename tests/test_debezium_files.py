@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import runpy
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ latest.commit.log.only=true
 NOTHING: dict[str, Any] = {}
 # Key, a documented value; what the agent, the worker and the connector have of it.
 DOCUMENTED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("decimal.handling.mode", "STRING", {}, {}, {"decimal_handling_mode": "string"}),
+    ("varint.handling.mode", "Precise", {}, {}, {"varint_handling_mode": "precise"}),
     ("snapshot.mode", "INITIAL", {}, {}, {"snapshot_mode": "initial"}),
     ("snapshot.mode", "always", {}, {}, {"snapshot_mode": "initial"}),
     ("snapshot.mode", "NEVER", {}, {}, {"snapshot_mode": "never"}),
@@ -383,6 +386,20 @@ def test_a_file_without_a_prefix(tmp_path: Path) -> None:
         AgentSettings.load(path)
     with pytest.raises(ConfigError, match=r"topic\.prefix: required"):
         load(path, [])
+
+
+def test_a_prefix_without_a_letter(tmp_path: Path) -> None:
+    for key in ("topic.prefix", "kafka.topic.prefix"):
+        path = written(tmp_path, {**{k: v for k, v in LEAST.items() if k != "topic.prefix"}, key: ""})
+        for reading in (AgentSettings.load, lambda path: load(path, [])):
+            with pytest.raises(ConfigError, match=r"topic\.prefix: required"):
+                reading(path)
+
+
+def test_columns_that_are_left_out_by_several_names(tmp_path: Path) -> None:
+    for first, second in itertools.permutations(("field.exclude.list", "column.exclude.list", "field.blacklist"), 2):
+        _, _, connector = read(written(tmp_path, {**LEAST, first: "ks.t.a", second: "ks.t.b"}))
+        assert connector.column_exclude_list == ("ks.t.a", "ks.t.b")
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.interfaces.gate import AtGate, Event, Gap, Waiting
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _batches as batches
+from helenus_connector.query import job
 from helenus_connector.query._batches import Batches
 from helenus_connector.query._task import Done
 from helenus_connector.reread.unconfirmed import AWAY, Unconfirmed
@@ -38,16 +38,10 @@ POISON = HelenusError(Kind.POISON_EVENT, "not an event", "somewhere")
 
 
 class Frame:
-    """A batch whose stage says these."""
+    """A batch whose tasks say these."""
 
     def __init__(self, *done: Done) -> None:
-        self._done = done
-
-    def mapInArrow(self, _: Callable[..., Any], __: str) -> Frame:  # noqa: N802
-        return self
-
-    def collect(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(done=pickle.dumps(done)) for done in self._done]
+        self.done = done
 
 
 class Query:
@@ -95,7 +89,8 @@ class Query:
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> Iterator[Query]:
+def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
+    monkeypatch.setattr(job, "run", lambda frame, *_: [pickle.loads(pickle.dumps(done)) for done in frame.done])
     query = Query(tmp_path)
     yield query
     for task in query.tasks.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import uuid
@@ -10,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agent.writer import Cell, Complex, Marker, Row, Update, table_of
+from agent.writer import Cell, Complex, Marker, Row, Update, entry, mutation, table_of
 from connector.celled import AS_JSON, NODE, SEGMENT, events
 
+from helenus_agent.commitlog import decoder
 from helenus_connector import schemas_command
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.interfaces.gate import Event
@@ -54,7 +56,7 @@ def cell(value: Any, until: int | None = None) -> dict[str, Any]:
 class Made:
     """What the shape makes of changes: keys and values, read back."""
 
-    def __init__(self, table: Table, **more: str) -> None:
+    def __init__(self, table: Table, /, **more: str) -> None:
         given = {"name": "n", "keyspace": "ks", "table": "t", **more}
         self.settings = ConnectorSettings.of(given, "test")
         self.table, self.registry = shown(table, self.settings), MemoryRegistry()
@@ -302,6 +304,42 @@ def test_snapshot_processor(made: Made) -> None:
     assert cells(value) == {"v": cell(5), "w": cell("w"), **dict.fromkeys(("m", "l", "st"), cell(None))}
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_multiple_tables_processing(form: dict[str, str]) -> None:
+    """MultipleTablesProcessingTest: two tables in each of two keyspaces, each with an insert and a delete, in order."""
+    for keyspace, name in itertools.product(("a", "b"), ("t1", "t2")):
+        of = table_of(name, "k int pk, v int", keyspace=keyspace)
+        where = {"keyspace": keyspace, "table": name, "data.topic": f"dbz.{keyspace}.{name}"}
+        insert = Update(of, K, [Row((), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST)
+        records = Made(of, **{**form, **where}).written(insert, Update(of, K, deletion=(T + 1, GONE), lowest=LOWEST))
+        assert [(value["op"], value["source"]["keyspace"], value["source"]["table"]) for _, value in records] == [
+            ("i", keyspace, name),
+            ("d", keyspace, name),
+        ]
+
+
+def test_mixed_cdc_batch(made: Made) -> None:
+    """One mutation of a table with CDC and of one without: what is of the first is published."""
+    other = table_of("other", "k int pk, w int", cdc=False)
+    plans: Any = {TABLE.id.bytes: decoder.plan_of(TABLE, 0, cells=True), other.id.bytes: decoder.plan_of(other)}
+    of_other = Update(other, K, [Row((), {"w": Cell(int32(2))}, time=T)], lowest=LOWEST)
+    for mixed in ((of_other, row(("v", Cell(int32(1))))), (row(("v", Cell(int32(1)))), of_other)):
+        batch: Any = decoder.decode(entry(mutation(*mixed)), 100, True, plans, NODE, SEGMENT, 10**6)
+        ((_, _, key, value),) = batch.changes
+        ((_, found),) = made.of(made.resolved(Event("events-ks.t", 0, 0, 1000, key, value)))
+        assert (found["op"], cells(found)) == ("i", {"v": cell(1)})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_schema_change_listener(form: dict[str, str]) -> None:
+    """SchemaChangeListenerTest: a column that was added is in the next record, and in none of before."""
+    wider = table_of("t", "k int pk, c int ck, s text static, v int, n int")
+    before, after = (Made(of, **form) for of in (table_of("t", "k int pk, c int ck, s text static, v int"), wider))
+    insert = Update(wider, K, [Row((C,), {"n": Cell(int32(8))}, time=T)], lowest=LOWEST)
+    assert "n" not in before.one(row(("v", Cell(int32(1)))))[1]["after"]
+    assert after.one(insert)[1]["after"]["n"] == cell(8)
+
+
 def test_rows_that_were_read(made: Made) -> None:
     ((_, value),) = made.of(made.was_read(Image((None, None, None, int32(5), b"w", None), T)))
     assert (value["op"], cells(value)["v"], value["after"]["s"]) == ("u", cell(5), None)
@@ -419,17 +457,20 @@ def test_modes_of_numbers(kind: str, mode: str, data: bytes, in_avro: Any, in_js
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_debezium_rounds_or_wraps_is_said_exactly(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, d decimal, v varint, w varint, u duration")
+    of = table_of("t", "k int pk, d decimal, v varint, w varint, u duration, x duration, y frozen<list<duration>>")
     long = 123456789012345678901234567890
     columns = {
         "d": Cell(int32(2) + b"\x04\xe2"),
         "v": Cell(long.to_bytes(13, "big")),
         "w": Cell(b"\5"),
         "u": Cell(b"\2\4\6"),
+        "x": Cell(b"\x9c\x20\0\0"),
+        "y": Cell(int32(1) + int32(4) + b"\x9c\x20\0\0"),
     }
     _, value = Made(of, **form).one(Update(of, K, [Row((), dict(columns), time=T)], lowest=LOWEST))
-    assert value["after"]["v"] == cell(None)
-    assert value["written"]["exact"] == {"d": "12.50", "v": str(long), "u": "1mo2d3ns"}
+    assert value["after"]["v"] == value["after"]["x"] == cell(None)
+    assert value["after"]["y"] == cell([None])
+    assert value["written"]["exact"] == {"d": "12.50", "v": str(long), "u": "1mo2d3ns", "x": "3600mo"}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -478,6 +519,17 @@ def test_a_table_of_key_columns_only() -> None:
         key, value = Made(of, **form).one(Update(of, K, [Row((C,), {}, time=T)], lowest=LOWEST))
         assert (key, value["op"]) == (KEY, "i")
         assert value["after"] == {"k": cell(7), "c": cell(1), "_range_start": None, "_range_end": None}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_column_with_the_name_of_a_range_s_end_is_refused(form: dict[str, str]) -> None:
+    of = table_of("t", "k int pk, _range_end int, v int")
+    with pytest.raises(HelenusError, match="column _range_end"):
+        Made(of, **form)
+    _, value = Made(of, **form, **{"column.exclude.list": "ks.t._range_end"}).one(
+        Update(of, K, [Row((), {"v": Cell(int32(1)), "_range_end": Cell(K)}, time=T)], lowest=LOWEST)
+    )
+    assert value["after"]["_range_end"] is None
 
 
 def test_what_columns_leaves_out_is_not_said() -> None:

@@ -192,6 +192,9 @@ def test_a_row_that_one_mutation_deletes_and_writes() -> None:
     begun = made.written(row(("v", Cell(int32(5))), ("w", Cell(b"old", time=T - 1)), deletion=(T - 1, GONE)))
     assert begun[0][1]["op"] == "c"
     assert after(begun[0]) == {"k": 7, "c": 1, "v": 5}
+    # Unlike an INSERT it takes away what the row had in other columns, but for those of its partition.
+    said = begun[0][1]["written"]
+    assert (said["columns"], said["replaced"]) == (["l", "m", "st", "v", "w"], ["l", "m", "st"])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -379,6 +379,19 @@ def test_only_what_a_restart_does_not_step_back_to_is_kept(
     assert overdue(after) == [1], "it has waited for 60 s before"
 
 
+def test_starts_that_come_sooner_than_the_timeout_do_not_keep_a_change_for_ever(tmp_path: Path, clock: Clock) -> None:
+    """Nothing else happens at the table: for how long a change waits is kept all the same."""
+    first = driver(tmp_path, clock)
+    add(first, clock, change(1))
+    for _ in range(3):
+        now = driver(tmp_path, clock) if clock.now else first
+        now.tick(EVENTS, clock.now)
+        for _ in range(9):
+            pass_by(now, clock, 5)
+            now.save(clock.now)
+        assert overdue(now) == ([1] if clock.now > 100 else [])
+
+
 def test_what_was_old_when_it_came_is_kept_at_once(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
     clock.now = 1000.0
     for n in range(3):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.writer import Cell, Marker, Row, Update, table_of
+from agent.writer import Cell, Complex, Marker, Row, Update, table_of
 from cassandra.metadata import NetworkTopologyStrategy
 from connector.celled import NONE, OTHER, events
 from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, Staged
@@ -18,8 +18,11 @@ from structlog.testing import capture_logs
 from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, Event, Waiting
 from helenus_connector.interfaces.image import Image
+from helenus_connector.pipeline import _table_version as version
 from helenus_connector.resolve import none
 from helenus_connector.testing.cassandra import Host
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.wire import decode, encode
@@ -164,6 +167,41 @@ def test_a_column_that_is_not_known_yet_is_no_loss(staged: Staged) -> None:
         staged.stage.run(events(update), (), True)
     assert "names the column w" in str(error.value)
     assert said(staged) == []
+
+
+def with_address(*fields: str) -> Table:
+    """A table with a column of a user-defined type of these fields."""
+    t = CqlType("udt", (parse("int"),) * len(fields), frozen=True, label="addr", fields=fields)
+    return replace(TABLE, columns=(*TABLE.columns, Column("a", t)))
+
+
+def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that was asked for the definition lags behind an ALTER TYPE that the change is newer than."""
+    wide = with_address("x", "y")
+    staged = Staged(with_address("x"), tmp_path, monkeypatch, **NONE, **QUIET)
+    staged.stage._versions.follow(staged.log)
+    monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (2, wide))
+    value = b"".join(int32(4) + int32(field) for field in (1, 2))
+    update = Update(wide, K, [Row((int32(1),), {"a": Cell(value)}, time=T)], lowest=(T, 1_700_000_000, 0))
+    staged.stage.run(events(update), (), True)
+    assert [value["after"]["a"] for _, value in staged.of(DATA)] == [{"x": 1, "y": 2}]
+
+
+@pytest.mark.parametrize("form", [NONE, {**NONE, "output.format": "cep44"}], ids=["debezium", "cep44"])
+def test_what_was_written_before_a_column_was_dropped_is_not_of_the_column_that_is_there_again(
+    form: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = replace(table_of("t", "k int pk, c int ck, m map<int, int>, v int", id=1), dropped_at={"v": T, "m": T})
+    staged = Staged(again, tmp_path, monkeypatch, **form, **QUIET)
+
+    def both(time: int) -> Update:
+        of_map = Complex([Cell(int32(1), path=int32(1))], deletion=(time - 1, 1_700_000_000))
+        row = Row((int32(1),), {"v": Cell(int32(5)), "m": of_map}, time=time)
+        return Update(again, K, [row], lowest=(T - 1, 1_700_000_000, 0))
+
+    staged.stage.run(events(both(T), both(T + 2)), (), True)
+    found = [value["written"]["columns"] for _, value in staged.of(DATA)]
+    assert found == [[], ["v", "m"]]
 
 
 def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(staged: Staged) -> None:

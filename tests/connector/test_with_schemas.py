@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from helenus_connector.interfaces.shape import Shaped
 from helenus_connector.shape.choice import shape_of
 from helenus_connector.shape.row import shown
 from helenus_schemas.codec.key import KeyCodec
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 
 FORMATS = ["key-value-json", "json", "debezium", "debezium-cassandra", "cep44"]
 ODD = table_of("t", "k int pk, c text ck, v int, d decimal, m map<int, blob>")
@@ -128,6 +130,21 @@ def test_names_are_those_of_cql_and_of_connect() -> None:
         after = next((f for f in schema["fields"] if f["field"] == "after"), schema)
         (time,) = (field for field in after["fields"] if field["field"] == "a-b")
         assert (time["type"], time["name"]) == ("int64", "org.apache.kafka.connect.data.Timestamp")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_names_that_avro_forbids_are_those_of_the_payload(form: str) -> None:
+    """Also of a type's fields."""
+    address = CqlType("udt", (parse("int"),), True, "the address", ("zip code",))
+    of = table_of("t", "my-key int pk, v int")
+    of = replace(of, columns=(*of.columns, Column("größe", parse("int")), Column("a", address)))
+    columns = {"größe": Cell(K), "a": Cell(bytes((0, 0, 0, 4)) + K)}
+    (shaped,) = WithSchema(of, form).shaped(Update(of, K, [Row((), dict(columns), time=T)], lowest=LOWEST))
+    for data in (shaped.record.key, shaped.record.value):
+        whole = json.loads(data or b"")
+        fits(whole["schema"], whole["payload"], form)
+    for name in ("größe", "zip code"):
+        assert f'"{name}":' in json.dumps(whole["payload"], ensure_ascii=False, separators=(",", ":"))
 
 
 @pytest.mark.integration

@@ -22,10 +22,11 @@ from helenus_stack.status import Status
 pytestmark = pytest.mark.integration
 
 SCRIPT = """
-import json, pickle, sys
+import json, sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
+from helenus_connector.query import job
 from helenus_connector.query._reading import read_parts
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.session import session
@@ -37,9 +38,12 @@ plan.save()
 spark = session(worker, directory)
 spark.dataSource.register(EventsSource)
 
+def read(given):
+    for parts in given:
+        yield [int(event.value) for event in read_parts(worker, parts)[1][topic]]
+
 def process(frame, batch):
-    found = [read_parts(worker, pickle.loads(row.parts))[1] for row in frame.collect()]
-    print(json.dumps([int(event.value) for read in found for event in read[topic]]), flush=True)
+    print(json.dumps([number for found in job.run(frame, plan.parts_file, read) for number in found]), flush=True)
 
 frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
 query = frame.writeStream.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True)

@@ -65,6 +65,11 @@ class Plan:
         return Path(self.directory) / f"{self.group}.due"
 
     @property
+    def parts_file(self) -> Path:
+        """The file of what the tasks of a batch read: from the planner, for the driver."""
+        return Path(self.directory) / f"{self.group}.parts"
+
+    @property
     def away_file(self) -> Path:
         """The file that says why no batch can be planned, since its own time: from the planner, for the driver."""
         return Path(self.directory) / f"{self.group}.away"

@@ -36,6 +36,7 @@ _LAG_S = 10.0  # events that are older when they are read: the topic is not read
 _ADVICE = "topics are read again from their first event, as waiting changes may be anywhere in them"
 _FEW = 1000
 _MOST_EARLY = 5000  # in a batch
+_AGED, _AGED_S = 1 / 40, 5.0  # of its time, or s: for so long a change may have waited, and a restart not know of it
 _CROWDED = 0.5  # of what may wait; above it, the oldest are verified early
 
 
@@ -79,6 +80,7 @@ class _Topic:
     """
 
     clock: float = 0.0
+    saved: float = 0.0  # the clock when the file was written
     read_until: float | None = None
     read_at: float | None = None
     size: int = 0
@@ -258,12 +260,18 @@ class WaitingChanges:
         """
         with self._lock:
             often = min((limits.replay_s for limits in self._limits.values()), default=0.0) / 4
-            if not self._has_changed or not (self._is_old or not 0 <= now - self._saved_at < often):
+            is_due = self._has_changed and (self._is_old or not 0 <= now - self._saved_at < often)
+            if not is_due and not any(self._has_aged(topic, of) for topic, of in self._topics.items()):
                 return
             kept = self._save(now)
             # What is too young to be kept now, is to be kept later.
             self._has_changed = kept < sum(map(len, self._topics.values()))
             self._is_old, self._saved_at = False, now
+
+    def _has_aged(self, topic: str, of: _Topic) -> bool:
+        """Whether changes have waited for so long since the file was written that a restart should know of it."""
+        limits = self._limits.get(topic)
+        return limits is not None and len(of) > 0 and of.clock - of.saved >= max(_AGED_S, limits.timeout_s * _AGED)
 
     def _save(self, now: float) -> int:
         """Keep what is older than half of what a restart steps back, and say how many changes that are."""
@@ -276,6 +284,8 @@ class WaitingChanges:
         if kept or self._has_file:
             _waiting_file.save(self._file, kept)
             self._has_file = bool(kept)
+        for of in self._topics.values():
+            of.saved = of.clock
         return len(kept)
 
     def load(self) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
-from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
 from helenus_connector.config.run_directory import replace
@@ -18,11 +16,12 @@ from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query._task import DONE, Done, task
+from helenus_connector.query import job
+from helenus_connector.query._task import Done, task
 from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
-from helenus_schemas.errors import HelenusError, Kind, error_in
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
@@ -94,13 +93,9 @@ class Batches:
         due: dict[str, list[Unconfirmed]] = {}
         for unconfirmed in self.unconfirmed.due(time.time(), plan.max_batch_size):
             due.setdefault(unconfirmed.topic, []).append(unconfirmed)
-        try:
-            may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
-            waits = self.waiting.hand_out(plan.max_batch_size)
-            rows = frame.mapInArrow(task(plan, due, may_wait, waits), DONE).collect()
-        except PySparkException as failure:
-            raise error_in(str(failure)) or failure from None
-        return [pickle.loads(row.done) for row in rows]
+        may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
+        waits = self.waiting.hand_out(plan.max_batch_size)
+        return job.run(frame, plan.parts_file, task(plan, due, may_wait, waits))
 
     def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
         """The first batch may have been planned by a run that died. Topics that are not in the plan now are not

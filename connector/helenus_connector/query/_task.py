@@ -1,15 +1,13 @@
-"""The one `mapInArrow` stage: reads a task's events, hands them to each table's `Stage` and returns the outcomes."""
+"""A task of a batch: it reads its events, hands them to each table's `Stage` and yields the outcomes."""
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark import TaskContext
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -23,6 +21,7 @@ from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query import sessions
+from helenus_connector.query._limits import Parts
 from helenus_connector.query._reading import read_parts
 from helenus_connector.query.garbage import freeze
 from helenus_connector.query.sessions import end_with_parent
@@ -31,9 +30,6 @@ from helenus_connector.shape.registry import registered
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
 from helenus_sinks.log import Log
-
-DONE = "done binary"
-"""One row a topic and task: a pickled `Done`."""
 
 
 @dataclass(slots=True)
@@ -68,12 +64,12 @@ def task(
     due: dict[str, list[Unconfirmed]],
     may_wait: int = MOST_WAITING,
     waits: Mapping[str, Waits] | None = None,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. `due` are unconfirmed keys by events topic; `may_wait` is how many more may
-    wait. `waits` is what waits at the gates, by events topic too.
+) -> Callable[[Iterator[Parts]], Iterator[Done]]:
+    """The function for `job.run`, which yields one `Done` a topic. `due` are unconfirmed keys by events topic.
+    `may_wait` is how many more may wait. `waits` is what waits at the gates, by events topic too.
     """
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(given: Iterator[Parts]) -> Iterator[Done]:
         end_with_parent()
         logs.follow(plan.logging)
         _prune(plan)
@@ -82,20 +78,19 @@ def task(
         done: dict[str, Done] = {}
         lost: dict[str, int] = {}
         events: dict[str, list[Event]] = {}
-        for batch in batches:
-            for parts in batch["parts"].to_pylist():
-                notes, found = read_parts(plan.worker, pickle.loads(parts))
-                events.update(found)
-                for note in notes:
-                    about = done.setdefault(note.topic, Done(note.topic))
-                    about.starts[str(note.partition)] = note.start
-                    about.epoch = note.epoch
-                    about.error = about.error or note.error
-                    if note.read:
-                        about.read[note.partition] = note.read
-                    if note.end is not None:
-                        about.ends[str(note.partition)] = note.end
-                    lost[note.topic] = lost.get(note.topic, 0) + note.lost
+        for parts in given:
+            notes, found = read_parts(plan.worker, parts)
+            events.update(found)
+            for note in notes:
+                about = done.setdefault(note.topic, Done(note.topic))
+                about.starts[str(note.partition)] = note.start
+                about.epoch = note.epoch
+                about.error = about.error or note.error
+                if note.read:
+                    about.read[note.partition] = note.read
+                if note.end is not None:
+                    about.ends[str(note.partition)] = note.end
+                lost[note.topic] = lost.get(note.topic, 0) + note.lost
         with enter(plan.checkpoint, plan.start):
             for topic, about in done.items():
                 settings = plan.connectors.get(topic)
@@ -105,8 +100,7 @@ def task(
                     _run(plan, settings, events[topic], again, first, about, may_wait, at_gate)
                     if about.outcome is not None:
                         about.outcome.lost = lost[topic]
-        rows = [pickle.dumps(about) for about in done.values()]
-        yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
+        yield from done.values()
         freeze(("stages", len(_stages)))
 
     return run

@@ -6,7 +6,6 @@ imports neither settings nor clients: what uses them does, in the process that p
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,15 @@ if TYPE_CHECKING:
 
     from helenus_connector.query._planning import Planning
 
-COLUMNS = "parts binary"
-"""A row for each task: its pickled `Parts`. The stage reads them itself, so no event goes through Spark's JVM."""
 PLACED = "place int, turn int, notes binary, events binary"
-"""For an operator with state, which Spark gives its events: each row is of one partition, which `place` names, and has
+"""What an operator with state gets: each row is of one partition, which `place` names, and has
 `Note`s of it or events, as `packs.packed`; `turn` counts its rows from 0.
 """
 
 
 class EventsSource(DataSource):
-    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `Plan`'s path, and `placed` asks for
-    rows of `PLACED`.
+    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `Plan`'s path. With the option `placed`
+    it has rows of `PLACED`. Otherwise it has none: `job.run` runs the tasks, which read their events themselves.
     """
 
     @classmethod
@@ -37,7 +34,7 @@ class EventsSource(DataSource):
         return "helenus-events"
 
     def schema(self) -> str:
-        return PLACED if "placed" in self.options else COLUMNS
+        return PLACED
 
     def streamReader(self, schema: object) -> EventsReader:  # noqa: ARG002, N802
         return EventsReader(self.options["plan"], "placed" in self.options)
@@ -70,12 +67,16 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning().latest_offset(start, limit)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._planning().partitions(start, end)
+        planning = self._planning()
+        parts = planning.partitions(start, end)
+        if self._placed:
+            return parts
+        from helenus_connector.query.job import offer
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch] | Iterator[tuple[bytes]]:
-        return self._read_placed(partition) if self._placed else iter([(pickle.dumps(partition),)])
+        offer(planning.plan.parts_file, parts)
+        return []
 
-    def _read_placed(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.control.plan import Plan
         from helenus_connector.query._limits import Parts
         from helenus_connector.query._reading import read_places

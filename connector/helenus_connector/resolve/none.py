@@ -11,7 +11,7 @@ what the batch wrote before it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +20,8 @@ import structlog
 from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.resolver import HandedBack, Resolved, Resolver, RowsFailed, SchemaChanged
 from helenus_schemas.codec.key import KeyCodec
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, decode_cells, head_of
@@ -28,6 +29,7 @@ from helenus_schemas.event.change import Change, Origin, Scope
 
 _log = structlog.get_logger(__name__)
 _RANGE, _TABLE, _LOG = Scope.RANGE, Scope.TABLE, Origin.LOG  # an enum's members are slow to look up
+_NEVER = -(1 << 63)
 _BY_TIME = 1  # the version of an id that says when its table was made
 _MOST_HEADS = 1000
 _GROUP = 500  # changes that are shaped together
@@ -44,7 +46,8 @@ class AsWritten:
         self._reread = reread
         self._pattern = re.compile(columns)
         self._table: Table
-        self._known: frozenset[str] = frozenset()
+        self._known: Mapping[str, Column] = {}
+        self._dropped_at: Mapping[str, int] = {}  # of columns that are there again
         self._latest: bytes | tuple[()] = ()  # the one of them that was met last; nothing begins with none
         self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
         self._written: list[Admitted] = []
@@ -52,7 +55,9 @@ class AsWritten:
 
     def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
         self._table = table
-        self._known = frozenset([*(c.name for c in table.columns), *table.dropped])
+        columns = {c.name: c for c in table.columns}
+        self._known = {**table.dropped, **columns}
+        self._dropped_at = {name: at for name, at in table.dropped_at.items() if name in columns}
         self._heads.clear()
         self._latest = ()
         self._reread.use(table, codec, is_certain)
@@ -147,10 +152,15 @@ class AsWritten:
             return made
         if found.table != self._table.id.bytes and self._is_outdated(found):
             return None
-        if not self._known.issuperset(found.columns):
-            for name in found.columns:
-                if name not in self._known and self._pattern.fullmatch(name):
-                    raise SchemaChanged(f"a change names the column {name}, which is not known")
+        for name, of_then in found.columns.items():
+            column = self._known.get(name)
+            if column is None and self._pattern.fullmatch(name):
+                raise SchemaChanged(f"a change names the column {name}, which is not known")
+            if column is not None and _has_more_fields(of_then, column.type):
+                raise SchemaChanged(f"a change has fields of the column {name} which are not known")
+        if not self._dropped_at.keys().isdisjoint(found.columns):
+            made.written, made.cells = _since_dropped(found, self._dropped_at), None
+            return made
         if len(self._heads) >= _MOST_HEADS:
             self._heads.clear()
         self._heads.add(head)
@@ -163,3 +173,17 @@ class AsWritten:
         if theirs.version == ours.version == _BY_TIME and theirs.time > ours.time:
             raise SchemaChanged("a change is of a table that was made since")
         return True
+
+
+def _has_more_fields(of_then: CqlType, known: CqlType) -> bool:
+    """Whether a type has a user-defined type, at any depth, with more fields than are known of it."""
+    if of_then.name == known.name == "udt" and len(of_then.args) > len(known.args):
+        return True
+    return any(map(_has_more_fields, of_then.args, known.args))
+
+
+def _since_dropped(found: Cells, dropped_at: Mapping[str, int]) -> Cells:
+    """The cells without those of columns that were dropped since, and are there again: Cassandra shows them no more."""
+    cells = tuple([c for c in found.cells if c.write_time > dropped_at.get(c.column, _NEVER)])
+    deletions = {n: d for n, d in found.deletions.items() if d.write_time > dropped_at.get(n, _NEVER)}
+    return found._replace(cells=cells, deletions=deletions)

@@ -15,6 +15,7 @@ from helenus_connector.shape.debezium_schemas import (
     BOUND,
     CELL,
     ENVELOPE,
+    RANGE,
     RANGE_END,
     SOURCE,
     WRITTEN,
@@ -50,8 +51,7 @@ class Records:
         self._key = form.struct([name for name, _ in keys])
         self._partition = len(table.partition_key)
         self._columns = [(c.name, form.optional(c.type), c.kind == "static") for c in table.values]
-        ends = ("_range_start", "_range_end")
-        self._after = form.struct([*(name for name, _ in keys), *(c.name for c in table.values), *ends])
+        self._after = form.struct([*(name for name, _ in keys), *(c.name for c in table.values), *RANGE])
         cell = form.struct(CELL)
         self._for_ever = _filled(form, cell, [None, form.null, true])
         self._expiring = _filled(form, cell, [None, None, true])

@@ -65,7 +65,8 @@ class Form:
 
     def optional(self, t: CqlType, key: bool = False) -> Callable[[bytes | None], Piece]:
         """A function from CQL bytes, or None, to a value that may be null. It raises ValueError and struct.error on
-        bytes that are not a value. A varint of more than 64 bits that is shown as a long is null, but not in a `key`.
+        bytes that are not a value. A varint of more than 64 bits that is shown as a long is null, but not in a `key`;
+        so is a duration of more ns than a long has.
         """
         encode, null, some = self._of(t, key), self.null, self.some
         is_empty_one = t.name in EMPTY_IS_A_VALUE
@@ -75,6 +76,14 @@ class Form:
                 return null if not data or (len(data) > 8 and not fits(data)) else some + encode(data)
 
             return encode_long
+
+        if t.name == "duration":
+
+            def encode_duration(data: bytes | None) -> Piece:
+                found = _nanoseconds(data) if data else None
+                return null if found is None else some + self.number(found)
+
+            return encode_duration
 
         def encode_optional(data: bytes | None) -> Piece:
             return some + encode(data) if data or (is_empty_one and data is not None) else null
@@ -86,8 +95,6 @@ class Form:
             return self.scalar(t, key)
         if t.name == "inet":
             return lambda data: self.text(f"/{java_inet(data)}")
-        if t.name == "duration":
-            return lambda data: self.number(_nanoseconds(data))
         if t.name == "decimal":
             return self.decimal
         if t.name in ("list", "set"):
@@ -170,13 +177,11 @@ def _parts(data: bytes, each: int) -> list[bytes | None]:
     return found
 
 
-def _nanoseconds(data: bytes) -> int:
-    """A duration with months of 30 days. Raises Malformed for one that is no long."""
+def _nanoseconds(data: bytes) -> int | None:
+    """A duration with months of 30 days; None for one that is no long. Raises Malformed."""
     months, days, rest = duration(data)
     found = (months * _DAYS_OF_MONTH + days) * _DAY + rest
-    if not -1 << 63 <= found < 1 << 63:
-        raise Malformed("a duration of more ns than a long has")
-    return found
+    return found if -1 << 63 <= found < 1 << 63 else None
 
 
 def is_text(t: CqlType) -> bool:

@@ -22,6 +22,7 @@ _SNAPSHOTS = "true,first,first_in_data_collection,last_in_data_collection,last,f
 CELL = ("value", "deletion_ts", "set")
 RANGE_END = ("method", "values")
 BOUND = ("name", "value", "type")
+RANGE = ("_range_start", "_range_end")
 ENVELOPE = ("ts_ms", "op", "source", "after", "written")
 SOURCE = (
     *("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns"),
@@ -59,9 +60,11 @@ def _value_schema(table: Table, settings: ConnectorSettings) -> Any:
     of = Schemas(table.keyspace, namespace)
     columns = [*((c.name, key_type(c.type, settings)) for c in table.primary_key)]
     columns += [(c.name, c.type) for c in table.values]
+    if taken := [column for column, _ in columns if column in RANGE]:
+        raise ValueError(f"column {taken[0]}: Debezium's records have a field of this name: see column.exclude.list")
     after: dict[str, Any] = {column: ["null", of.cell(t)] for column, t in columns}
     bound = of.record("clustering_value", dict.fromkeys(BOUND, "string"), {"connect.version": 1})
-    for end in ("_range_start", "_range_end"):
+    for end in RANGE:
         values = {"type": "array", "items": bound, "connect.name": "clustering_values", "connect.version": 1}
         members = dict(zip(RANGE_END, ("string", values), strict=True))
         after[end] = ["null", of.record(end, members, {"connect.name": end, "connect.version": 1})]
@@ -162,9 +165,9 @@ class Schemas:
             return full
         self._defined.add(full)
         made = []
-        for field, kind in members.items():
-            is_optional = isinstance(kind, list)
-            made.append({"name": avro_name(field), "type": kind, **({"default": None} if is_optional else {})})
+        for original, kind in members.items():
+            field = {"name": avro_name(original), "type": kind, **({"default": None} if isinstance(kind, list) else {})}
+            made.append(field if field["name"] == original else {**field, "cql_name": original})
         return {"type": "record", "name": name, "namespace": namespace or self._namespace, "fields": made, **more}
 
     def _of(self, t: CqlType) -> Any:

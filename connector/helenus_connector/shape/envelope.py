@@ -80,6 +80,8 @@ class Envelope:
         self._names = [c.name for c in table.values]
         self._form, self._codec, self._nothing = form, KeyCodec(table), (None,) * len(table.values)
         self._published = frozenset(self._names)
+        self._regulars = tuple(c.name for c in table.regulars)
+        self._unfrozen = tuple(c.name for c in table.regulars if c.type.multicell)
         self._tombstones = settings.tombstones_on_delete
 
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
@@ -176,6 +178,8 @@ class Envelope:
         if columns is not None:
             values = tuple(map(columns.get, self._names)) if self._names else resolved.values
             image = Image(values, resolved.write_time)
+            if cells.deletion is not None:  # what the row had in other columns is gone
+                changed = changed._replace(columns=self._regulars, replaced=self._unfrozen)
         row = self._shape.of_row(resolved, image, op.encode())
         return self._enveloped(row, op, source, None if image is None else changed)
 

@@ -17,7 +17,9 @@ MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
 """Types of which zero bytes have a form in keys."""
 
 _SIZE = struct.Struct(">i").unpack_from
-_WIDTHS = {"tinyint": 1, "smallint": 2, "date": 4, "time": 8, "inet": 4, "decimal": 5, "list": 4, "set": 4, "map": 4}
+_WIDTHS = {"tinyint": 1, "varint": 1, "smallint": 2, "date": 4, "time": 8, "inet": 4, "decimal": 5} | dict.fromkeys(
+    ("list", "set", "map"), 4
+)
 
 
 class Malformed(ValueError):

@@ -96,6 +96,11 @@ def _snapshot(value: str) -> str:
     return "never" if mode == "never" else "initial"
 
 
+def _mode(value: str) -> str:
+    """Theirs are in small letters or capitals."""
+    return value.strip().lower()
+
+
 def _consistency(value: str) -> str:
     level = value.strip().upper()
     return {"ONE": "LOCAL_ONE", "TWO": "QUORUM", "THREE": "ALL", "EACH_QUORUM": "ALL"}.get(level, level)
@@ -127,7 +132,9 @@ _DRIVER: Use = {
     "cassandra.ssl.enabled": _java_driver.has_tls,
     "cassandra.ssl.check.hostname": _java_driver.checks_hostname,
 }
-_EXCLUDED = Key(connector=_same("column.exclude.list"), why="columns of the key are never left out")
+_EXCLUDED = Key(
+    connector=_same("column.exclude.list"), why="columns of the key are never left out; with several names all count"
+)
 
 
 def _secure(name: str, use: str, convert: str | Convert = "VALUE") -> tuple[str, Key]:
@@ -214,8 +221,8 @@ KEYS: Mapping[str, Key] = {
     **{f"{key}.*": Key(connector=_same(f"{key}.*")) for key in ("key.converter", "value.converter")},
     "converters": Key(why=_CLASS_OF_JAVA),
     "tombstones.on.delete": Key(connector=_same("tombstones.on.delete")),
-    "decimal.handling.mode": Key(connector=_same("decimal.handling.mode")),
-    "varint.handling.mode": Key(connector=_same("varint.handling.mode")),
+    "decimal.handling.mode": Key(connector={"decimal.handling.mode": _mode}),
+    "varint.handling.mode": Key(connector={"varint.handling.mode": _mode}),
     "field.exclude.list": _EXCLUDED,
     "column.exclude.list": _EXCLUDED,
     "field.blacklist": _EXCLUDED,

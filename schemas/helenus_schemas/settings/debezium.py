@@ -22,6 +22,7 @@ AGENT = "helenus.agent."
 CONNECTOR = "helenus.connector."
 _MARKS = ("offset.backing.store.dir", "commit.log.relocation.dir", "kafka.topic.prefix")
 _FIRST = ("topic.prefix", "kafka.topic.prefix", "cassandra.driver.config.file")
+_LEFT_OUT = "column.exclude.list"
 _CLASS = re.compile(r"io\.debezium\.connector\.(cassandra|dse)\.")
 
 
@@ -76,9 +77,11 @@ def translate(
             problems.append(Problem(source, name, masking.shown(text, masking.is_secret(name, text)), str(error)))
             lacks |= KEYS[name].of(side).keys() if name in KEYS else set()
             continue
+        if _LEFT_OUT in made and _LEFT_OUT in names:  # by another of its names too: a column that either has stays out
+            made[_LEFT_OUT] = f"{found[_LEFT_OUT]},{made[_LEFT_OUT]}"
         found |= made
         names |= dict.fromkeys(made, name)
-    if side != "worker" and "topic.prefix" not in properties and "kafka.topic.prefix" not in properties:
+    if side != "worker" and not (properties.get("topic.prefix") or properties.get("kafka.topic.prefix")):
         problems.append(Problem(source, "topic.prefix", None, "required property is missing"))
         lacks |= KEYS["topic.prefix"].of(side).keys()
     own = AGENT if side == "agent" else CONNECTOR
