@@ -28,7 +28,25 @@ LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
     ],
 )
 def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, str], host: str | None) -> None:
-    assert _settings(WorkerSettings.of({**LEAST, **given}, "worker")).get("spark.driver.host") == host
+    assert (
+        _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path("/run/mine")).get("spark.driver.host") == host
+    )
+
+
+@pytest.mark.parametrize(
+    ("master", "directory", "found"),
+    [
+        ("local[2]", "/run/mine", "/run/mine"),
+        ("local[2]", f"/{'long' * 20}", None),
+        ("spark://m:7077", "/run/mine", None),
+    ],
+)
+def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
+    master: str, directory: str, found: str | None
+) -> None:
+    settings = _settings(WorkerSettings.of({**LEAST, "spark.master": master}, "worker"), Path(directory))
+    assert settings.get("spark.python.unix.domain.socket.dir") == found
+    assert settings.get("spark.python.unix.domain.socket.enabled") == ("true" if found else None)
 
 
 SCRIPT = """

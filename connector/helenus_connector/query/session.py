@@ -49,6 +49,8 @@ _DEFAULTS = {
 }
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_SOCKETS = "spark.python.unix.domain.socket."
+_LONGEST_PATH = 60  # with the name of a socket it has to be below 104 bytes
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -75,7 +77,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOGGING)
-    settings = _settings(worker)
+    settings = _settings(worker, directory)
     java = settings.get("spark.driver.extraJavaOptions", "")
     # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
     # needs more than the default stack.
@@ -172,10 +174,15 @@ def _say_no_more(spark: Any) -> None:
         spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
 
 
-def _settings(worker: WorkerSettings) -> dict[str, str]:
+def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     given = {f"spark.{key}": value for key, value in worker.spark.items()}
     local = given.get("spark.master", _DEFAULTS["spark.master"]).startswith("local")
-    return {**_DEFAULTS, **(_ALONE if local else {}), **given}
+    ours = dict(_ALONE) if local else {}
+    if local and len(os.fsencode(directory)) <= _LONGEST_PATH:
+        # By TCP a task waits 40 ms for the kernel, which delays an ACK. Whoever may connect may run tasks: the run's
+        # directory is for this user alone.
+        ours |= {f"{_SOCKETS}enabled": "true", f"{_SOCKETS}dir": str(directory)}
+    return {**_DEFAULTS, **ours, **given}
 
 
 _JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
