@@ -96,8 +96,8 @@ help: ## Show this list
 
 $(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
-	@echo "Installing into $(VENV): once, a minute or two; 1.4 GB of disk ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): once, some minutes; downloads 430 MB, takes 1.4 GB of disk ..."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[stack]" --group dev
 	@touch $@

@@ -110,6 +110,8 @@ def compile_module(source: Path, directory: Path, say: Callable[[str], Any] = pr
             part.replace(target)
     except (Exception, SystemExit) as error:  # whatever keeps a compiler from working
         reason = (str(error) or type(error).__name__).splitlines()[0]
+        if "No such file or directory" in reason:
+            reason = "there is no C compiler; it does the same, more slowly"
         say(f"helenus: {source.name} stays plain Python: {reason}")
         return None
     say(f"helenus: compiled {target.name}")

@@ -445,12 +445,12 @@ def test_the_agent_asks_its_own_node_where_the_file_names_several(tmp_path: Path
 def test_with_a_worker_s_own_file(tmp_path: Path) -> None:
     """The connector's part of their file counts, also next to other connectors."""
     worker = tmp_path / "worker.properties"
-    worker.write_text("bootstrap.servers=mine:9092\ncheckpoint.dir=/mine\n")
+    worker.write_text(f"bootstrap.servers=mine:9092\ncheckpoint.dir={tmp_path / 'mine'}\n")
     other = tmp_path / "other.properties"
     other.write_text("name=other\nkeyspace=ks\ntable=t\noutput.format=json\n")
     theirs = written(tmp_path, {**LEAST, "helenus.connector.checkpoint.dir": "/theirs"})
     settings, connectors = load(worker, [other, theirs])
-    assert (settings.bootstrap_servers, settings.checkpoint_dir) == ("mine:9092", Path("/mine"))
+    assert (settings.bootstrap_servers, settings.checkpoint_dir) == ("mine:9092", tmp_path / "mine")
     assert [connector.name for connector in connectors] == ["other", "p"]
     assert [found["name"] for found in properties_of(worker, [other, theirs])] == ["other", "p"]
     done = CliRunner().invoke(main, ["validate", str(worker), str(other), str(theirs)])

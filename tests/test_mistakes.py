@@ -1,9 +1,9 @@
 """Some 300 mistakes that people make, and the exact text that each gets: one table, tests/mistakes.txt.
 
 A block is the mistake and, indented, what is said. `agent`, `worker` and `table` take lines that are put into a
-properties file that is right otherwise (`-KEY` takes one out) and has it validated; `$` is a command line, `REST` a
-call with its body. `python tests/test_mistakes.py` prints the table as it would be now: read what it says before it
-replaces the old one.
+properties file that is right otherwise (`-KEY` takes one out) and has it validated; `$` is a command line, in which
+WORKER is the address of one that runs, `REST` a call with its body. `python tests/test_mistakes.py` prints the table
+as it would be now: read what it says before it replaces the old one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 import structlog
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from connector.test_rest import CONFIG, Api, settings
 
 from helenus_agent import cli as agent
 from helenus_connector import cli as connector
+from helenus_stack import cli as stack
 
 TABLE = Path(__file__).with_name("mistakes.txt")
 RIGHT = {
@@ -76,7 +78,7 @@ def said_to(mistake: str, api: Api) -> str:
         "worker": ["helenus-connector", "validate", "worker.properties", "table.properties"],
         "table": ["helenus-connector", "validate", "worker.properties", "table.properties"],
     }
-    name, *rest = arguments.get(who) or what.split()
+    name, *rest = arguments.get(who) or what.replace("WORKER", api.base).split()
     done = CliRunner().invoke({"helenus-agent": agent, "helenus-connector": connector}[name].main, rest, prog_name=name)
     assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
     assert done.exit_code in (1, 2), done.output
@@ -104,6 +106,13 @@ def test_what_a_mistake_is_answered(
 def test_there_are_enough_of_them() -> None:
     mistakes = [mistake for mistake, _ in blocks(TABLE.read_text())]
     assert len(set(mistakes)) == len(mistakes) >= 300
+
+
+@pytest.mark.parametrize("command", [agent.main, connector.main, stack.main])
+def test_each_command_takes_short_help(command: click.Group) -> None:
+    done = CliRunner().invoke(command, ["-h"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: ")
 
 
 def main() -> None:

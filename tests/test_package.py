@@ -47,3 +47,29 @@ def test_a_module_loads_no_more_than_it_needs(module: str, unwanted: set[str]) -
 
 def test_the_packages_carry_their_types() -> None:
     assert all((ROOT / package / "py.typed").exists() for package in [*PACKAGES, "compose/helenus_stack"])
+
+
+def test_make_goes_on_after_a_virtual_environment_without_pip(tmp_path: Path) -> None:
+    """As Debian's Python leaves one where the package python3-venv is missing: it has a Python, and no pip."""
+    for path in ROOT.iterdir():
+        if path.name not in (".venv", ".git"):
+            (tmp_path / path.name).symlink_to(path)
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, sys\n"
+        "if 'venv' in sys.argv:\n"
+        "    place = pathlib.Path(sys.argv[-1], 'bin')\n"
+        "    place.mkdir(parents=True, exist_ok=True)\n"
+        "    for name in ['python', 'pip'][:1 + pathlib.Path('has-venv').exists()]:\n"
+        "        (place / name).write_text('#!/bin/sh\\n')\n"
+        "        (place / name).chmod(0o755)\n"
+        "    sys.exit(len(list(place.iterdir())) < 2 and 'install the package python3-venv')\n"
+    )
+    python.chmod(0o755)
+    command = ["make", "-C", str(tmp_path), f"PYTHON={python}", ".venv/.ready"]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.returncode, first.stdout
+    assert "install the package python3-venv" in first.stderr
+    (tmp_path / "has-venv").touch()
+    assert subprocess.run(command, capture_output=True, text=True).returncode == 0

@@ -23,7 +23,7 @@ from tenacity.nap import sleep_using_event
 from helenus_agent import metrics, status
 from helenus_agent.agent import Agent, may_pass
 from helenus_agent.commitlog import decoder
-from helenus_agent.config import AgentSettings, check, raw_directory
+from helenus_agent.config import AgentSettings, check, raw_directory, read_yaml
 from helenus_agent.monitor import Monitor
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra
@@ -62,7 +62,11 @@ class _Commands(click.Group):
 _PROPERTIES = click.argument("properties", type=click.Path(path_type=Path))
 
 
-@click.group(cls=_Commands, subcommand_metavar="COMMAND | PROPERTIES ...")
+@click.group(
+    cls=_Commands,
+    subcommand_metavar="COMMAND | PROPERTIES ...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__)
 def main() -> None:
     """Read a Cassandra node's commit log and append every change of its CDC tables to a topic.
@@ -129,6 +133,7 @@ def _validate(properties: Path) -> None:
             lambda: settings.check_files(source),
             lambda: settings.check_directory(source, "state_dir"),
             lambda: check(settings, source),
+            lambda: read_yaml(settings.cassandra_config) if settings.cassandra_config else None,
         )
         _check_pulsar(settings)
         transfer_of(settings.segment_transfer, settings.segment_archive_dir, raw_directory(settings))
@@ -162,8 +167,8 @@ def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:
     """
     with _one_line():
         settings = AgentSettings.load(properties)
-        for path in reprocess(settings.state_dir, raw_directory(settings), segments):
-            click.echo(path)
+        found = reprocess(settings.state_dir, raw_directory(settings), segments)
+        click.echo("\n".join(map(str, found)) or "nothing is in quarantine")
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
 
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose commit log is read: the address where it serves CQL."""
-    cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
+    cassandra_local_dc: Annotated[str | None, Field(min_length=1), About("Cassandra", "HIGH")] = None
     """The node's data centre. The agent refuses a node of another one."""
     cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
     """The node's cassandra.yaml: it says where `cdc_raw` is, and whether CDC is on. Set this or `cdc.raw.dir`."""
@@ -246,12 +246,16 @@ def _own_node(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A cassandra.yaml. Raises HelenusError(CONFIG)."""
+    """A cassandra.yaml. Raises ConfigError."""
     try:
         with open(path, encoding="utf-8") as file:
             found = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise HelenusError(Kind.CONFIG, f"cassandra.config: cannot read it: {error}", str(path)) from None
-    if not isinstance(found, dict):
-        raise HelenusError(Kind.CONFIG, "cassandra.config: not a cassandra.yaml", str(path))
-    return found
+    except OSError as error:
+        reason = f"cannot read it: {error.strerror}"
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = f"not YAML: {' '.join(str(error).split())}"
+    else:
+        if isinstance(found, dict):
+            return found
+        reason = "not a cassandra.yaml"
+    raise ConfigError([Problem(str(path), "cassandra.config", None, reason)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import signal
 import subprocess
 import sys
@@ -15,11 +17,14 @@ from typing import Any
 import click
 import yaml
 
+from helenus_schemas import __version__
 from helenus_stack.cassandra import VERSIONS
 from helenus_stack.errors import StackError
 from helenus_stack.progress import Terminal
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
+
+MAY_WRITE = "choose a --dir that you may write, and see that the cache is yours (~/.cache/helenus)"
 
 directory_option = click.option(
     "--dir",
@@ -33,17 +38,25 @@ directory_option = click.option(
 
 
 class Errors(click.Group):
-    """Commands whose StackErrors end as one message and exit code 1."""
+    """Commands whose StackErrors, and refused files, end as one message and exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except StackError as error:
-            click.echo(error.detail, err=True)
+            if error.detail:
+                click.echo(error.detail, err=True)
             raise click.ClickException(error.summary) from error
+        except BrokenPipeError:  # of `| head`: click ends quietly
+            raise
+        except OSError as error:
+            advice = "make room, or choose a --dir on another disk" if error.errno == errno.ENOSPC else MAY_WRITE
+            summary = StackError(error.strerror or str(error), str(error.filename or Path.cwd()), advice).summary
+            raise click.ClickException(summary) from error
 
 
 @click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="helenus-stack")
 def main() -> None:
     """Cassandra with CDC, Kafka and a schema registry, or Pulsar, as local processes on loopback."""
     # A termination unwinds like a Ctrl-C, so that what was begun is cleaned up.
@@ -69,6 +82,12 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     return callback
 
 
+def _heap(_ctx: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
+    if given is not None and not re.fullmatch(r"\d+[kmgKMG]", given):
+        raise click.BadParameter(f"{given!r} is not a whole number with its unit, such as 512m or 2g")
+    return given
+
+
 @main.command()
 @directory_option
 @click.argument("servers", nargs=-1, metavar="[SERVER]...")
@@ -85,7 +104,7 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 @click.option(
     "--port-offset", type=click.IntRange(0, 20_000), help="Added to every standard port.  [default: first free]"
 )
-@click.option("--heap", help="Heap of each Cassandra node.  [default: 512m]")
+@click.option("--heap", callback=_heap, metavar="SIZE", help="Heap of each Cassandra node.  [default: 512m]")
 @click.option(
     "--brief/--no-brief",
     default=None,
@@ -191,9 +210,12 @@ def status(directory: Path, as_json: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are added.")
 @click.option("-n", "--lines", default=20, show_default=True, help="Lines from the end.")
 def logs(directory: Path, server: str | None, follow: bool, lines: int) -> None:
-    """Show the end of the logs, of one SERVER or of all."""
+    """Show the end of the logs, of one SERVER or of all; also of a demo's `agent` or `connector`."""
     stack = Stack(directory)
-    files = [log for log in (s.log for s in stack.select([server] if server else [])) if log.exists()]
+    of_demo = stack.directory / "logs" / f"{server}.log"
+    ours = server in ("agent", "connector") and of_demo.exists()
+    named = [of_demo] if ours else [s.log for s in stack.select([server] if server else [])]
+    files = [log for log in named if log.exists()]
     if not files:
         raise StackError("there are no logs yet", str(stack.directory / "logs"), "run helenus-stack up")
     command = ["tail", "-n", str(lines), *(["-f"] if follow else []), *map(str, files)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -39,6 +40,8 @@ TRACE_SECONDS = 30.0
 CONVERGE_SECONDS = 30.0
 QUIET_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
+MEMORY_GB = 3.0
+MEMORY_FILE = Path("/proc/meminfo")
 
 
 def run(directory: Path, keep: bool, log: LogName = "kafka") -> int:
@@ -55,6 +58,15 @@ def run(directory: Path, keep: bool, log: LogName = "kafka") -> int:
             return 0 if demo.run() else 1
     except KeyboardInterrupt:
         return 130
+
+
+def _needs() -> str:
+    """What a demo takes, said before it takes it."""
+    said = f"A demo takes {MEMORY_GB:.0f} GB of memory and, once what it needs is fetched, a minute or two."
+    free = re.search(r"^MemAvailable: +(\d+) kB$", MEMORY_FILE.read_text(), re.M) if MEMORY_FILE.exists() else None
+    if free and (gigabytes := int(free[1]) / 1e6) < MEMORY_GB:
+        said += f" Only {gigabytes:.1f} GB are free: if it fails, close other programs and run it again."
+    return said
 
 
 @contextmanager
@@ -114,7 +126,10 @@ class Demo:
 
     def run(self) -> bool:
         """Whether topic and table agree at the end."""
-        java = spark_java_home(self.progress)
+        self.progress.say(_needs())
+        with self.progress.spinning():
+            self.stack.fetch()
+            java = spark_java_home(self.progress)
         folder = self.stack.directory / FOLDER
         log = ["kafka", "registry"] if self.stack.settings.has_kafka else ["pulsar"]
         brokers = {"kafka": "Kafka and a schema registry", "pulsar": "Pulsar, which keeps schemas itself"}[log[0]]

@@ -1,6 +1,6 @@
 """The servers' jars: pinned by lock files, kept in the user's cache, verified before they get there.
 
-A lock (`jars/*.lock`) has one line per file: its SHA-256 and its Maven coordinates
+A lock (`jars/*.lock`) has one line per file: its SHA-256, its size in bytes and its Maven coordinates
 `group:name:version[:type[:classifier]]`. `python -m helenus_stack.lock` rewrites locks.
 """
 
@@ -33,15 +33,16 @@ class Artifact:
     type: str = "jar"
     classifier: str = ""
     sha256: str = ""
+    size: int = 0
 
     @classmethod
-    def parse(cls, coordinates: str, sha256: str = "") -> Artifact:
+    def parse(cls, coordinates: str, sha256: str = "", size: int = 0) -> Artifact:
         """Reads `group:name:version[:type[:classifier]]`; raises ValueError."""
         parts = coordinates.split(":")
         if not 3 <= len(parts) <= 5 or not all(parts):
             raise ValueError(f"{coordinates!r} is not group:name:version[:type[:classifier]]")
         group, name, version, kind, classifier = parts + ["jar", ""][len(parts) - 3 :]
-        return cls(group, name, version, kind, classifier, sha256)
+        return cls(group, name, version, kind, classifier, sha256, size)
 
     @property
     def file(self) -> str:
@@ -71,10 +72,10 @@ def parse_lock(text: str, where: str) -> list[Artifact]:
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            sha256, coordinates = line.split()
+            sha256, size, coordinates = line.split()
             if len(bytes.fromhex(sha256)) != 32:
                 raise ValueError("the checksum is not a SHA-256")
-            artifacts.append(Artifact.parse(coordinates, sha256))
+            artifacts.append(Artifact.parse(coordinates, sha256, int(size)))
         except ValueError as error:
             raise StackError(
                 f"a lock line can't be read: {error}", f"{where} line {number}", "restore the file"
@@ -114,7 +115,7 @@ def verify(artifact: Artifact, path: Path) -> None:
         raise StackError(
             f"{artifact.coordinates} has the checksum {actual}, its lock says {artifact.sha256}",
             path.name,
-            "do not use it; empty the client's own cache (~/.m2, ~/.ivy2), check your mirror or proxy, run again",
+            "do not use it; empty ~/.m2 if you have Maven, check your mirror or proxy, run again",
         )
 
 

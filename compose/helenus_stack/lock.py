@@ -24,7 +24,7 @@ def main(names: list[str]) -> None:
     for lock in [FOLDER / f"{name}.lock" for name in names] or sorted(FOLDER.glob("*.lock")):
         roots = [line.removeprefix(ROOT) for line in lock.read_text().splitlines() if line.startswith(ROOT)]
         artifacts = sorted(closure([Artifact.parse(root) for root in roots]), key=lambda artifact: artifact.coordinates)
-        lines = [f"{ROOT}{root}" for root in roots] + [f"{a.sha256} {a.coordinates}" for a in artifacts]
+        lines = [f"{ROOT}{root}" for root in roots] + [f"{a.sha256} {a.size} {a.coordinates}" for a in artifacts]
         lock.write_text("\n".join(lines) + "\n")
         print(f"{lock}: {len(artifacts)} files")
 
@@ -38,7 +38,7 @@ def closure(roots: list[Artifact]) -> list[Artifact]:
         subprocess.run(["mvn", "--batch-mode", "--quiet", plugin, *options], cwd=folder, check=True)
         repository = Path(folder) / "out"
         files = [path for path in repository.rglob("*") if path.name.endswith((".jar", ".tar.gz"))]
-        return [from_repository(path.relative_to(repository), digest(path)) for path in files]
+        return [from_repository(path.relative_to(repository), digest(path), path.stat().st_size) for path in files]
 
 
 def pom(roots: list[Artifact]) -> str:
@@ -59,12 +59,12 @@ def pom(roots: list[Artifact]) -> str:
     )
 
 
-def from_repository(path: Path, sha256: str) -> Artifact:
+def from_repository(path: Path, sha256: str, size: int) -> Artifact:
     """The artifact that a Maven repository keeps at `group/as/folders/name/version/name-version[-classifier].type`."""
     *group, name, version, file = path.parts
     tail = file.removeprefix(f"{name}-{version}")
     classifier, _, kind = tail.removeprefix("-").partition(".")
-    return Artifact(".".join(group), name, version, kind, classifier, sha256)
+    return Artifact(".".join(group), name, version, kind, classifier, sha256, size)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Which ports are free, and an offset that no other starting stack takes at the same time."""
+"""Which ports are free, and an offset that no other starting stack takes at the same time.
+
+An offset is claimed by listening at its `CLAIM` port: stacks of other users see that, and the kernel ends it with the
+process.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,12 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import IO
 
 from helenus_stack.errors import StackError
-from helenus_stack.files import cache_directory, try_lock
 from helenus_stack.settings import Settings
 
+CLAIM = 8090
+"""Its last two digits are those of no server's port."""
 STEP = 100
 HIGHEST = 20_000
 """Above lie the ports that systems give to outgoing connections."""
@@ -40,11 +44,15 @@ def _free(address: str, port: int) -> bool:
         return True
 
 
-def hold(offset: int) -> IO[str]:
-    """Keeps an offset from other stacks until the file is closed, also while servers of it are down."""
-    file = open(cache_directory() / "ports" / str(offset), "w")  # noqa: SIM115
-    try_lock(file.fileno())
-    return file
+def hold(offset: int) -> socket.socket | None:
+    """Keeps an offset from other stacks until the socket is closed, also while servers of it are down.
+
+    None if another program claims it; the servers have their ports then.
+    """
+    try:
+        return socket.create_server(("127.0.0.1", CLAIM + offset))
+    except OSError:
+        return None
 
 
 @contextmanager
@@ -53,14 +61,14 @@ def claim(settings: Settings, offset: int | None) -> Iterator[Settings]:
 
     The offset is the one given, else the lowest multiple of 100. Raises StackError if there is none.
     """
-    folder = cache_directory() / "ports"
-    folder.mkdir(parents=True, exist_ok=True)
     for candidate in range(0, HIGHEST, STEP) if offset is None else [offset]:
-        with open(folder / str(candidate), "w") as file:
+        claimed = hold(candidate)
+        if claimed is None:
+            occupied = [f"127.0.0.1:{CLAIM + candidate}, by which another helenus-stack claims them"]
+            continue
+        with claimed:
             moved = replace(settings, port_offset=candidate)
-            if not try_lock(file.fileno()):
-                occupied = ["claimed by another helenus-stack that is starting"]
-            elif not (occupied := taken(moved.listeners)):
+            if not (occupied := taken(moved.listeners)):
                 yield moved
                 return
     raise StackError(

@@ -20,6 +20,7 @@ from helenus_schemas.event.wire import decode
 from helenus_sinks.pulsar.admin import Admin, Refused
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_stack.errors import StackError
+from helenus_stack.readers import AWAY
 from helenus_stack.records import GONE, PATIENCE_S, Avro, Record, from_json
 from helenus_stack.status import Status
 
@@ -179,7 +180,7 @@ class PulsarReader:
             yield
         except (pulsar.PulsarException, HelenusError) as error:
             what = error.what if isinstance(error, HelenusError) else str(error)
-            raise StackError(what, self._config.service_url, "look at the broker's log") from error
+            raise StackError(what, self._config.service_url, AWAY) from error
 
 
 def _key(text: str) -> bytes | None:

@@ -16,6 +16,8 @@ from helenus_stack.records import FRAME, Decoder, Record, messages
 from helenus_stack.status import Status
 
 _TIMEOUT = 10
+AWAY = "start it with helenus-stack up, or look at the broker's log"
+"""What to do about a broker that refuses or doesn't answer."""
 
 
 class Reader(Protocol):
@@ -116,4 +118,4 @@ def _stack_errors(where: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise StackError(f"Kafka: {error.args[0].str()}", where, "look at the broker's log") from error
+        raise StackError(f"Kafka: {error.args[0].str()}", where, AWAY) from error

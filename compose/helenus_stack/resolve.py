@@ -78,8 +78,8 @@ def _stand_ins(parents: Sequence[Artifact], folder: Path) -> str:
     return f"<repositories><repository><id>stand-ins</id><url>{url}</url></repository></repositories>"
 
 
-def ivy(artifacts: Sequence[Artifact], folder: Path, progress: Progress, cache: Path | None = None) -> None:
-    """Downloads with Ivy, through its cache (`cache`, default the user's own)."""
+def ivy(artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> None:
+    """Downloads with Ivy. Its cache is next to `folder`: a download that failed goes on, a complete one leaves none."""
     # Of several dependencies on one module Ivy keeps one: classifiers have to be artifacts of a single dependency.
     modules = groupby(sorted(artifacts, key=_module), key=_module)
     dependencies = "\n".join(
@@ -95,7 +95,9 @@ def ivy(artifacts: Sequence[Artifact], folder: Path, progress: Progress, cache: 
         (Path(project) / "ivy.xml").write_text(module)
         command = [str(java_home(17, progress) / "bin/java"), "-jar", str(_ivy_jar()), "-ivy", "ivy.xml"]
         command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]", "-confs", "default"]
-        _download(command + (["-cache", str(cache)] if cache else []), Path(project), artifacts, progress)
+        cache = folder.parent / ".ivy"
+        _download([*command, "-cache", str(cache)], Path(project), artifacts, progress)
+        shutil.rmtree(cache, ignore_errors=True)
 
 
 def _module(artifact: Artifact) -> tuple[str, str, str]:
@@ -131,7 +133,8 @@ def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], p
     log = folder / "log"
     environment = {**os.environ, **trust(folder)}
     started = time.monotonic()
-    progress.say(f"fetching {len(artifacts)} files with {'Maven' if command[0] == 'mvn' else 'Ivy'}")
+    size = f"{sum(artifact.size for artifact in artifacts) / 1e6:.0f} MB"
+    progress.say(f"fetching {len(artifacts)} files, {size}, with {'Maven' if command[0] == 'mvn' else 'Ivy'}")
     with (
         open(log, "w") as output,
         subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output) as client,

@@ -13,6 +13,8 @@ from helenus_stack.files import write_atomically
 
 _FIXED = ("nodes", "data_centers", "cassandra", "secure", "log")
 """What is in the data of a stack and can't be changed."""
+_TRIED = ("heap", "brief", "cassandra_yaml", "kafka_properties", "pulsar_properties")
+"""What may keep a server from starting."""
 LogName = Literal["kafka", "pulsar"]
 Logs = Literal["kafka", "pulsar", "both"]
 Override = str | int | float | bool | None | Mapping[str, object]
@@ -144,6 +146,10 @@ class Settings:
     def save(self, path: Path) -> None:
         """Writes the settings as JSON."""
         write_atomically(path, json.dumps(asdict(self), indent=2) + "\n")
+
+    def tried(self, before: Settings) -> Settings:
+        """These, but without what may have kept a server from starting: that is as it was `before`."""
+        return replace(self, **{name: getattr(before, name) for name in _TRIED})
 
     @classmethod
     def changed(cls, path: Path, given: Mapping[str, Any]) -> Settings:

@@ -138,7 +138,7 @@ Watch its records, or its events:
   {here} watch{where} events-{table}
 Look at the connector, or ask it over Kafka Connect's REST API:
   {invocation("helenus-connector")} top --url {connector}
-  curl {connector}/connectors?expand=status
+  curl '{connector}/connectors?expand=status'
 Metrics for Prometheus, and /health/ready:
   {connector}/metrics of the connector
   {agent}/metrics of the agent

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from helenus_stack import (
     cassandra,
@@ -100,7 +100,7 @@ class Stack:
         self._lock = self.directory / "lock"
         self._run = self.directory / "run"
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._claim: IO[str] | None = None
+        self._claim: socket.socket | None = None
         self._archives: dict[str, Archive] = {}
         self.settings = Settings.changed(self._file, self._given)
 
@@ -157,10 +157,14 @@ class Stack:
         """Where clients connect, and how the servers are; takes some seconds if one of them hangs."""
         return report(self.directory, self.settings, [(server, self.process(server)) for server in self.servers])
 
+    def fetch(self) -> None:
+        """Downloads what the servers need, and the user's cache doesn't have yet."""
+        self._fetch(self.servers)
+
     def up(self, *names: str) -> Status:
         """Starts the named servers (default: `only`, or all) where they don't run yet; returns when they are ready.
 
-        If that fails, or is interrupted, what this call started is stopped again.
+        If that fails, or is interrupted, what this call started is stopped again, and its overrides are forgotten.
         """
         names = names or tuple(self._only)
         with self._alone():
@@ -171,6 +175,7 @@ class Stack:
                 self.progress.say("nothing to start: everything runs")
             if self._running and self.settings != Settings.changed(self._file, {}):
                 self.progress.say("servers that run keep their settings until they are restarted")
+            before = Settings.changed(self._file, {})
             with self._ports():
                 self.settings.save(self._file)
                 secure.prepare(self.settings, self.directory)
@@ -186,6 +191,7 @@ class Stack:
                             self._archives.pop(server.name).make(pid)
                 except BaseException:
                     stop(map(self.process, started), STOP_SECONDS)
+                    self.settings.tried(before).save(self._file)
                     raise
         return self.status()
 
@@ -277,14 +283,16 @@ class Stack:
         with ports.claim(self.settings, offset) as self.settings:
             yield
 
+    def _fetch(self, servers: Sequence[Server]) -> list[Path]:
+        """The Java of each server."""
+        fetch([jar for lock in {server.lock for server in servers} for jar in read_lock(lock)], self.progress, resolve)
+        return [java_home(server.java, self.progress, newer=server.newer_java) for server in servers]
+
     def _launch(self, servers: Sequence[Server]) -> None:
         if not servers:
             return
-        locks = {server.lock: read_lock(server.lock) for server in servers}
-        fetch([artifact for lock in locks.values() for artifact in lock], self.progress, resolve)  # all in one go
-        javas = [java_home(server.java, self.progress, newer=server.newer_java) for server in servers]
-        for server, java in zip(servers, javas, strict=True):
-            command = server.prepare(java, fetch(locks[server.lock], self.progress, resolve))
+        for server, java in zip(servers, self._fetch(servers), strict=True):
+            command = server.prepare(java, fetch(read_lock(server.lock), self.progress, resolve))
             environment = dict(command.environment)
             if server.java >= OLDEST and "CLASSPATH" in environment:
                 self._archives[server.name] = Archive.of(server.lock, java, environment["CLASSPATH"])

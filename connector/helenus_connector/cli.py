@@ -50,7 +50,11 @@ _WORKER = click.argument("worker_properties", type=click.Path(path_type=Path))
 _ANY = click.argument("connector_properties", type=click.Path(path_type=Path), nargs=-1)
 
 
-@click.group(cls=_Commands, subcommand_metavar="COMMAND | WORKER_PROPERTIES [CONNECTOR_PROPERTIES ...]")
+@click.group(
+    cls=_Commands,
+    subcommand_metavar="COMMAND | WORKER_PROPERTIES [CONNECTOR_PROPERTIES ...]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__)
 def main() -> None:
     """Turn the events of Cassandra tables into clean topics: one properties file per table.

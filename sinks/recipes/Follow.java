@@ -35,6 +35,10 @@ public class Follow {
     }
 
     public static void main(String[] arguments) throws Exception {
+        if (arguments.length < 3) {
+            System.err.println("java Follow.java BROKERS REGISTRY TOPIC [--once]");
+            System.exit(2);
+        }
         String topic = arguments[2];
         boolean ends = List.of(arguments).contains("--once");
         Follow schemas = new Follow(arguments[1]);
@@ -81,7 +85,10 @@ public class Follow {
 
     private Schema schema(int id) throws IOException, InterruptedException {
         var asked = HttpRequest.newBuilder(URI.create(registry + "/schemas/ids/" + id)).build();
-        String answer = http.send(asked, BodyHandlers.ofString()).body();
-        return new Schema.Parser().parse(json.readTree(answer).get("schema").asText());
+        var answer = http.send(asked, BodyHandlers.ofString());
+        if (answer.statusCode() != 200) {
+            throw new IOException(asked.uri() + " answered " + answer.statusCode() + ": is that the registry's address?");
+        }
+        return new Schema.Parser().parse(json.readTree(answer.body()).get("schema").asText());
     }
 }

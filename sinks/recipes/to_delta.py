@@ -26,6 +26,8 @@ def store(uri: str, batch: Batch) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit(__doc__)
     brokers, registry, topic, uri = sys.argv[1:5]
     for batch in follow(brokers, registry, topic, f"delta-{topic}", ends="--once" in sys.argv):
         store(uri, batch)

@@ -30,6 +30,8 @@ def store(db: duckdb.DuckDBPyConnection, table: str, batch: Batch) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 6:
+        sys.exit(__doc__)
     brokers, registry, topic, file, table = sys.argv[1:6]
     with duckdb.connect(file) as db:
         for batch in follow(brokers, registry, topic, f"duckdb-{table}", ends="--once" in sys.argv):

@@ -34,6 +34,8 @@ def store(directory: Path, batch: Batch) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit(__doc__)
     brokers, registry, topic, directory = sys.argv[1:5]
     Path(directory).mkdir(parents=True, exist_ok=True)
     for batch in follow(brokers, registry, topic, f"parquet-{topic}", ends="--once" in sys.argv):

@@ -1,9 +1,10 @@
 """A data topic as Parquet, by Spark and its from_avro: to_spark.py BROKERS REGISTRY TOPIC DIRECTORY [--once]
 
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0,org.apache.spark:spark-avro_2.13:4.3.0 \
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,org.apache.spark:spark-avro_2.13:4.2.0 \
       to_spark.py localhost:9092 http://localhost:8081 data-shop.orders orders
 
-The packages have Spark's own version. `current` is the table as it is now. A batch that comes again replaces its files.
+The packages have Spark's own version, or the newest there is before it. `current` is the table as it is now. A batch
+that comes again replaces its files.
 """
 
 from __future__ import annotations
@@ -91,4 +92,6 @@ def main(brokers: str, registry: str, topic: str, directory: str, *more: str) ->
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -345,6 +345,7 @@ def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
     assert agents.keys == [10, 110, 11, 111]
     assert agents.raw.names == []
     assert list(agents.quarantine.iterdir()) == []
+    assert agents.call("reprocess") == (0, "nothing is in quarantine\n", "")
 
 
 def test_reprocess_a_segment_that_still_cannot_be_read(agents: Agents) -> None:

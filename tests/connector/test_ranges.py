@@ -13,7 +13,7 @@ VALUES = [bytes((n,)) for n in range(3)]
 ROWS = [(a, b, c) for a in VALUES for b in VALUES for c in VALUES]
 bound = st.one_of(
     st.none(),
-    st.builds(Bound, st.booleans(), st.lists(st.sampled_from(VALUES), min_size=1, max_size=3).map(tuple[bytes, ...])),
+    st.builds(Bound, st.booleans(), st.lists(st.sampled_from(VALUES), min_size=1, max_size=3).map(tuple)),
 )
 
 

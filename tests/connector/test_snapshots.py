@@ -680,6 +680,7 @@ def test_the_bar_says_what_is_left(
             one = {"table": "t", "rows": 7, "done": 0.5, "rate": 1.0, **shown}
             return {"snapshots": [{**one, "state": "COMPLETE"} if self.looks > 2 else one]}
 
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one shows the end alone
     monkeypatch.setattr(snapshot_command, "_TURN_S", 0.3)  # longer than the terminal is drawn again
     monkeypatch.setattr(
         snapshot_command, "Console", lambda: Console(force_terminal=True, width=80, file=sys.stdout, no_color=True)

@@ -119,10 +119,13 @@ def test_top_without_a_worker() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8083", "http://no.such.host.invalid", "gopher://x", "http://h:port"])
-def test_a_bad_address(url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("127.0.0.1:8083", 2), ("http://no.such.host.invalid", 1), ("gopher://x", 2), ("http://h:port", 2)],
+)
+def test_a_bad_address(url: str, code: int) -> None:
     done = top("--url", url)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
 
 
 @pytest.mark.parametrize("url", ["http://me:s3cret@127.0.0.1:1", "http://me:s3/cret@127.0.0.1:1"])

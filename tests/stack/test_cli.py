@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from helenus_stack import pulsar, readiness
+from helenus_stack import ports, pulsar, readiness
 from helenus_stack.cli import main
 from helenus_stack.errors import StackError
 from helenus_stack.process import Process, stop
 from helenus_stack.progress import Silent
 from helenus_stack.server import Command, Server
+from helenus_stack.settings import Settings
 from helenus_stack.stack import Stack
 
 
@@ -51,8 +53,6 @@ def test_down_without_servers_succeeds(directory: Path) -> None:
 
 
 def test_down_deletes_only_its_own(directory: Path) -> None:
-    from helenus_stack.settings import Settings
-
     (directory / "kafka").mkdir(parents=True)
     (directory / "mine").mkdir()
     assert run("down", "--delete", "--dir", directory).exit_code == 0
@@ -71,13 +71,51 @@ def test_down_deletes_only_its_own(directory: Path) -> None:
         (["up", "--nodes", "7"], "--nodes"),
         (["up", "--cassandra", "3.11"], "--cassandra"),
         (["up", "--cassandra-yaml", "cdc_enabled"], "'cdc_enabled' is not KEY=VALUE"),
+        (["up", "--heap", "lots"], "'lots' is not a whole number with its unit, such as 512m or 2g"),
     ],
 )
 def test_mistakes_end_in_one_message(directory: Path, arguments: list[str], message: str) -> None:
     result = run(*arguments, "--dir", directory)
     assert result.exit_code in (1, 2)
     assert message in result.stderr
+    assert not result.stderr.startswith("\n")
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["down"], ["demo"], ["start", "kafka"]])
+def test_a_directory_that_is_none_is_named(cache: Path, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "file").touch()
+    result = run(*arguments, "--dir", tmp_path / "file" / "stack")
+    assert result.exit_code == 1
+    assert re.fullmatch(rf"Error: Not a directory \({tmp_path}/file/stack\S*\): choose a --dir .*\n", said_of(result))
+
+
+def said_of(result: Result) -> str:
+    """The error, without what a demo says first."""
+    return result.stderr[result.stderr.index("Error: ") :]
+
+
+def test_watching_a_stack_that_is_down(directory: Path) -> None:
+    Settings(port_offset=ports.HIGHEST).save(directory / "stack.json")
+    assert "start it with helenus-stack up" in said_of(run("watch", "data-shop.orders", "--dir", directory))
+
+
+def test_its_version() -> None:
+    assert re.fullmatch(r"helenus-stack, version \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+def test_a_setting_that_no_server_starts_with_is_forgotten(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each later `up` would fail too."""
+
+    def launch(servers: list[Server]) -> None:
+        raise StackError("cassandra1 died while starting", "its log", "read its log")
+
+    for given in ({"nodes": 1}, {"cassandra_yaml": {"cdc_enable": True}, "heap": "1k"}):
+        stack = Stack(directory, **given)
+        monkeypatch.setattr(stack, "_launch", launch)
+        with pytest.raises(StackError, match="died"):
+            stack.up()
+    assert Stack(directory).settings == Settings(port_offset=stack.settings.port_offset)
 
 
 def test_logs_are_shown_from_their_end(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +123,17 @@ def test_logs_are_shown_from_their_end(directory: Path, capfd: pytest.CaptureFix
     (directory / "logs" / "kafka.log").write_text("one\ntwo\nthree\n")
     run("logs", "kafka", "-n", "2", "--dir", directory)
     assert capfd.readouterr().out == "two\nthree\n"
+
+
+@pytest.mark.parametrize("program", ["agent", "connector"])
+def test_the_logs_of_a_demo_s_programs_are_shown(
+    program: str, directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no server" in run("logs", program, "--dir", directory).stderr
+    (directory / "logs").mkdir(parents=True)
+    (directory / "logs" / f"{program}.log").write_text("one\ntwo\n")
+    run("logs", program, "-n", "1", "--dir", directory)
+    assert capfd.readouterr().out == "two\n"
 
 
 def server(folder: Path, seconds: float) -> Server:
@@ -101,6 +150,14 @@ def test_a_server_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
         readiness.wait([(fake, process)], Silent())
     assert "the disk is full" in caught.value.detail
     assert caught.value.where == str(fake.log)
+
+
+def test_a_server_that_finds_its_port_taken_says_so(tmp_path: Path) -> None:
+    fake, process = server(tmp_path / "fake", 30), Process(tmp_path / "fake.pid")
+    process.start(["sh", "-c", "echo 'BindException: Address already in use'; exit 1"], tmp_path, fake.log, {})
+    with pytest.raises(StackError, match="another program has taken one of its ports") as caught:
+        readiness.wait([(fake, process)], Silent())
+    assert "memory" not in caught.value.advice
 
 
 def test_a_server_that_never_answers_misses_its_limit(tmp_path: Path) -> None:

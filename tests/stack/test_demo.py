@@ -24,7 +24,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.wire import encode
 from helenus_schemas.settings.properties import read_properties
-from helenus_stack import programs
+from helenus_stack import demo, programs
 from helenus_stack.compare import Difference
 from helenus_stack.demo import run
 from helenus_stack.errors import StackError
@@ -194,7 +194,7 @@ def test_running_servers_show_their_addresses(tmp_path: Path) -> None:
     port, worker = AgentSettings.load(agent.files[0]).http_port, WorkerSettings.load(connector.files[0]).listeners
     text = how_to_go_on(status, "shop.orders")
     assert f"helenus-connector top --url {worker}\n" in text.replace(str(Path(sys.executable).parent) + "/", "")
-    assert f"curl {worker}/connectors" in text
+    assert f"curl '{worker}/connectors?expand=status'" in text, "a shell may take the ? for a pattern"
     for address in (worker, f"http://127.0.0.1:{port}"):
         assert f"  {address}/metrics of the" in text
 
@@ -211,6 +211,18 @@ def test_every_statement_can_be_traced() -> None:
     assert 25 <= len(statements) <= 45
     assert all(f"{KEYSPACE}.{TABLE}" in cql for cql in statements)
     assert sum(cql.startswith("ALTER") for cql in statements) == 1
+
+
+@pytest.mark.parametrize(("free", "warns"), [("16000000 kB", False), ("1200000 kB", True), (None, False)])
+def test_a_demo_says_what_it_takes(
+    free: str | None, warns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "MEMORY_FILE", tmp_path / "meminfo")
+    if free:
+        (tmp_path / "meminfo").write_text(f"MemTotal:  20000000 kB\nMemAvailable:   {free}\nBuffers: 7 kB\n")
+    said = demo._needs()
+    assert said.startswith("A demo takes 3 GB of memory")
+    assert ("Only 1.2 GB are free" in said) is warns
 
 
 class TestFresh:

@@ -24,7 +24,7 @@ SERVERS = ("cassandra", "cassandra-4.1", "cassandra-4.0", "kafka", "registry", "
 
 
 def artifact(name: str) -> Artifact:
-    return Artifact.parse(f"org.example:{name}:1.0", SHA256)
+    return Artifact.parse(f"org.example:{name}:1.0", SHA256, len(CONTENT))
 
 
 class Registry:
@@ -53,7 +53,17 @@ def test_coordinates_name_a_file_and_read_back(coordinates: str, file: str) -> N
     assert (parsed.file, parsed.coordinates) == (file, coordinates)
 
 
-@pytest.mark.parametrize("line", ["g:name:1.0", f"{SHA256} g:name", "abcd g:name:1.0", f"{SHA256} g:name:1:jar:c:x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "g:name:1.0",
+        f"{SHA256} g:name:1.0",
+        f"{SHA256} seven g:name:1.0",
+        f"{SHA256} 7 g:name",
+        "abcd 7 g:name:1.0",
+        f"{SHA256} 7 g:name:1:jar:c:x",
+    ],
+)
 def test_a_bad_lock_line_is_named(line: str) -> None:
     with pytest.raises(StackError, match=r"x\.lock line 2"):
         jars.parse_lock(f"# root g:name:1.0\n{line}\n", "x.lock")
@@ -64,6 +74,7 @@ def test_shipped_locks_pin_every_file_once() -> None:
     assert len(locked) > 100
     checksums = {file.file: file.sha256 for file in locked}
     assert all(checksums[file.file] == file.sha256 for file in locked), "two servers' files share a name"
+    assert all(file.size for file in locked)
 
 
 def test_fetches_only_what_is_missing(tmp_path: Path) -> None:
@@ -172,3 +183,37 @@ def test_maven_downloads_where_it_has_java(
         monkeypatch.setattr(resolve, name, lambda *_, name=name: called.append(name))
     resolve.resolve([], tmp_path, Silent())
     assert called == [chosen]
+
+
+class Says(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_what_is_to_be_fetched_is_said_before(tmp_path: Path) -> None:
+    progress = Says()
+    wanted = [Artifact.parse(f"g:{name}:1.0", SHA256, 3_400_000) for name in "ab"]
+    resolve._download(["true"], tmp_path, wanted, progress)
+    assert progress.said[0] == "fetching 2 files, 7 MB, with Ivy"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_ivy_keeps_its_cache_only_to_go_on(fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the store and not in ~/.ivy2, where every jar was kept a second time."""
+    caches: list[Path] = []
+
+    def download(command: list[str], *_: object) -> None:
+        caches.append(Path(command[command.index("-cache") + 1]))
+        caches[0].mkdir()
+        if fails:
+            raise StackError("the jars could not be downloaded", "java", "check the network")
+
+    monkeypatch.setattr(resolve, "_download", download)
+    monkeypatch.setattr(resolve, "java_home", lambda *_: tmp_path)
+    with pytest.raises(StackError, match="could not be downloaded" if fails else "was not delivered"):
+        jars.fetch([artifact("a")], Silent(), resolve.ivy, tmp_path / "store")
+    assert caches[0].parent == tmp_path / "store"
+    assert caches[0].exists() is fails

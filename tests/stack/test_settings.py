@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_every_listener_is_on_loopback_and_distinct() -> None:
 def test_stacks_a_hundred_apart_never_meet() -> None:
     listeners = Settings(nodes=3, log="both", secure=True, connect=True, postgres=True).listeners
     numbers = [port for address, port in listeners if address == "127.0.0.1"]
-    assert len({port % ports.STEP for port in numbers}) == len(numbers)
+    assert len({port % ports.STEP for port in [*numbers, ports.CLAIM]}) == len(numbers) + 1
 
 
 def test_settings_are_remembered_and_changed(tmp_path: Path) -> None:
@@ -235,7 +236,19 @@ def test_an_offset_that_is_taken_is_refused(cache: Path, listener: int) -> None:
         pass
 
 
-def test_stacks_that_start_together_get_different_ports(cache: Path) -> None:
-    with ports.claim(Settings(), None) as first, ports.claim(Settings(), None) as second:
+def test_stacks_that_start_together_get_different_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of two users, whose caches are not the same."""
+    with ExitStack() as claims:
+        found = []
+        for user in ("one", "other"):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / user))
+            found.append(claims.enter_context(ports.claim(Settings(), None)))
+        assert found[0].port_offset != found[1].port_offset
+        assert json.dumps(found[0].listeners) != json.dumps(found[1].listeners)
+
+
+def test_an_offset_that_is_held_is_given_to_no_other() -> None:
+    with ports.claim(Settings(), None) as first:
+        pass
+    with ports.hold(first.port_offset) or nullcontext(), ports.claim(Settings(), None) as second:
         assert first.port_offset != second.port_offset
-        assert json.dumps(first.listeners) != json.dumps(second.listeners)

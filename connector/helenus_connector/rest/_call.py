@@ -80,7 +80,7 @@ Resources = dict[str, dict[str, Handler]]
 def texts(body: Any) -> dict[str, str | None]:
     """A flat JSON object with its values as text, as Kafka Connect takes them."""
     if not isinstance(body, dict):
-        raise HTTPException(500, "a JSON object of texts is expected")
+        raise HTTPException(500, "the configuration is expected, as a JSON object of texts")
     return {key: _text(key, value) for key, value in body.items()}
 
 

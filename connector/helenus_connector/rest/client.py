@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -15,6 +16,13 @@ from typing import Any
 from helenus_schemas.errors import HelenusError, Kind
 
 _TIMEOUT_S = 10.0
+
+
+class _Refused(HelenusError):
+    """A worker's own words: they have the advice, where there is one."""
+
+    def __str__(self) -> str:
+        return self.what
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,9 @@ class Worker:
         if "@" in self.url:
             address = self.url.rpartition("@")[2]
             raise HelenusError(Kind.CONFIG, "--url has a login", address, "give it with --user")
+        if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/.*)?", self.url, re.ASCII):
+            advice = "give it as http://host:port or https://host:port"
+            raise HelenusError(Kind.CONFIG, "--url is no address of a worker", self.url, advice)
 
     def get(self, path: str) -> str:
         """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
@@ -51,7 +62,9 @@ class Worker:
         if status >= 300:
             said = answer.get("message") if isinstance(answer, dict) else None
             kind = Kind.CONFIG if 400 <= status < 500 else Kind.WORKER_UNREACHABLE
-            raise HelenusError(kind, str(said or f"the worker answered {status}"), "" if said else self._address(path))
+            if said:
+                raise _Refused(kind, str(said))
+            raise HelenusError(kind, f"the worker answered {status}", self._address(path))
         return answer
 
     def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
@@ -78,7 +91,14 @@ class Worker:
     def _tls(self) -> ssl.SSLContext | None:
         if not self.url.startswith("https:"):
             return None
-        context = ssl.create_default_context(cafile=self.cafile)
-        if self.certfile is not None:
-            context.load_cert_chain(self.certfile, self.keyfile)
+        file = self.cafile
+        try:
+            context = ssl.create_default_context(cafile=self.cafile)
+            if self.certfile is not None:
+                file = self.certfile
+                context.load_cert_chain(self.certfile, self.keyfile)
+        except ssl.SSLError as error:
+            what = f"a certificate or key can't be read: {(error.reason or 'not PEM').replace('_', ' ')}"
+            advice = "name PEM files with --cafile, --certfile and --keyfile"
+            raise HelenusError(Kind.CONFIG, what, str(file), advice) from None
         return context

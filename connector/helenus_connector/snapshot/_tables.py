@@ -65,7 +65,8 @@ class Tables:
         try:
             self._session(settings).prepare(f"SELECT {columns} FROM {name} WHERE {where}")
         except (InvalidRequest, SyntaxException) as error:
-            raise HelenusError(Kind.CONFIG, f"Cassandra refuses {where}: {error}", table.full_name) from None
+            advice = "give values of the columns' types"
+            raise HelenusError(Kind.CONFIG, f"Cassandra refuses {where}: {error}", table.full_name, advice) from None
         except (DriverException, NoHostAvailable, ConnectionException) as error:
             self._forget(settings)
             raise HelenusError(Kind.CASSANDRA_READ, f"cannot ask for keys: {error}", table.full_name) from None

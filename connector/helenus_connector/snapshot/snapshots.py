@@ -407,7 +407,8 @@ class Snapshots:
             tasks = dict(self._connectors.get(name).tasks)
         if unknown := [table for table in tables if table not in tasks]:
             known = ", ".join(sorted(tasks)) or "none yet"
-            raise HelenusError(Kind.CONFIG, f"there is no table {unknown[0]}, but {known}", name)
+            advice = "name a table of the connector, without its keyspace"
+            raise HelenusError(Kind.CONFIG, f"there is no table {unknown[0]}, but {known}", name, advice)
         return [tasks[table] for table in tables or tasks]
 
     def _rate(self, name: str) -> Rate:

@@ -140,11 +140,13 @@ def _token(value: SecretStr | None) -> SecretStr | None:
 
 
 def path(value: object) -> object:
-    """A path as it is given. Raises ValueError for an empty one, and for a URL, which would become a directory."""
+    """A path as it is given. Raises ValueError for an empty one, and for a URL or a ~, which would become folders."""
     if value == "":
         raise ValueError("name a path, or leave the property out")
     if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]*:/", value):
         raise ValueError("give a path, of a disk that every machine which uses it sees: an address is none")
+    if isinstance(value, str) and value.startswith("~"):
+        raise ValueError("give the whole path: only shells know what ~ is")
     return value
 
 

@@ -19,7 +19,7 @@ class CassandraSettings(Settings):
     """The first nodes to connect to, by address or name; the others are discovered through them."""
     cassandra_port: Annotated[int, Field(gt=0, lt=65536), About("Cassandra", "HIGH")] = 9042
     """Their port for CQL."""
-    cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
+    cassandra_local_dc: Annotated[str | None, Field(min_length=1), About("Cassandra", "HIGH")] = None
     """The data centre to connect to; by default that of the first contact point that answers."""
     cassandra_username: Annotated[str | None, About("Cassandra", "HIGH")] = None
     """The role to log in as, if Cassandra requires a login."""
