@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from helenus_stack.readers import Reader
 from helenus_stack.records import PATIENCE_S, Record
@@ -33,7 +33,12 @@ class Held:
         """Partition by partition. Raises KafkaException if the brokers are away."""
         partitions = self._topics.setdefault(topic, {})
         for number in self._consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions:
-            start, end = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)
+            try:
+                start, end = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                    raise
+                continue  # without a leader just now, as it was just made
             partition = partitions.setdefault(number, _Partition(start))
             if partition.at < end:
                 self._read(TopicPartition(topic, number, partition.at), end, partition)
