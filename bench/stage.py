@@ -135,7 +135,7 @@ def stage(kind: str, directory: Path) -> tuple[Stage, Bytes]:
         "table": TABLE.name,
         "value.converter.schema.registry.url": "http://127.0.0.1:1",
     }
-    version.definition = lambda session, settings, known=None: None if known else (1, TABLE)  # type: ignore[assignment]
+    version.definition = lambda session, settings, known=None, asked=None: None if known else (1, TABLE)  # type: ignore[assignment]
     session = Bytes(kind)
     made = Stage(ConnectorSettings.of(given, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]

@@ -151,7 +151,7 @@ def stage(table: Table, gate: str, directory: Path) -> Stage:
         "tombstones.on.delete": "false",
         "value.converter.schema.registry.url": "http://127.0.0.1:1",
     }
-    version.definition = lambda session, settings, known=None: None if known else (1, table)  # type: ignore[assignment]
+    version.definition = lambda session, settings, known=None, asked=None: None if known else (1, table)  # type: ignore[assignment]
     session = Session([Host(node) for node in NODES], {table.keyspace: 3})
     made = Stage(ConnectorSettings.of(given, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]

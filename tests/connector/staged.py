@@ -57,7 +57,9 @@ class Staged:
         self.codec = KeyCodec(of)
         self.log = FaultyLog(MemoryLog())
         self.session: Any = Session([Host(NODE)], {"ks": 1})
-        monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, of))
+        monkeypatch.setattr(
+            version, "definition", lambda session, settings, known=None, asked=None: None if known else (1, of)
+        )
         monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: MemoryReader(self.live, table))
         self.stage = Stage(ConnectorSettings.of(given, "test"), self.session, self.log, directory)
 

@@ -82,7 +82,9 @@ class Altered(Staged):
         self.asked: list[Key] = []
         self.before_rows: Callable[[], None] = lambda: None
 
-        def definition(session: Any, settings: Any, known: object = None) -> tuple[object, Table] | None:
+        def definition(
+            session: Any, settings: Any, known: object = None, asked: object = None
+        ) -> tuple[object, Table] | None:
             found = self.now if known is None else self.lagging
             return None if known == found else (found, found)
 

@@ -306,7 +306,9 @@ class Reader(MemoryReader):
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Cluster, Connector]]:
-    monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, TABLE))
+    monkeypatch.setattr(
+        version, "definition", lambda session, settings, known=None, asked=None: None if known else (1, TABLE)
+    )
     monkeypatch.setattr(stage, "reach", lambda name: None)
 
     def make(seed: int) -> tuple[Cluster, Connector]:

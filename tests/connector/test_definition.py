@@ -57,7 +57,7 @@ class Nodes(Session):
     def execute(self, cql: Any, args: object = None, host: Node | None = None) -> Any:
         return (host or self.first).answer(getattr(cql, "query_string", cql))
 
-    def execute_async(self, cql: Any, timeout: float, host: Node) -> Any:
+    def execute_async(self, cql: Any, timeout: float = 10, host: Node | None = None) -> Any:
         return SimpleNamespace(result=lambda: self.execute(cql, host=host))
 
 

@@ -64,6 +64,22 @@ def test_nothing_is_coalesced_and_nothing_read(staged: Staged) -> None:
     assert not outcome.waiting
 
 
+def test_the_definition_is_asked_for_after_a_read_alone(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a change's cells say is of the definition that it was written by."""
+    versions, asked = staged.stage._versions, 0
+
+    def is_altered() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    monkeypatch.setattr(versions, "is_altered", is_altered)
+    staged.stage.run(events(wrote(1)), (), True)
+    assert asked == 0
+    staged.stage.run([*events(wrote(2)), *events(wrote(3), cells=False, offset=1)], (), True)
+    assert asked == 1
+
+
 def test_the_order_is_that_of_the_log_and_not_of_write_times(staged: Staged) -> None:
     staged.stage.run(events(wrote(1, time=T + 9), wrote(2)), (), True)
     assert said(staged) == [("c", 1), ("c", 2)]
@@ -180,7 +196,9 @@ def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: p
     wide = with_address("x", "y")
     staged = Staged(with_address("x"), tmp_path, monkeypatch, **NONE, **QUIET)
     staged.stage._versions.follow(staged.log)
-    monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (2, wide))
+    monkeypatch.setattr(
+        version, "definition", lambda session, settings, known=None, asked=None: None if known else (2, wide)
+    )
     value = b"".join(int32(4) + int32(field) for field in (1, 2))
     update = Update(wide, K, [Row((int32(1),), {"a": Cell(value)}, time=T)], lowest=(T, 1_700_000_000, 0))
     staged.stage.run(events(update), (), True)

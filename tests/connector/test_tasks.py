@@ -145,6 +145,29 @@ def test_tables_that_left_their_group_are_released(kept: Kept, monkeypatch: pyte
     assert [len(tables) for tables in pruned] == [3, 0, 2]
 
 
+def test_the_schemas_version_is_asked_for_once_before_events_are_read(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of many tables asks once, not each stage by itself; and each stage gets the answer of its session."""
+    asked: list[Any] = []
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(tasks, "ask", lambda session: asked.append(session) or len(asked))
+    for place, (_, stage) in kept.stages.items():
+        stage.run = lambda *args, name=place[2]: given.update({name: args[-1]}) or Outcome()
+    plan: Any = SimpleNamespace(directory="plan", group="default")
+    topics = [f"events-ks.{table}" for table in ("t", "u", "v", "new")]
+    parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
+    answers: dict[int, Any] = {}
+    for _ in range(2):
+        tasks._ask(plan, parts, answers)
+    assert len(asked) == 2
+    for table, port in (("t", "9042"), ("u", "9042"), ("v", "9999")):
+        about, event = Done(f"events-ks.{table}"), Event("t", 0, 0, 0, None, None)
+        tasks._run(plan, settings(table, cassandra_port=port), [event], [], True, about, asked=answers)
+    mine, other = (asked.index(kept.sessions[settings("t", cassandra_port=p).server]) + 1 for p in ("9042", "9999"))
+    assert given == {"events-ks.t": mine, "events-ks.u": mine, "events-ks.v": other}
+
+
 def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read() -> None:
     def event(partition: int, s: int) -> Event:
         return Event("t", partition, s, s * 1000, None, None)

@@ -108,6 +108,11 @@ class Resolved:
     def written(self, written: Cells) -> None:
         self._written = written
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the answer was read from the table; all of a group are, or none."""
+        return self.cells is None and self._written is None
+
     def rows(self) -> Iterator[LiveRow]:
         """The rows that live in a marker's scope, from the first one, read as they are asked for. Raises RowsFailed."""
         assert self.read_rows is not None, "of one row"

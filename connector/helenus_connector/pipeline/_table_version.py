@@ -56,9 +56,9 @@ class Versions:
         self._registry = registry
         self._known: object = None  # of the cluster's schema
 
-    def follow(self, log: Log) -> None:
-        """Take over a new definition: one small read says whether any schema changed."""
-        self._take(definition(self._session, self._settings, self._known), log, force=False)
+    def follow(self, log: Log, asked: Any = None) -> None:
+        """Take over a new definition: one small read says whether any schema changed, which may be `asked` already."""
+        self._take(definition(self._session, self._settings, self._known, asked), log, force=False)
 
     def is_altered(self) -> bool:
         """Whether a row that was just read may be of another definition: of a table that was recreated, or with a

@@ -90,15 +90,17 @@ class Stage:
         trust_images: bool,
         may_wait: int = MOST_WAITING,
         waits: Waits = NOTHING_WAITS,
+        asked: Any = None,
     ) -> Outcome:
         """Do one batch. `due` are unconfirmed keys of the same partitions, to be read again. `trust_images` says that
         no earlier attempt at this batch can have published something newer than a due key's image. At most `may_wait`
-        keys with events are left to wait because they can't be read. `waits` is what waits at the gate.
+        keys with events are left to wait because they can't be read. `waits` is what waits at the gate, and `asked` as
+        in `definition`.
 
         Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
         """
         self._replicas.check()
-        self._versions.follow(self.log)
+        self._versions.follow(self.log, asked)
         self._resolver.use(self._now.table, self._now.codec)
         # 1. gate: the resolver takes what goes on.
         intake = Intake()
@@ -143,12 +145,14 @@ class Stage:
             self.log.declare(self._now.topic, self._now.schemas)
             if not self.settings.markers:
                 self.log.declare(marker_topic(self.settings.data), self._now.schemas)
+        has_read = False
         try:
             # 2. resolve
             for group in self._resolver.resolve(trust_images, may_wait):
+                has_read = has_read or any(one.is_read for one in group[:1])
                 self._publish(group, outcome)
             outcome.dead_lettered += self._undeliverable.poison(self.log, intake.poison)
-            if not self._versions.is_altered():
+            if not (has_read and self._versions.is_altered()):
                 self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
                 return outcome
             if is_last:

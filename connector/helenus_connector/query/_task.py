@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from pyspark import TaskContext
 
@@ -25,6 +27,7 @@ from helenus_connector.query._limits import Parts
 from helenus_connector.query._reading import read_parts
 from helenus_connector.query.garbage import freeze
 from helenus_connector.query.sessions import end_with_parent
+from helenus_connector.reread.definition import ask
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.shape.registry import registered
 from helenus_schemas.errors import HelenusError, Kind, reason
@@ -78,7 +81,9 @@ def task(
         done: dict[str, Done] = {}
         lost: dict[str, int] = {}
         events: dict[str, list[Event]] = {}
+        asked: dict[int, Any] = {}
         for parts in given:
+            _ask(plan, parts, asked)
             notes, found = read_parts(plan.worker, parts)
             events.update(found)
             for note in notes:
@@ -97,7 +102,7 @@ def task(
                 if settings is not None and about.error is None:
                     again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
                     at_gate = _within(waits.get(topic), about.starts) if waits else NOTHING_WAITS
-                    _run(plan, settings, events[topic], again, first, about, may_wait, at_gate)
+                    _run(plan, settings, events[topic], again, first, about, may_wait, at_gate, asked)
                     if about.outcome is not None:
                         about.outcome.lost = lost[topic]
         yield from done.values()
@@ -115,6 +120,7 @@ def _run(
     about: Done,
     may_wait: int = MOST_WAITING,
     waits: Waits = NOTHING_WAITS,
+    asked: Mapping[int, Any] = MappingProxyType({}),
 ) -> None:
     """Run a table's stage. Its errors go to the driver, which handles each kind."""
     read = len(events)
@@ -134,7 +140,8 @@ def _run(
         return
     largest = log.largest
     try:
-        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait, waits)
+        stage = _stage(plan, settings, about.epoch, log)
+        about.outcome = stage.run(events, due, trust_images, may_wait, waits, asked.get(id(stage.session)))
         about.outcome.read += done
         about.outcome.confirmed += done
         if settings.gate != "one" and events:
@@ -155,6 +162,16 @@ def _run(
         if log.largest < largest and own not in _logs:
             # This table's topic has a smaller limit than others: it keeps this producer for itself.
             _logs[own] = _logs.pop(shared)
+
+
+def _ask(plan: Plan, parts: Parts, asked: dict[int, Any]) -> None:
+    """Ask for the schema's version while events are read, once for all tables of a session: by its `id`. That is late
+    enough: which events are to be read is known, so all of them were written.
+    """
+    for topic in {place.topic for part in parts.parts for place in part.ranges}:
+        _, stage = _stages.get((plan.directory, plan.group, topic), (-1, None))
+        if stage is not None and id(stage.session) not in asked:
+            asked[id(stage.session)] = ask(stage.session)
 
 
 def _within(waits: Waits | None, partitions: Mapping[str, int]) -> Waits:

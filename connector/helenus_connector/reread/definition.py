@@ -21,14 +21,22 @@ _ANSWER_S = 2.0
 _TRIES = 10
 GRANT = "GRANT SELECT on the table to the role of cassandra.username"
 _ANSWERS = "check that a node of cassandra.local.dc answers"
-_VERSION = SimpleStatement("SELECT schema_version FROM system.local", is_idempotent=True)
+_VERSION = SimpleStatement("SELECT schema_version FROM system.local WHERE key = 'local'", is_idempotent=True)
 _TABLE_ALTERED = "SELECT WRITETIME(id) AS at FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
 _TYPES_ALTERED = "SELECT WRITETIME(field_types) AS at FROM system_schema.types WHERE keyspace_name = %s"
 _UNANSWERED = (DriverException, NoHostAvailable, ConnectionException)
 
 
-def definition(session: Any, settings: ConnectorSettings, known: object = None) -> tuple[object, Table] | None:
-    """A version of the cluster's schema, and the table by it; None if a node that is asked has the `known` version.
+def ask(session: Any) -> Any:
+    """Ask a node for its version of the schema, and do not wait: `definition` takes the answer."""
+    return session.execute_async(_VERSION)
+
+
+def definition(
+    session: Any, settings: ConnectorSettings, known: object = None, asked: Any = None
+) -> tuple[object, Table] | None:
+    """A version of the cluster's schema, and the table by it; None if a node that is asked has the `known` version. A
+    node may have been `asked` before.
 
     A node that lags behind an ALTER has the definition before, and rows read by that would be confirmed without the new
     column. So when a node has another version, all that are up are asked, and the definition that was altered last is
@@ -36,7 +44,7 @@ def definition(session: Any, settings: ConnectorSettings, known: object = None) 
     """
     name = f"{settings.keyspace}.{settings.table}"
     try:
-        answer = session.execute(_VERSION)
+        answer = (asked or ask(session)).result()
         version = answer.one().schema_version
         if version == known:
             return None
