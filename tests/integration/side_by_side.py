@@ -19,7 +19,8 @@ from patience import eventually
 
 FREE = {"config", "partition", "offset"}
 """Maps whose keys belong to the connector."""
-NULLABLE = {"default_value", "value", "group", "last_modified", "definition"}
+NULLABLE = {"default_value", "value", "group", "last_modified", "definition", "version"}
+"""What theirs does not always say: the version of a task that is about to start again."""
 FULL = {"", "tasks", "offsets", "topics", "configs", "groups"}
 """Lists that have to hold something where theirs does."""
 NAMED = re.compile("expand=|/topics$|/admin/loggers$")

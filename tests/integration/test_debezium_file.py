@@ -107,7 +107,7 @@ def test_one_file_of_debezium_s_starts_both(pipeline: Pipeline, session: Any) ->
     session.execute(f"CREATE KEYSPACE debezium_b {REPLICATION}")
     session.execute("CREATE TABLE debezium_b.t (k int PRIMARY KEY, v int, other text) WITH cdc = true")
     session.execute("INSERT INTO debezium_b.t (k, v, other) VALUES (5, 6, 'x')")
-    (record,) = records_of(pipeline, "debezium_b.t", 1)
+    record, *_ = records_of(pipeline, "debezium_b.t", 1)  # the snapshot and the event may be of two batches
     assert (record.key, record.value and record.value["after"]["v"]["value"]) == ({"k": 5}, 6)
 
     for command in (pipeline.agent, pipeline.connector):

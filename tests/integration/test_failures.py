@@ -63,9 +63,10 @@ def away(stack: Stack, server: str) -> Iterator[None]:
         time.sleep(1)
 
 
+@pytest.mark.long  # agent/test_live.py kills it at each point
 @ON_KAFKA
 def test_agent_killed_in_mid_segment(pipeline: Pipeline, workload: Workload, table: str) -> None:
-    """Between flush and save; tests/agent/test_live.py kills it at the other points."""
+    """Between flush and save, under load, with a connector behind it."""
     pipeline.agent.stop()
     pipeline.agent.start(HELENUS_FAILPOINT="agent.after-flush:5")
     with workload:

@@ -192,7 +192,8 @@ FORMS = [("debezium", "avro"), ("debezium-cassandra", "avro"), ("cep44", "json")
 OTHERS = [("debezium", "json"), ("debezium-cassandra", "json"), ("cep44", "avro")]
 
 
-@pytest.mark.parametrize("places", [FORMS, pytest.param(OTHERS, marks=pytest.mark.long)], ids=["some", "others"])
+@pytest.mark.long  # on Kafka they are in test_envelope and test_debezium_cassandra, and what Pulsar declares in unit tests
+@pytest.mark.parametrize("places", [FORMS, OTHERS], ids=["some", "others"])
 def test_envelopes_on_pulsar(
     pipeline: Pipeline, session: Any, rest: Rest, java: JavaReader, places: list[tuple[str, str]]
 ) -> None:

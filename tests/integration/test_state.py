@@ -98,8 +98,8 @@ def write(session: Any, table: str, statements: int, seed: int) -> None:
 # A sink of the other kind is in test_jdbc_sink.
 @pytest.mark.parametrize("table", ["state.rows", pytest.param("state.unmarked", marks=pytest.mark.long)])
 def test_deletes_of_more_than_a_row_and_ttls_reach_a_naive_sink(pipeline: Pipeline, session: Any, table: str) -> None:
-    for seed in range(3):
-        write(session, table, 80, seed)
+    for seed in range(2):
+        write(session, table, 120, seed)
         agrees(pipeline, session, table)
     assert of_cassandra(session, table)
     session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (9, 9, 'z', 'short') USING TTL 3")
