@@ -182,12 +182,12 @@ def test_every_statement(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
-# integration/test_failures.py::test_agent_killed_in_mid_segment kills it after a flush, with a connector behind it.
+# test_operations.py kills it while it saves, and integration/test_failures.py with a connector behind it.
 @pytest.mark.parametrize(
     "point",
     [
-        "agent.after-save",
-        *(pytest.param(f"agent.after-{step}", marks=pytest.mark.long) for step in ("append", "flush")),
+        "agent.after-flush",
+        *(pytest.param(f"agent.after-{step}", marks=pytest.mark.long) for step in ("append", "save")),
     ],
 )
 def test_killed_anywhere(live: Live, point: str) -> None:

@@ -188,17 +188,15 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
     assert plain_records.count(None) >= PARTITIONS
 
 
-FORMS = [("debezium", "avro"), ("debezium-cassandra", "avro"), ("cep44", "json")]
-OTHERS = [("debezium", "json"), ("debezium-cassandra", "json"), ("cep44", "avro")]
+FORMS = [(form, kind) for form in ("debezium", "debezium-cassandra", "cep44") for kind in ("avro", "json")]
 
 
-@pytest.mark.long  # on Kafka they are in test_envelope and test_debezium_cassandra, and what Pulsar declares in unit tests
-@pytest.mark.parametrize("places", [FORMS, OTHERS], ids=["some", "others"])
+@pytest.mark.parametrize("places", [FORMS[:1], pytest.param(FORMS[1:], marks=pytest.mark.long)], ids=["one", "others"])
 def test_envelopes_on_pulsar(
     pipeline: Pipeline, session: Any, rest: Rest, java: JavaReader, places: list[tuple[str, str]]
 ) -> None:
     """In Avro and JSON, by the schemas that the topics declare, as Java reads them."""
-    table = f"enveloped_{places[0][1]}"
+    table = f"enveloped_{len(places)}"
     session.execute(f"CREATE TABLE edge.{table} {TABLE}")
     converter = {
         "avro": {},
