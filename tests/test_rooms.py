@@ -33,6 +33,8 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in HOMES:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in MODULES else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] in HOMES}
     return found
 
 
