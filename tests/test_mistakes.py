@@ -29,7 +29,7 @@ from helenus_stack import cli as stack
 TABLE = Path(__file__).with_name("mistakes.txt")
 RIGHT = {
     "agent": {"state.dir": "state", "cdc.raw.dir": ".", "kafka.bootstrap.servers": "k:9092"},
-    "worker": {"bootstrap.servers": "k:9092", "checkpoint.dir": "checkpoint"},
+    "worker": {"bootstrap.servers": "k:9092", "checkpoint.dir": "checkpoint", "listeners": "http://127.0.0.1:0"},
     "table": {"name": "a", "keyspace": "shop", "table": "orders", "output.format": "json"},
 }
 
