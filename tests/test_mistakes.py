@@ -71,8 +71,8 @@ def said_to(mistake: str, api: Api) -> str:
             headers={"Content-Type": "application/json"},
             timeout=10,
         )
-        told = json.loads(answer.text) if answer.text else {}
-        return f"{answer.status_code} {told.get('message') if isinstance(told, dict) else told}".rstrip()
+        said = json.loads(answer.text) if answer.text else {}
+        return f"{answer.status_code} {said.get('message') if isinstance(said, dict) else said}".rstrip()
     arguments = {
         "agent": ["helenus-agent", "validate", "agent.properties"],
         "worker": ["helenus-connector", "validate", "worker.properties", "table.properties"],
