@@ -68,6 +68,11 @@ def test_no_module_is_long(module: str) -> None:
     assert len(MODULES[module].read_text().splitlines()) <= LONGEST
 
 
+def test_the_stage_is_short() -> None:
+    """It is where a newcomer begins."""
+    assert len(MODULES["helenus_connector.pipeline.stage"].read_text().splitlines()) <= 200
+
+
 def test_the_docs_list_every_room_and_module() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     table = dict(re.findall(r"^\| `(helenus_[\w.]+)` \| [^|]+ \| (.+) \|$", text, re.MULTILINE))
