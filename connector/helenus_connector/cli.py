@@ -86,8 +86,8 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], c
     """Check properties files: names all that is wrong with any of them at once.
 
     Run it on the worker's machine, as its user: checkpoint.dir has to be writable, certificates have to be there, the
-    address of listeners free, and Java and what the settings need installed. It warns of a
-    worker that runs with this checkpoint.dir. Without --connect it reaches no server.
+    address of listeners free, and Java and what the settings need installed. It warns of a worker that runs with this
+    checkpoint.dir. Without --connect it reaches no server.
     """
     from helenus_connector.control.conflict import check_conflicts
     from helenus_connector.validate_command import check_installed, check_java, check_machine

@@ -46,10 +46,8 @@ def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], boo
                 yield False
                 return
             if not waits():
-                what, advice = (
-                    f"another worker has this checkpoint.dir: {_noted(lock)}",
-                    "stop it, or give this one its own",
-                )
+                what = f"another worker has this checkpoint.dir: {_noted(lock)}"
+                advice = "stop it, or give this one its own"
                 raise HelenusError(Kind.STATE, what, str(directory), f"two would undo each other's order: {advice}")
             if not logged:
                 logged = True

@@ -37,7 +37,6 @@ _BOUNDS = {
     "less_than_equal": "give {le} or less",
 }
 _MEANT = {r"hosts?|nodes?|seeds?": "contact.points", r"brokers?|servers?": "bootstrap.servers"}
-_NO_FILE = "there is no such file, or it may not be read"
 
 
 @dataclass(frozen=True)
@@ -163,24 +162,10 @@ class Settings(BaseModel):
         """Raise ConfigError for files of certificates and keys that are missing, or that TLS can't use. To be called on
         the machine that uses them.
         """
-        found = {name: getattr(self, name) for name in type(self).model_fields if name.endswith("file")}
-        files = {name: path for name, path in found.items() if isinstance(path, Path)}
-        wrong = {name: _NO_FILE for name, path in files.items() if not os.access(path, os.R_OK)}
-        for name, path in files.items():
-            key = name.removesuffix("certfile") + "keyfile"
-            if name in wrong or key in wrong:
-                continue
-            if name.endswith("cafile"):
-                reason = _certificates.no_authorities(path)
-            elif name.endswith("certfile"):
-                password = getattr(self, f"{key}_password", None)
-                secret = password.get_secret_value() if isinstance(password, SecretStr) else ""
-                reason = _certificates.no_pair(path, files.get(key), secret)
-            else:
-                continue
-            if reason is not None:
-                wrong[name] = reason
-        if wrong:
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        files = {name: path for name, path in given.items() if name.endswith("file") and isinstance(path, Path)}
+        passwords = {name: value.get_secret_value() for name, value in given.items() if isinstance(value, SecretStr)}
+        if wrong := _certificates.unusable(files, passwords):
             keys = type(self).model_fields
             raise ConfigError([Problem(source, keys[n].alias or n, str(files[n]), why) for n, why in wrong.items()])
 
