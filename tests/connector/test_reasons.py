@@ -166,6 +166,8 @@ def test_a_task_that_goes_on_is_ready(worker: Worker) -> None:
     status = worker.connectors.status("shop")
     assert ("cannot connect" in str(status.tasks[0].trace), status.obstacle) == (True, None)
     assert "cannot connect" not in str(worker.ready())
+    worker.connectors.hindered("default", FULL)
+    assert "No space left" in str(worker.ready())
 
 
 def test_what_tasks_wait_for_says_more_than_that_no_batch_is_done(worker: Worker) -> None:

@@ -177,7 +177,8 @@ class Connector:
         reason: HelenusError | str | None = self.error if state == "FAILED" else None
         if state == "RUNNING":
             # Tasks that say what they wait for need no batches.
-            hindered = None if tasks and all(task.trace for task in tasks) else self.hindered
+            needed = not tasks or any(task.runs or not task.trace for task in tasks)
+            hindered = self.hindered if needed else None
             reason = self.trouble or self.waiting or hindered
         return Status(state, _trace(reason), tasks, _kind(reason))
 
