@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from helenus_schemas.settings.model import Alias
 
@@ -23,24 +23,24 @@ def _pem(value: str) -> str:
     return value
 
 
-def _without(reason: str) -> Callable[[str], str]:
-    """Refuses a value, which has no counterpart."""
+def _refused(reason: str) -> Alias:
+    """A key that may only be empty."""
 
     def refuse(value: str) -> str:
         if value.strip():
             raise ValueError(reason)
         return value
 
-    return refuse
+    return Alias(why=reason, convert=refuse)
 
 
-def _login(provider: str) -> str:
-    return _NO_KERBEROS(provider) if provider.strip().upper() not in ("", "NONE", "PLAIN") else provider
-
-
-_NO_KERBEROS = _without(
+_KERBEROS = _refused(
     "Kerberos is no way to log in here: give a role of Cassandra's own in cassandra.username and cassandra.password"
 )
+
+
+def _login(provider: str) -> str | None:
+    return provider if provider.strip().upper() in ("", "NONE", "PLAIN") else _KERBEROS.convert(provider)
 
 
 def snapshot_mode(value: object) -> object:
@@ -61,30 +61,24 @@ DATASTAX: Mapping[str, str | Alias] = {
     "contactPoints": "cassandra.contact.points",
     "port": "cassandra.port",
     "loadBalancing.localDc": "cassandra.local.dc",
-    "cloud.secureConnectBundle": Alias(
-        why="no bundle is read",
-        convert=_without(
-            "a bundle of Astra's is not read: name the nodes in cassandra.contact.points, and files of certificates in "
-            "cassandra.ssl.*"
-        ),
+    "cloud.secureConnectBundle": _refused(
+        "a bundle of Astra's is not read: name the nodes in cassandra.contact.points, and files of certificates in "
+        "cassandra.ssl.*"
     ),
     "auth.provider": Alias(
         why="cassandra.username and cassandra.password are the login, if they are set", convert=_login
     ),
     "auth.gssapi.service": Alias(why="there is no Kerberos"),
-    "auth.gssapi.*": Alias(why="there is no Kerberos", convert=_NO_KERBEROS),
+    "auth.gssapi.*": _KERBEROS,
     "auth.username": "cassandra.username",
     "auth.password": "cassandra.password",
     "ssl.provider": Alias("cassandra.ssl.enabled", convert=_tls),
     "ssl.hostnameValidation": "cassandra.ssl.check.hostname",
     "ssl.truststore.path": Alias("cassandra.ssl.cafile", convert=_pem),
     "ssl.truststore.password": Alias(why="a file of certificates needs none"),
-    "ssl.keystore.path": Alias(
-        why="there is no key store",
-        convert=_without(
-            "a Java key store is not read: export its certificate and key as PEM, and name those files in "
-            "cassandra.ssl.certfile and cassandra.ssl.keyfile"
-        ),
+    "ssl.keystore.path": _refused(
+        "a Java key store is not read: export its certificate and key as PEM, and name those files in "
+        "cassandra.ssl.certfile and cassandra.ssl.keyfile"
     ),
     "ssl.keystore.password": Alias(why="a key in PEM needs none"),
     "ssl.openssl.keyCertChain": "cassandra.ssl.certfile",
