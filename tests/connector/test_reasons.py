@@ -175,3 +175,13 @@ def test_what_tasks_wait_for_says_more_than_that_no_batch_is_done(worker: Worker
     worker._note_hindered()
     status = worker.connectors.status("shop")
     assert (status.trace, status.obstacle) == (None, "waits for its events topic")
+
+
+def test_a_file_that_failed_is_looked_at_again(worker: Worker, tmp_path: Path) -> None:
+    of_file(REFUSED)(worker, tmp_path)
+    of_file(["shop"])(worker, tmp_path)
+    assert worker.connectors.status("db").state == "FAILED", "not by itself"
+    worker.connectors.restart("db", only_failed=True)
+    found = worker._keyspaces.look(Keyspaces(["shop"]), may_wait=False)  # type: ignore[arg-type]
+    assert list(found) == ["db-shop"]
+    assert "db" not in worker.connectors.shown()

@@ -255,9 +255,9 @@ class Connectors:
     def restart(
         self, name: str, task: int | None = None, include_tasks: bool = True, only_failed: bool = False
     ) -> None:
-        """Try again what failed: one task, or the connector and, if wanted, its tasks."""
+        """Try again what failed: one task, or the connector or file and, if wanted, its tasks."""
         with self.lock:
-            connector = self.get(name)
+            connector = self._shown(name)
             if task is not None:
                 self._restart(self._task(name, task))
             else:

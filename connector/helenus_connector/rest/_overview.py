@@ -115,6 +115,7 @@ class OverviewResources:
             "name": name,
             "state": status.state,
             "reason": status.trace,
+            "is_file": name not in self._connectors.names(),
             "tables": tables,
             "snapshots": snapshots,
         }
