@@ -172,7 +172,7 @@ def test_validate_asks_the_servers(live: Live) -> None:
     code, text = said()
     assert (code, "the servers refuse nothing" in text) == (0, True), text
     code, text = said(cassandra_local_dc="elsewhere")
-    assert (code, "no node is in the data centre elsewhere" in text) == (2, True), text
+    assert (code, "cassandra.local.dc=elsewhere: the node is of" in text) == (2, True), text
 
 
 def test_every_statement(live: Live) -> None:
