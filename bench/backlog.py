@@ -33,7 +33,11 @@ from helenus_stack.status import Status
 
 PARTS = 4
 WARM_UP = 20_000
-_KINDS = {"JVM": b"org.apache.spark", "workers": b"query.daemon", "planner": b"streaming.python_streaming_source"}
+_KINDS = {
+    "JVM": b"org.apache.spark",
+    "workers": b"connector.daemon",
+    "planner": b"streaming.python_streaming_source",
+}
 
 
 def change(digest: str, node: str, n: int, cells: bytes | None = None) -> Change:

@@ -14,7 +14,7 @@ from typing import Any
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import data_log
-from helenus_connector.query import job
+from helenus_connector.query import _job as job
 from helenus_connector.query._limits import Parts
 from helenus_connector.query._reading import read_parts
 from helenus_connector.query.session import session

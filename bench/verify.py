@@ -27,8 +27,8 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.query.session import session as start_spark
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape
+from helenus_connector.verify._engine import verify
 from helenus_connector.verify._job import token_of
-from helenus_connector.verify.engine import verify
 from helenus_connector.verify.options import Options
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables

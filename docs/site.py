@@ -34,7 +34,9 @@ def main() -> int:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
     for picture in (ROOT / "docs").rglob("*.png"):
-        shutil.copy(picture, SOURCE / picture.relative_to(ROOT / "docs"))
+        place = SOURCE / picture.relative_to(ROOT / "docs")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, place)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", "docs/mkdocs.yml"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
     for path in () if done else sorted(SITE.rglob("*.html")):

@@ -28,7 +28,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import cassandra
 from helenus_schemas.settings.shared import CassandraSettings
 from helenus_sinks.kafka.errors import broker_error
-from helenus_sinks.pulsar.admin import Refused
+from helenus_sinks.pulsar._admin import Refused
 from helenus_sinks.pulsar.errors import Answered, pulsar_error
 
 ROOT = Path(__file__).parents[1]

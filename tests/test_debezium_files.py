@@ -445,7 +445,8 @@ def test_the_agent_asks_its_own_node_where_the_file_names_several(tmp_path: Path
 def test_with_a_worker_s_own_file(tmp_path: Path) -> None:
     """The connector's part of their file counts, also next to other connectors."""
     worker = tmp_path / "worker.properties"
-    worker.write_text(f"bootstrap.servers=mine:9092\ncheckpoint.dir={tmp_path / 'mine'}\n")
+    own = f"bootstrap.servers=mine:9092\ncheckpoint.dir={tmp_path / 'mine'}\nlisteners=http://127.0.0.1:0\n"
+    worker.write_text(own)
     other = tmp_path / "other.properties"
     other.write_text("name=other\nkeyspace=ks\ntable=t\noutput.format=json\n")
     theirs = written(tmp_path, {**LEAST, "helenus.connector.checkpoint.dir": "/theirs"})

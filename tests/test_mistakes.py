@@ -29,7 +29,7 @@ from helenus_stack import cli as stack
 TABLE = Path(__file__).with_name("mistakes.txt")
 RIGHT = {
     "agent": {"state.dir": "state", "cdc.raw.dir": ".", "kafka.bootstrap.servers": "k:9092"},
-    "worker": {"bootstrap.servers": "k:9092", "checkpoint.dir": "checkpoint"},
+    "worker": {"bootstrap.servers": "k:9092", "checkpoint.dir": "checkpoint", "listeners": "http://127.0.0.1:0"},
     "table": {"name": "a", "keyspace": "shop", "table": "orders", "output.format": "json"},
 }
 
@@ -71,8 +71,8 @@ def said_to(mistake: str, api: Api) -> str:
             headers={"Content-Type": "application/json"},
             timeout=10,
         )
-        told = json.loads(answer.text) if answer.text else {}
-        return f"{answer.status_code} {told.get('message') if isinstance(told, dict) else told}".rstrip()
+        said = json.loads(answer.text) if answer.text else {}
+        return f"{answer.status_code} {said.get('message') if isinstance(said, dict) else said}".rstrip()
     arguments = {
         "agent": ["helenus-agent", "validate", "agent.properties"],
         "worker": ["helenus-connector", "validate", "worker.properties", "table.properties"],

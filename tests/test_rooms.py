@@ -33,6 +33,8 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in HOMES:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in MODULES else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] in HOMES}
     return found
 
 
@@ -61,9 +63,32 @@ def test_a_module_of_its_room_is_used_there_alone() -> None:
     assert not [line for line in wrong if not line.startswith(stand_ins)]
 
 
+USED: dict[str, set[str]] = {}  # by each room what others use of it
+for _module, _path in MODULES.items():
+    for _name in imports(_path):
+        if _name in MODULES and room_of(_name) != room_of(_module):
+            USED.setdefault(room_of(_name), set()).add(_name.rpartition(".")[2])
+# Each of their modules is one that commands and tests start from, or their own turn is to come.
+OTHERS = {*HOMES, "helenus_connector.testing", "helenus_connector.state", "helenus_connector.snapshot"}
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS - OTHERS))
+def test_a_room_names_what_others_use_and_hides_the_rest(room: str) -> None:
+    own = {name.rpartition(".")[2] for name in MODULES.keys() - ROOMS if name.rpartition(".")[0] == room}
+    shown = {name for name in own if not name.startswith("_")}
+    named = re.findall(r"`(\w+)`", ast.get_docstring(ast.parse(MODULES[room].read_text())) or "")
+    assert shown - USED.get(room, set()) == set()
+    assert own & set(named) == shown
+
+
 @pytest.mark.parametrize("module", sorted(MODULES.keys() - LONGER))
 def test_no_module_is_long(module: str) -> None:
     assert len(MODULES[module].read_text().splitlines()) <= LONGEST
+
+
+def test_the_stage_is_short() -> None:
+    """It is where a newcomer begins."""
+    assert len(MODULES["helenus_connector.pipeline.stage"].read_text().splitlines()) <= 200
 
 
 def test_the_docs_list_every_room_and_module() -> None:

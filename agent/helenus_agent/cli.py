@@ -31,6 +31,7 @@ from helenus_agent.node.offline import SavedNode
 from helenus_agent.segments.reprocess import reprocess
 from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.state import State, note_cdc_off, owned
+from helenus_agent.validate_command import refusals
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -119,11 +120,12 @@ def _drain(properties: Path, offline: bool) -> None:
 
 @main.command("validate")
 @_PROPERTIES
-def _validate(properties: Path) -> None:
+@click.option("--connect", is_flag=True, help="Ask the servers too: the node and its tables, the message broker.")
+def _validate(properties: Path, connect: bool) -> None:
     """Check a properties file: names all that is wrong with it, and keys of other products with ours.
 
     Run it on the agent's machine, as its user: cdc_raw and files of certificates have to be there, state.dir has to be
-    writable, and the extra `pulsar` installed for log=pulsar.
+    writable, and the extra `pulsar` installed for log=pulsar. Without --connect it reaches no server.
     """
     with _one_line():
         source = str(properties)
@@ -136,8 +138,23 @@ def _validate(properties: Path) -> None:
             lambda: read_yaml(settings.cassandra_config) if settings.cassandra_config else None,
         )
         _check_pulsar(settings)
-        transfer_of(settings.segment_transfer, settings.segment_archive_dir, raw_directory(settings))
+        directory = raw_directory(settings)
+        transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
         click.echo(f"{properties} is valid")
+        if connect:
+            _ask_servers(settings, directory)
+
+
+def _ask_servers(settings: AgentSettings, directory: Path) -> None:
+    """Ends the process with a line for each thing that a server refuses."""
+    codes = []
+    with contextlib.closing(_log_of(settings)) as log:
+        for error in refusals(settings, directory, log):
+            click.echo(f"helenus-agent: {error}", err=True)
+            codes.append(_code(error))
+    if codes:
+        sys.exit(max(codes))
+    click.echo("the servers refuse nothing")
 
 
 @main.command("status")

@@ -12,12 +12,12 @@ from typing import Any
 
 import pulsar
 
-from helenus_connector.log.pulsar_reader import offset
+from helenus_connector.log._pulsar_reader import offset
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.datastax import unsorted_value
 from helenus_schemas.event.wire import decode
-from helenus_sinks.pulsar.admin import Admin, Refused
+from helenus_sinks.pulsar._admin import Admin, Refused
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_stack.errors import StackError
 from helenus_stack.readers import AWAY

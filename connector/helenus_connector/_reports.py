@@ -100,7 +100,7 @@ class Reports:
         """The states of connectors and their tasks. The series of those that left are ended."""
         tables: set[metrics.Labels] = set()
         reasons: set[tuple[str, ...]] = set()
-        connectors = self._connectors.all()
+        connectors = self._connectors.shown()
         for name, connector in connectors.items():
             status = connector.status()
             metrics.connector_state(name, status.state)

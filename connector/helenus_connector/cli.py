@@ -85,9 +85,9 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], connect: bool) -> None:
     """Check properties files: names all that is wrong with any of them at once.
 
-    Run it on the worker's machine, as its user: checkpoint.dir has to be writable, the worker's certificates have to be
-    there, and Java and what the settings need installed. Without --connect it reaches no server, and looks for no file
-    that only connectors use.
+    Run it on the worker's machine, as its user: checkpoint.dir has to be writable, certificates have to be there, the
+    address of listeners free, and Java and what the settings need installed. It warns of a worker that runs with this
+    checkpoint.dir. Without --connect it reaches no server.
     """
     from helenus_connector.control.conflict import check_conflicts
     from helenus_connector.validate_command import check_installed, check_java, check_machine
@@ -97,12 +97,15 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], c
         worker, connectors = load(worker_properties, connector_properties)
         # A file of Debezium's is the worker's and the first connector's in one.
         paths = [worker_properties, *connector_properties][-len(connectors) :] if connectors else []
-        together(
+        of_files = list(zip(paths, connectors, strict=True))
+        _, running = together(
             lambda: check(worker, worker_properties, connector_properties),
-            lambda: check_machine(worker, worker_properties),
+            lambda: check_machine(worker, worker_properties, of_files),
         )
-        check_conflicts(zip(map(str, paths), connectors, strict=True))
-        for path, settings in zip(paths, connectors, strict=True):
+        check_conflicts((str(path), settings) for path, settings in of_files)
+        if running:
+            click.echo(f"{worker_properties}: warning: {running}", err=True)
+        for path, settings in of_files:
             for warning in settings.warnings:
                 click.echo(f"{path}: warning: {warning}", err=True)
         for path in (worker_properties, *connector_properties):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.fences import owner
 from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import reach
 from helenus_connector.query.session import check_java as check_java
+from helenus_connector.rest.listening import listen
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError, Problem, together
 from helenus_schemas.settings.shared import NO_PULSAR
@@ -29,15 +32,32 @@ def check_installed() -> None:
         raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
 
-def check_machine(worker: WorkerSettings, source: Path) -> None:
-    """Raise one ConfigError for what a worker would end for at its start on this machine: checkpoint.dir, files of its
-    certificates, the extra `pulsar`. Those of connectors it does not look for: a connector waits, and says why.
+def check_machine(
+    worker: WorkerSettings, source: Path, connectors: Iterable[tuple[Path, ConnectorSettings]]
+) -> str | None:
+    """Raise one ConfigError for what a worker or a connector would end for at its start on this machine:
+    checkpoint.dir, files of certificates, the extra `pulsar`, the address of the listener.
+
+    Returns a warning if a worker runs with this checkpoint.dir: it may well have the address, and be about to end.
     """
+    running = owner(worker.checkpoint_dir.absolute())
     together(
         lambda: worker.check_directory(str(source), "checkpoint_dir"),
         lambda: worker.check_files(str(source)),
         lambda: _check_pulsar(worker, source),
+        *(partial(settings.check_files, str(path)) for path, settings in connectors),
+        *(() if running else (lambda: _check_listener(worker, source),)),
     )
+    return running and f"checkpoint.dir={worker.checkpoint_dir}: stop the worker that has it first: {running}"
+
+
+def _check_listener(worker: WorkerSettings, source: Path) -> None:
+    try:
+        listen(worker).close()
+    except HelenusError as error:
+        raise ConfigError(
+            [Problem(str(source), "listeners", worker.listeners, f"{error.what}: {error.advice}")]
+        ) from None
 
 
 def _check_pulsar(worker: WorkerSettings, source: Path) -> None:

@@ -22,7 +22,7 @@ from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.keyspaces import Keyspaces
-from helenus_connector.control.status import Connector
+from helenus_connector.control.status import Connector, no_tables
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
 from helenus_connector.gate.cache import prune
@@ -45,6 +45,8 @@ _LAG_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
+_NO_SPARK = "starting: Spark is not there yet"
+_NO_BATCH = "starting: no batch done yet"
 
 
 class Worker:
@@ -61,6 +63,7 @@ class Worker:
         self.snapshots = Snapshots(worker, self.connectors)
         self.signals = Signals(worker, self.connectors, self.snapshots)
         self.verifications = Verifications(worker, self.connectors)
+        self.connectors.files = self._keyspaces.without
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
         self._queries: dict[str, Query | Merger] = {}
@@ -86,15 +89,15 @@ class Worker:
 
     def ready(self) -> str | None:
         """Why something that should run does not, or None."""
-        return self._keyspaces.trouble() or self.connectors.trouble() or self.health()
+        return self.connectors.trouble() or self.health()
 
     def health(self) -> str | None:
         """What is wrong with the worker itself, however its connectors fare, or None."""
         troubles = [query.trouble() for query in list(self._queries.values())]
-        away = None if self._reports.away is None else str(self._reports.away)
-        starting = None if self._spark is not None else "starting: Spark is not there yet"
-        waiting = None if self._queries or not self._is_wanted() else "starting: no batch done yet"
-        return next(filter(None, [away, *troubles, starting, waiting]), None)
+        starting = None if self._spark is not None else _NO_SPARK
+        waiting = None if self._queries or not self._is_wanted() else _NO_BATCH
+        reason = next(filter(None, [self._reports.away, *troubles, starting, waiting]), None)
+        return None if reason is None else str(reason)
 
     def run(self) -> None:
         """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: then only
@@ -129,6 +132,7 @@ class Worker:
                     self.verifications.start(self._spark, directory)
                 if self._spark is not None:
                     self._turn(directory)
+                self._note_hindered()
                 self.connectors.changed.wait(_TURN_S)
                 self.connectors.changed.clear()
         finally:
@@ -198,6 +202,13 @@ class Worker:
             self._reports.states()
             self._history.note(now)
 
+    def _note_hindered(self) -> None:
+        """Have the connectors of each group know why its query makes no batches."""
+        starting = _NO_SPARK if self._spark is None else _NO_BATCH
+        for group in {c.settings.query_group for c in self.connectors.all().values()}:
+            query = self._queries.get(group)
+            self.connectors.hindered(group, starting if query is None else query.trouble())
+
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more, or whose `state` is another. One that comes again gets
         another.
@@ -240,9 +251,7 @@ class Worker:
                 continue
             self._failures.pop(name, None)
             if connector.looked is False and not found:
-                _log.warning(
-                    "tables.none", connector=name, table=settings.table, advice="ALTER TABLE … WITH cdc = true"
-                )
+                _log.warning("tables.none", connector=name, reason=no_tables(settings))
             self.connectors.looked(name, settings, found)
 
     @staticmethod

@@ -26,8 +26,8 @@ def store(directory: Path, batch: Batch) -> None:
     number = time.time_ns()
     parts = []
     for table, is_deleted in ((batch.rows, False), (batch.deleted, True)):
-        told = table.append_column("_deleted", pa.array([is_deleted] * len(table), pa.bool_()))
-        parts.append(told.append_column("_batch", pa.array([number] * len(table), pa.int64())))
+        marked = table.append_column("_deleted", pa.array([is_deleted] * len(table), pa.bool_()))
+        parts.append(marked.append_column("_batch", pa.array([number] * len(table), pa.int64())))
     file = directory / f"{number}.parquet"
     pq.write_table(pa.concat_tables(parts, promote_options="default"), file.with_suffix(".new"))
     file.with_suffix(".new").replace(file)

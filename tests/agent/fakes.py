@@ -96,6 +96,8 @@ class FakeCassandra:
     def changed(self) -> bool:
         return self.is_changed
 
+    def close(self) -> None: ...
+
 
 class Raw:
     """A cdc_raw directory; segments are written as Cassandra does: the content first, then the marker before it.

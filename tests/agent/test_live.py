@@ -157,6 +157,24 @@ def live(servers: Any, tmp_path: Path) -> Iterator[Live]:
     live.cluster.shutdown()
 
 
+def test_validate_asks_the_servers(live: Live) -> None:
+    live.table("asked")
+    live.stop(live.start())
+
+    def said(**more: str) -> tuple[int, str]:
+        path = live.directory / "other.properties"
+        changes = "".join(f"{key.replace('_', '.')}={value}\n" for key, value in more.items())
+        path.write_text((live.directory / "agent.properties").read_text() + changes)
+        command = [sys.executable, "-c", "import sys; " + MAIN, "validate", str(path), "--connect"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+    code, text = said()
+    assert (code, "the servers refuse nothing" in text) == (0, True), text
+    code, text = said(cassandra_local_dc="elsewhere")
+    assert (code, "cassandra.local.dc=elsewhere: the node is of" in text) == (2, True), text
+
+
 def test_every_statement(live: Live) -> None:
     agent = live.start()
     for statement in golden.SETUP:

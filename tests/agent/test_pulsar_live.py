@@ -14,7 +14,7 @@ from agent.test_live import Live
 from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.placement import partition
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar._admin import Admin
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
 

@@ -6,10 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
+import trustme
+from agent.fakes import FakeCassandra, FakeLog
+from agent.writer import table_of
 from click.testing import CliRunner
 
+from helenus_agent import cli, validate_command
 from helenus_agent.cli import main
 from helenus_agent.config import AgentSettings
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
 LEAST = {"state.dir": "/tmp/x", "cdc.raw.dir": "/tmp/raw"}
@@ -60,6 +65,9 @@ def test_certificates_have_to_be_there_as_cdc_raw_has(tmp_path: Path) -> None:
     there.touch()
     file.write_text(file.read_text().replace("/no/ca.pem", str(there)))
     done = CliRunner().invoke(main.commands["validate"], [str(file)])
+    assert f"cassandra.ssl.cafile={there}: it holds no certificates in PEM" in done.stderr
+    trustme.CA().cert_pem.write_to_path(there)
+    done = CliRunner().invoke(main.commands["validate"], [str(file)])
     assert (done.exit_code, done.stdout) == (0, f"{file} is valid\n")
 
 
@@ -108,3 +116,39 @@ def test_a_key_that_is_given_twice(tmp_path: Path) -> None:
     assert f"{file}: x=1: unknown property" in done.stderr
     file.write_text(file.read_text().replace("x=1\n", ""))
     assert AgentSettings.load(file).topic_partitions == 1
+
+
+ORDERS = table_of("orders", "pk int pk, v int")
+
+
+def test_what_the_servers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it at once; the file alone is valid."""
+    file, log, cassandra = tmp_path / "agent.properties", FakeLog(), FakeCassandra(ORDERS)
+    given = {**PULSAR, "cdc.raw.dir": str(tmp_path), "state.dir": str(tmp_path / "state")}
+    file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+    monkeypatch.setattr(cli, "_log_of", lambda _: log)
+    monkeypatch.setattr(validate_command, "Cassandra", lambda _: cassandra)
+
+    def said() -> tuple[int, list[str]]:
+        done = CliRunner().invoke(main.commands["validate"], [str(file), "--connect"])
+        assert done.stdout.startswith(f"{file} is valid\n")
+        return done.exit_code, [*done.stderr.splitlines(), *done.stdout.splitlines()[1:]]
+
+    missing = f"helenus-agent: the topic is missing (events-{ORDERS.full_name}): set pulsar.admin.url"
+    code, (line,) = said()
+    assert (code, line.startswith(missing)) == (1, True)
+    log.counts[f"events-{ORDERS.full_name}"] = 4
+    assert said() == (0, ["the servers refuse nothing"])
+    cassandra.settings["cdc_enabled"] = "false"
+    code, (line,) = said()
+    assert (code, "the node runs with cdc_enabled: false" in line) == (2, True)
+    cassandra.away = 1
+    away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer", "b:6650")
+
+    def topics() -> dict[str, int]:
+        raise away
+
+    monkeypatch.setattr(log, "topics", topics)
+    code, lines = said()
+    assert (code, lines[0].startswith("helenus-agent: away (fake)"), lines[1]) == (1, True, f"helenus-agent: {away}")
+    assert not (tmp_path / "state").exists()

@@ -74,7 +74,10 @@ def test_the_steps_of_a_build(part: str, tmp_path: Path) -> None:
     assert list(target.glob(f"lib/python3*/site-packages/{module}*.so")), f"{module} is not compiled"
     files = {"agent": ["agent.properties"], "connector": ["worker.properties", "connectors/shop-orders.properties"]}
     for log in ("kafka", "pulsar"):
-        given = [str(ROOT / "compose" / "properties" / log / name) for name in files[part]]
+        given = [name.replace("/", "-") for name in files[part]]
+        for name, ours in zip(files[part], given, strict=True):  # this machine may have a worker at their port
+            text = (ROOT / "compose" / "properties" / log / name).read_text()
+            (tmp_path / ours).write_text(text.replace("0.0.0.0:8083", "0.0.0.0:0"))
         done = subprocess.run([program, "validate", *given], cwd=tmp_path, env=bare, capture_output=True, text=True)
         if part == "connector":
             assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ WORKER = {
 }
 SAME = {"name", "keyspace", "table", "events.topic", "columns", "key.converter", "value.converter"}
 SAME |= {"cache.max.capacity", "cache.expire.after.ms"}
-# Every key of theirs but those that no connection here can have: Astra's bundle, Kerberos and Java key stores.
+# Every key of theirs; those that no connection here can have, Astra's bundle, Kerberos and Java key stores, are empty.
 THEIRS = {
     "name": "n",
     "keyspace": "db1",
@@ -48,13 +48,19 @@ THEIRS = {
     "jmxConnectorDomain": "com.datastax.oss.cdc",
     "metricsHighestLatency": "35",
     "ignoreErrors": "None",
+    "cloud.secureConnectBundle": "",
     "auth.provider": "PLAIN",
+    "auth.gssapi.keyTab": "",
+    "auth.gssapi.principal": "",
+    "auth.gssapi.service": "dse",
     "auth.username": "u",
     "auth.password": "pw0rd",
     "ssl.provider": "JDK",
     "ssl.hostnameValidation": "false",
     "ssl.truststore.path": "/etc/ca.pem",
     "ssl.truststore.password": "pw0rd",
+    "ssl.keystore.path": "",
+    "ssl.keystore.password": "",
     "ssl.cipherSuites": "x",
     "ssl.openssl.keyCertChain": "/etc/cert.pem",
     "ssl.openssl.privateKey": "/etc/key.pem",
@@ -81,7 +87,10 @@ def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("ssl.truststore.path", "/etc/trust.jks", "a Java trust store is not read"),
         ("queryExecutionTimeout", "30s", "invalid literal"),
-        ("cloud.secureConnectBundle", "/x.zip", "unknown property"),
+        ("cloud.secureConnectBundle", "/x.zip", "a bundle of Astra's is not read"),
+        ("auth.provider", "GSSAPI", "give a role of Cassandra's own in cassandra.username"),
+        ("auth.gssapi.keyTab", "/k.keytab", "give a role of Cassandra's own in cassandra.username"),
+        ("ssl.keystore.path", "/etc/key.jks", "export its certificate and key as PEM"),
     ],
 )
 def test_settings_without_counterpart_are_refused(key: str, value: str, reason: str) -> None:

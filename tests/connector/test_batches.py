@@ -25,7 +25,7 @@ from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.interfaces.gate import AtGate, Event, Gap, Waiting
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _batches as batches
-from helenus_connector.query import job
+from helenus_connector.query import _job as job
 from helenus_connector.query._batches import Batches
 from helenus_connector.query._task import Done
 from helenus_connector.reread.unconfirmed import AWAY, Unconfirmed

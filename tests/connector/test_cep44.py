@@ -21,10 +21,10 @@ from helenus_connector.config.connector import ConnectorSettings, PulsarConnecto
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import LiveRow
 from helenus_connector.pipeline._digest import digest_of
+from helenus_connector.shape._cep44 import Cep44
 from helenus_connector.shape._cep44_key import murmur2
 from helenus_connector.shape._cep44_pack import schema_uuid
 from helenus_connector.shape._cep44_ranges import ranges
-from helenus_connector.shape.cep44 import Cep44
 from helenus_connector.shape.row import shown
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec

@@ -19,7 +19,7 @@ sys.modules.update(dict.fromkeys({EXTRAS!r}.split()))
 from {{module}} import main
 main()
 """
-WORKER = "bootstrap.servers=127.0.0.1:1\ncheckpoint.dir={}\n"
+WORKER = "bootstrap.servers=127.0.0.1:1\ncheckpoint.dir={}\nlisteners=http://127.0.0.1:0\n"
 TABLE = "name=a\nkeyspace=shop\ntable=orders\nvalue.converter.schema.registry.url=http://127.0.0.1:1\n"
 
 

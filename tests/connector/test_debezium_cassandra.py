@@ -21,8 +21,8 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import LiveRow, Resolved
 from helenus_connector.pipeline._digest import digest_of
+from helenus_connector.shape._debezium_cassandra import DebeziumCassandra
 from helenus_connector.shape._debezium_range import class_of, value_text
-from helenus_connector.shape.debezium_cassandra import DebeziumCassandra
 from helenus_connector.shape.row import shown
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from helenus_connector.gate.event import values_of
 from helenus_connector.interfaces.resolver import Resolved
-from helenus_connector.shape import envelope
+from helenus_connector.shape import _envelope as envelope
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event import wire

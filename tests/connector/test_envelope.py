@@ -20,7 +20,7 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import LiveRow, Resolved
 from helenus_connector.interfaces.shape import Shaped
 from helenus_connector.pipeline._digest import digest_of
-from helenus_connector.shape.envelope import Envelope, schema
+from helenus_connector.shape._envelope import Envelope, schema
 from helenus_connector.shape.row import shown
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helenus_connector.query import job
+from helenus_connector.query import _job as job
 from helenus_connector.query._limits import Part, Parts
 from helenus_schemas.errors import HelenusError, Kind
 

@@ -11,13 +11,13 @@ import pulsar
 import pytest
 from patience import eventually
 
-from helenus_connector.log import pulsar_reader as pulsar_events
+from helenus_connector.log import _pulsar_reader as pulsar_events
 from helenus_connector.log._pulsar_planner import Planner
+from helenus_connector.log._pulsar_reader import Message, offset, parts, read
 from helenus_connector.log._pulsar_unread import unread
 from helenus_connector.log.events import Range
-from helenus_connector.log.pulsar_reader import Message, offset, parts, read
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar.admin import Admin, Refused
+from helenus_sinks.pulsar._admin import Admin, Refused
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.stack import Stack

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector.log import _pulsar_planner as pulsar_planner
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log.pulsar_reader import offset
+from helenus_connector.log._pulsar_reader import offset
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.wire import command

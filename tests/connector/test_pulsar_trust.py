@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helenus_connector.log import pulsar_reader as pulsar_events
+from helenus_connector.log import _pulsar_reader as pulsar_events
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.connection import Access
 

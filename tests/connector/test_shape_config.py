@@ -57,13 +57,13 @@ def test_avro_needs_a_registry_and_json_none() -> None:
             f"value.converter={JSON}: with key.converter={AVRO}: known are",
         ),
         ({"value_converter": "com.example.Protobuf"}, "value.converter=com.example.Protobuf: known are"),
-        ({"output_format": "xml"}, "output.format=xml: Input should be"),
+        ({"output_format": "xml"}, "output.format=xml: give one of"),
         ({"columns": "("}, "columns=(: not a regular expression"),
         (
             {"headers": "schema_id,nonsense"},
             "headers=schema_id,nonsense: no header nonsense; there are schema_id, writetime, expires, origin, op, node",
         ),
-        ({"key_compat": "java"}, "key.compat=java: Input should be"),
+        ({"key_compat": "java"}, "key.compat=java: give one of"),
     ],
 )
 def test_settings_that_exclude_each_other(given: dict[str, str], message: str) -> None:

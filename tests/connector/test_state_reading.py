@@ -88,7 +88,7 @@ def test_a_key_of_another_table_is_left_out() -> None:
         ({"state": "keys", "output.format": "cep44"}, "do not say which rows live"),
         ({"state": "keys", "schema.on.incompatible": "new-topic"}, "stays on one data topic"),
         ({"query.group": "state"}, "is where state lies"),
-        ({"state": "all"}, "'none', 'keys' or 'rows'"),
+        ({"state": "all"}, "give one of none, keys, rows"),
         ({"state": "rows"}, "query.group: a connector with state=rows has a query of its own"),
         ({"state": "rows", "query.group": "g", "resolver": "reread"}, "leave it out"),
         ({"state": "rows", "query.group": "g", "gate": "quorum"}, "copies merge into nothing"),

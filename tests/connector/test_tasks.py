@@ -182,7 +182,7 @@ def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read()
 
 
 def test_of_what_an_earlier_run_has_read_only_changes_go_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What names no change, as a snapshot's events, was done with, or its key is kept. What is broken is told."""
+    """What names no change, as a snapshot's events, was done with, or its key is kept. What is broken is reported."""
     ran: list[list[Event]] = []
     kept.stages["plan", "default", "events-ks.t"][1].run = lambda events, *_: ran.append(events) or Outcome(len(events))
     of_log = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.ROW))

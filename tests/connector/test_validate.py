@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
+import trustme
 from click.testing import CliRunner, Result
 
 from helenus_connector import validate_command
 from helenus_connector.cli import main
 from helenus_connector.config.files import load
+from helenus_connector.control.fences import owned
 from helenus_connector.query import session
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 from helenus_sinks.pulsar.log import PulsarConfig
 
-WORKER = "bootstrap.servers=k:9092\ncheckpoint.dir=/tmp/none\nproducer.sasl.password=hunter2\n"
+WORKER = (
+    "bootstrap.servers=k:9092\ncheckpoint.dir=/tmp/none\nproducer.sasl.password=hunter2\nlisteners=http://127.0.0.1:0\n"
+)
 TABLE = "name=a\nkeyspace=shop\ntable=orders\noutput.format=json\n"
 
 
@@ -210,10 +215,88 @@ def test_a_topic_on_kafka_has_no_full_name(here: Path) -> None:
     assert validate("worker", "a").exit_code == 0
 
 
-def test_files_may_be_another_machine_s(here: Path) -> None:
-    files = "cassandra.ssl.enabled=true\ncassandra.ssl.cafile=/no/ca.pem\n"
-    (here / "a").write_text(f"{TABLE}{files}value.converter.schema.registry.ssl.cafile=/no/ca.pem\n")
-    assert validate("worker", "a").exit_code == 0
+def test_files_of_certificates(here: Path) -> None:
+    """Of the worker and its connectors: they are there, and TLS can use them."""
+    authority = trustme.CA()
+    own, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path("ca.pem")
+    own.private_key_and_cert_chain_pem.write_to_path("own.pem")
+    other.private_key_pem.write_to_path("other.key")
+    Path("empty").touch()
+    files = "cassandra.ssl.enabled=true\ncassandra.ssl.cafile=/no/ca.pem\ncassandra.ssl.certfile=own.pem\n"
+    registry = "value.converter.schema.registry.ssl.cafile"
+    listener = "listeners.https.ssl.certfile=own.pem\nlisteners.https.ssl.keyfile="
+    secure = WORKER.replace("http:", "https:")
+    (here / "a").write_text(f"{TABLE}{files}{registry}=empty\n")
+    (here / "worker").write_text(f"{secure}{listener}other.key\n")
+    said = validate("worker", "a").stderr
+    assert "a: cassandra.ssl.cafile=/no/ca.pem: there is no such file" in said
+    assert f"a: {registry}=empty: it holds no certificates in PEM" in said
+    assert "worker: listeners.https.ssl.certfile=own.pem: the key in other.key is of another certificate" in said
+    assert "cassandra.ssl.certfile" not in said
+    (here / "a").write_text(f"{TABLE}{files}{registry}=ca.pem\n".replace("/no/ca.pem", "ca.pem"))
+    (here / "worker").write_text(f"{secure}{listener}own.pem\n")
+    done = validate("worker", "a")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_setting_that_consumers_alone_refuse(here: Path) -> None:
+    """Producers have no sessions."""
+    (here / "worker").write_text(
+        f"{WORKER}consumer.session.timeout.ms=400000\nkafka.security.protocol=SSL\nkafka.ssl.ca.location=/no/ca.pem\n"
+    )
+    said = validate("worker").stderr
+    assert "consumer.session.timeout.ms=400000: Failed to create consumer: `max.poll.interval.ms`" in said
+    assert said.count("kafka.ssl.ca.location=/no/ca.pem") == 1
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_a_listener_of_another_machine(here: Path, host: str) -> None:
+    (here / "worker").write_text(WORKER.replace("127.0.0.1:0", f"{host}:8083"))
+    done = validate("worker")
+    assert done.exit_code == 2
+    assert f"listeners=http://{host}:8083: cannot listen: " in done.stderr
+    assert "set listeners to an address of this machine that is free" in done.stderr
+
+
+def test_a_port_that_is_taken_and_a_worker_that_runs(here: Path) -> None:
+    """A worker that runs is no mistake: it is to be restarted with these files."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = WORKER.replace("127.0.0.1:0", f"127.0.0.1:{port}").replace("/tmp/none", str(here / "checkpoint"))
+        (here / "worker").write_text(text)
+        done = validate("worker")
+        assert (done.exit_code, "cannot listen: Address already in use" in done.stderr) == (2, True)
+        with owned(here / "checkpoint", lambda: False):
+            done = validate("worker")
+        assert (done.exit_code, done.stdout) == (0, "worker is valid\n")
+        assert re.match(r"worker: warning: checkpoint\.dir=.*: stop the worker that has it first: host ", done.stderr)
+    with owned(here / "checkpoint", lambda: False):
+        """The lock is not kept."""
+
+
+@pytest.mark.parametrize("memory", ["0g", "7b", "7", "512mb", "512 m", "400m", "1p"])
+def test_memory_with_which_spark_does_not_start(here: Path, memory: str) -> None:
+    assert problems(here / "worker", f"{WORKER}spark.driver.memory={memory}\n").keys() == {"spark.driver.memory"}
+
+
+@pytest.mark.parametrize("memory", ["0g", "7b", "600", "449m"])
+def test_memory_with_which_executors_do_not_start(here: Path, memory: str) -> None:
+    assert problems(here / "worker", f"{WORKER}spark.executor.memory={memory}\n").keys() == {"spark.executor.memory"}
+
+
+def test_memory_with_which_they_do(here: Path) -> None:
+    for driver, executor in (("450m", "450 mb"), ("1G", "1gb"), ("524288k", "600000000b")):
+        (here / "worker").write_text(f"{WORKER}spark.driver.memory={driver}\nspark.executor.memory={executor}\n")
+        assert validate("worker").exit_code == 0, driver
+
+
+@pytest.mark.parametrize("key", ["driver.extraJavaOptions", "driver.defaultJavaOptions", "executor.extraJavaOptions"])
+def test_the_heap_is_not_for_java_s_options(here: Path, key: str) -> None:
+    text = f"{WORKER}spark.{key}=-Dx=y -Xmx2g\n"
+    assert problems(here / "worker", text) == {
+        f"spark.{key}": f"leave -Xmx out: spark.{key.partition('.')[0]}.memory says how much memory there is"
+    }
 
 
 def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,4 +86,4 @@ def test_a_compose_file(project: Project) -> None:
     project.up("agent", "connector")
     assert not set(before) & set(project.compose("ps", "--quiet", "agent", "connector").split())
     project.follows("upgraded")
-    assert project.records("first")  # nothing was made anew
+    assert project.records("first")  # nothing was made again

@@ -26,7 +26,7 @@ import json, sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
-from helenus_connector.query import job
+from helenus_connector.query import _job as job
 from helenus_connector.query._reading import read_parts
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.session import session

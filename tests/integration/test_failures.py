@@ -219,7 +219,7 @@ def spark_processes(pipeline: Pipeline) -> list[str]:
     ours = []
     for line in output.splitlines()[1:]:
         pid, _, command = line.strip().partition(" ")
-        if "SparkSubmit" not in command and "helenus_connector.query.daemon" not in command:
+        if "SparkSubmit" not in command and "helenus_connector.daemon" not in command:
             continue
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()

@@ -25,7 +25,7 @@ from helenus_schemas.event import datastax
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.wire import encode
 from helenus_sinks.kafka.log import KafkaLog
-from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar._admin import Admin
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.records import Record

@@ -28,10 +28,11 @@ RECIPES = Path(__file__).parents[2] / "sinks" / "recipes"
 TABLE, TOPIC = "recipes.goods", "data-recipes.goods"
 COLUMNS = """k int, c text, t text, n bigint, b boolean, f double, de decimal, at timestamp, da date, ti time, u uuid,
     i inet, bl blob, du duration, a frozen<address>, l list<int>, s set<text>, m map<text, int>,
-    tu frozen<tuple<int, text>>, PRIMARY KEY (k, c)"""
+    tu frozen<tuple<int, text>>, tt timeuuid, ve vector<float, 3>, PRIMARY KEY (k, c)"""
+NAMES = "k, c, t, n, b, f, de, at, da, ti, u, i, bl, du, a, l, s, m, tu, tt, ve"
 VALUES = """'ünïcode', 5000000000, true, 0.5, -1.50, '1969-12-31 23:59:59.123', '0001-01-01', '12:30:15.123456789',
     8f9e0b4c-5a3d-4b5e-9c1d-000000000001, '::1', 0x00ff, 1mo2d3ns, {street: 'Elm', number: 5}, [1, 2], {'x', 'y'},
-    {'one': 1}, (7, 'seven')"""
+    {'one': 1}, (7, 'seven'), 50554d6e-29bb-11e5-b345-feff819cdc9f, [1.5, -2, 0.25]"""
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +85,9 @@ def stored(pipeline: Pipeline, directory: Path) -> dict[str, list[dict[str, Any]
 
 
 def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
-    names = "k, c, t, n, b, f, de, at, da, ti, u, i, bl, du, a, l, s, m, tu"
     for k in range(3):
         for c in "abc":
-            session.execute(f"INSERT INTO {TABLE} ({names}) VALUES ({k}, '{c}', {VALUES})")
+            session.execute(f"INSERT INTO {TABLE} ({NAMES}) VALUES ({k}, '{c}', {VALUES})")
     session.execute(f"INSERT INTO {TABLE} (k, c) VALUES (0, 'bare')")
     is_on_the_topic(pipeline, session)
     first = stored(pipeline, tmp_path)
@@ -104,6 +104,8 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
     rows = found["duckdb"]
     assert {(row["k"], row["c"]): row["t"] for row in rows} == of_cassandra(session)
     assert [(row["k"], row["later"]) for row in rows if row["later"]] == [(0, "x")]
+    (bare,) = (row for row in rows if (row["k"], row["c"]) == (0, "bare"))
+    assert {value for name, value in bare.items() if name not in ("k", "c")} == {None}
     (whole,) = (row for row in rows if (row["k"], row["c"]) == (2, "c"))
     assert json.loads(json.dumps(whole, default=str)) == {
         "k": 2,
@@ -125,6 +127,8 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
         "s": ["x", "y"],
         "m": [["one", 1]],
         "tu": {"index_0": 7, "index_1": "seven"},
+        "tt": "50554d6e-29bb-11e5-b345-feff819cdc9f",
+        "ve": [1.5, -2.0, 0.25],
         "later": None,
     }
 
@@ -132,9 +136,8 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
 @pytest.mark.long  # other readers of the same topic; each starts a JVM
 def test_java_and_spark(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
     """Records of two schemas, read by Follow.java and by Spark's from_avro."""
-    names = "k, c, t, n, b, f, de, at, da, ti, u, i, bl, du, a, l, s, m, tu"
     for c in "abc":
-        session.execute(f"INSERT INTO {TABLE} ({names}) VALUES (7, '{c}', {VALUES})")
+        session.execute(f"INSERT INTO {TABLE} ({NAMES}) VALUES (7, '{c}', {VALUES})")
     is_on_the_topic(pipeline, session)
     session.execute(f"ALTER TABLE {TABLE} ADD latest text")
     session.execute(f"UPDATE {TABLE} SET t = 'new', latest = 'x' WHERE k = 7 AND c = 'a'")
@@ -171,6 +174,8 @@ def test_java_and_spark(pipeline: Pipeline, session: Any, tmp_path: Path) -> Non
         "s": ["x", "y"],
         "m": {"one": 1},
         "tu": {"index_0": 7, "index_1": "seven"},
+        "tt": "50554d6e-29bb-11e5-b345-feff819cdc9f",
+        "ve": [1.5, -2.0, 0.25],
     }
 
 

@@ -443,7 +443,7 @@ def python_workers(pipeline: Three) -> list[int]:
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         try:
-            if b"helenus_connector.query.daemon" in (entry / "cmdline").read_bytes():
+            if b"helenus_connector.daemon" in (entry / "cmdline").read_bytes():
                 environment = (entry / "environ").read_bytes()
                 if f"HELENUS_TEST={pipeline.directory}".encode() in environment:
                     parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])

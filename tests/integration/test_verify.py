@@ -19,7 +19,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import session as start_spark
 from helenus_connector.shape.schemas import declared
-from helenus_connector.verify.engine import verify
+from helenus_connector.verify._engine import verify
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import GHOST, MISSING, STALE, Report
 from helenus_schemas.codec.avro_long import long_bytes

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,7 +128,7 @@ def test_all_of_it_at_once() -> None:
 
 def test_files_are_looked_for_where_it_is_asked_for(tmp_path: Path) -> None:
     there = tmp_path / "ca.pem"
-    there.touch()
+    trustme.CA().cert_pem.write_to_path(there)
     given = {
         "cassandra.ssl.cafile": "/no/ca.pem",
         "extra.file": "/no/x",

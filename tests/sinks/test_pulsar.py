@@ -20,7 +20,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Schemas
 from helenus_sinks.pulsar import connection
 from helenus_sinks.pulsar import log as log_module
-from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar._admin import Admin
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.secure import AGENT, STRANGER

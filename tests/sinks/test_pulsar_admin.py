@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar._admin import Admin
 from helenus_sinks.pulsar.connection import Access
 
 

@@ -11,7 +11,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import topic_error
 from helenus_sinks.log import TopicError
 from helenus_sinks.pulsar import log as pulsar
-from helenus_sinks.pulsar.admin import Refused
+from helenus_sinks.pulsar._admin import Refused
 from helenus_sinks.pulsar.errors import AUTHENTICATION, AUTHORIZATION, INCOMPATIBLE_SCHEMA, broker_error
 
 

@@ -1,4 +1,4 @@
-"""Behind an authority of one's own: what Java is told of the certificates that other programs trust."""
+"""Behind an authority of one's own: how Java learns of the certificates that other programs trust."""
 
 from __future__ import annotations
 

@@ -17,8 +17,30 @@ def _tls(provider: str) -> str:
 
 def _pem(value: str) -> str:
     if value.lower().endswith((".jks", ".p12", ".pfx")):
-        raise ValueError("a Java trust store is not read: export its certificates as PEM")
+        raise ValueError(
+            "a Java trust store is not read: export its certificates as PEM, and name that file in cassandra.ssl.cafile"
+        )
     return value
+
+
+def _refused(reason: str) -> Alias:
+    """A key that may only be empty."""
+
+    def refuse(value: str) -> str:
+        if value.strip():
+            raise ValueError(reason)
+        return value
+
+    return Alias(why=reason, convert=refuse)
+
+
+_KERBEROS = _refused(
+    "Kerberos is no way to log in here: give a role of Cassandra's own in cassandra.username and cassandra.password"
+)
+
+
+def _login(provider: str) -> str | None:
+    return provider if provider.strip().upper() in ("", "NONE", "PLAIN") else _KERBEROS.convert(provider)
 
 
 def snapshot_mode(value: object) -> object:
@@ -39,13 +61,26 @@ DATASTAX: Mapping[str, str | Alias] = {
     "contactPoints": "cassandra.contact.points",
     "port": "cassandra.port",
     "loadBalancing.localDc": "cassandra.local.dc",
-    "auth.provider": Alias(why="cassandra.username and cassandra.password are the login, if they are set"),
+    "cloud.secureConnectBundle": _refused(
+        "a bundle of Astra's is not read: name the nodes in cassandra.contact.points, and files of certificates in "
+        "cassandra.ssl.*"
+    ),
+    "auth.provider": Alias(
+        why="cassandra.username and cassandra.password are the login, if they are set", convert=_login
+    ),
+    "auth.gssapi.service": Alias(why="there is no Kerberos"),
+    "auth.gssapi.*": _KERBEROS,
     "auth.username": "cassandra.username",
     "auth.password": "cassandra.password",
     "ssl.provider": Alias("cassandra.ssl.enabled", convert=_tls),
     "ssl.hostnameValidation": "cassandra.ssl.check.hostname",
     "ssl.truststore.path": Alias("cassandra.ssl.cafile", convert=_pem),
     "ssl.truststore.password": Alias(why="a file of certificates needs none"),
+    "ssl.keystore.path": _refused(
+        "a Java key store is not read: export its certificate and key as PEM, and name those files in "
+        "cassandra.ssl.certfile and cassandra.ssl.keyfile"
+    ),
+    "ssl.keystore.password": Alias(why="a key in PEM needs none"),
     "ssl.openssl.keyCertChain": "cassandra.ssl.certfile",
     "ssl.openssl.privateKey": "cassandra.ssl.keyfile",
     "ssl.cipherSuites": Alias(why="OpenSSL takes the best that both sides know"),

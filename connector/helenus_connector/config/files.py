@@ -62,18 +62,18 @@ def check(worker: WorkerSettings, source: Path, connectors: Sequence[Path]) -> N
 def _check_kafka(worker: WorkerSettings, source: Path) -> None:
     if "kafka" not in (worker.log, worker.log_of_data):
         return
-    problems = []
+    problems: dict[str, Problem] = {}
     clients = {
         "producer.": (worker.producer_config, worker.producer),
         "consumer.": (worker.consumer_config, worker.consumer),
     }
     for prefix, (config, own) in clients.items():
-        for name, reason in wrong_settings(config, {**worker.kafka, **own}).items():
+        for name, reason in wrong_settings(config, {**worker.kafka, **own}, prefix == "consumer.").items():
             key = (prefix if name in own else "kafka.") + (name or "*")
             value = masking.shown(config[name], masking.is_secret(key, config[name])) if name else None
-            problems.append(Problem(str(source), key, value, reason))
+            problems.setdefault(key, Problem(str(source), key, value, reason))  # both may refuse one of kafka.*
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(list(problems.values()))
 
 
 def _in_one(worker: Path) -> list[Path]:

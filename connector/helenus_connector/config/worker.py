@@ -32,7 +32,11 @@ _MASTER = re.compile(
     r"local(-cluster\[\d+,\d+,\d+]|\[([1-9]\d*|\*)(, *\d+)?])?|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
 )
 
-_MEMORY = re.compile(r" *\d+ *([bkmgtp]|[kmgtp]b)? *", re.IGNORECASE)  # as Spark's JavaUtils.byteStringAs reads it
+_MEMORY = {
+    "driver": re.compile(r"(\d+)([kmgt])", re.IGNORECASE),  # Spark gives it to the JVM as it is
+    "executor": re.compile(r" *(\d+) *([bkmgtp]|[kmgtp]b) *", re.IGNORECASE),  # as JavaUtils.byteStringAs reads it
+}
+_LEAST_MEMORY = 450 << 20  # of Spark's UnifiedMemoryManager
 _POSITIONS = "positions, and connectors that come over REST, are kept in checkpoint.dir"
 # Keys of Kafka Connect's workers.
 _ALIASES: Mapping[str, str | Alias] = {
@@ -144,9 +148,15 @@ class WorkerSettings(PulsarSettings, LogSettings):
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
         if not _MASTER.fullmatch(given.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
-        for key in ("spark.driver.memory", "spark.executor.memory"):
-            if not _MEMORY.fullmatch(given.get(key, "1g")):
-                yield key, "give a whole number with its unit, such as 512m or 2g"
+        for of, written in _MEMORY.items():
+            found = written.fullmatch(given.get(f"spark.{of}.memory", "1g"))
+            if found is None:
+                yield f"spark.{of}.memory", "give a whole number with its unit, such as 512m or 2g"
+            elif int(found[1]) << 10 * "bkmgtp".index(found[2][0].lower()) < _LEAST_MEMORY:
+                yield f"spark.{of}.memory", "Spark does not start with less than 450m"
+            for options in (f"spark.{of}.extraJavaOptions", f"spark.{of}.defaultJavaOptions"):
+                if "-Xmx" in given.get(options, ""):
+                    yield options, f"leave -Xmx out: spark.{of}.memory says how much memory there is"
         if _is_secure(given.get("listeners", "")):
             for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
                 if key not in given:

@@ -1,7 +1,7 @@
 """What is to run, how does it fare, and where does it stand: connectors, their tasks, tables, topics and positions.
 
 Others use `connectors` (what is wanted of each, and what became of it), `status` (how a connector and its tasks fare),
-`offsets` (positions as an operator sees and sets them), `conflict`, `tables` (reading and matching tables), `topics`,
-`plan` (what the driver gives its planner and workers), `positions` and `checkpoint` (where topics are read on),
-`fences` and `backoff`.
+`keyspaces` (files that stand for several connectors), `offsets` (positions as an operator sees and sets them),
+`conflict`, `tables` (reading and matching tables), `topics`, `plan` (what the driver gives its planner and workers),
+`positions` and `checkpoint` (where topics are read on), `fences` and `backoff`.
 """

@@ -18,7 +18,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import _kept
 from helenus_connector.control.conflict import conflict
 from helenus_connector.control.positions import Held
-from helenus_connector.control.status import Connector, Status, Task, Wanted
+from helenus_connector.control.status import Connector, Status, Task, Wanted, no_tables
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
@@ -54,7 +54,8 @@ class UnderWay(HelenusError):
 
 class Connectors:
     """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread, and no call waits
-    once the worker is `ending`. `on_delete` is called with the name of a connector that was deleted.
+    once the worker is `ending`. `on_delete` is called with the name of a connector that was deleted. `files` gives what
+    is `shown` beside them.
 
     `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
     """
@@ -75,6 +76,7 @@ class Connectors:
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
         self.on_delete: Callable[[str], None] | None = None
+        self.files: Callable[[], Mapping[str, Connector]] = dict
         self.ending = False
 
     def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
@@ -134,10 +136,14 @@ class Connectors:
         with self.lock:
             return dict(self._connectors)
 
+    def shown(self) -> dict[str, Connector]:
+        """The same, and by their names the files of several keyspaces that wait or failed."""
+        with self.lock:
+            return {**self.files(), **self._connectors}
+
     def config(self, name: str) -> dict[str, str]:
         """The configuration as it was given: `${…}` is not resolved."""
-        with self.lock:
-            return dict(self.get(name).config)
+        return dict(self._shown(name).config)
 
     def file(self, name: str) -> dict[str, str]:
         """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
@@ -181,7 +187,7 @@ class Connectors:
                 self._take_along(topics | matching, before, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
-            connector.error = connector.trouble = None
+            connector.error = connector.trouble = connector.waiting = None
             connector.look_at, connector.looked = 0.0, False
             of_before, connector.tasks = connector.tasks, {}
             for table in tables:
@@ -249,9 +255,9 @@ class Connectors:
     def restart(
         self, name: str, task: int | None = None, include_tasks: bool = True, only_failed: bool = False
     ) -> None:
-        """Try again what failed: one task, or the connector and, if wanted, its tasks."""
+        """Try again what failed: one task, or the connector or file and, if wanted, its tasks."""
         with self.lock:
-            connector = self.get(name)
+            connector = self._shown(name)
             if task is not None:
                 self._restart(self._task(name, task))
             else:
@@ -265,7 +271,7 @@ class Connectors:
 
     def status(self, name: str) -> Status:
         with self.lock:
-            return self.get(name).status()
+            return self._shown(name).status()
 
     def tasks(self, name: str) -> list[dict[str, str]]:
         """The configuration of each task: the connector's, with one table. Empty while it is stopped."""
@@ -343,7 +349,14 @@ class Connectors:
                     self._add(connector, table)
                     self._restart(connector.tasks[table])
                 connector.tasks[table].looked(error, time.time())
+            connector.waiting = None if connector.tasks else no_tables(settings)
             self.changed.set()
+
+    def hindered(self, group: str, reason: HelenusError | str | None) -> None:
+        """Why the query of a group makes no batches just now, or None."""
+        for connector in self.all().values():
+            if connector.settings.query_group == group:
+                connector.hindered = reason
 
     def running(self, group: str, now: float) -> dict[str, Task]:
         """The tasks of a group that take part in its next batch, by events topic. Those whose data topic another group
@@ -367,20 +380,20 @@ class Connectors:
 
     def trouble(self) -> str | None:
         """What goes wrong with any connector that is to run, or None."""
-        for name, connector in self.all().items():
-            if connector.wanted == "RUNNING":
-                # A task with `unread` keys runs.
-                of_tasks = (t.error or t.trouble or t.waiting for t in list(connector.tasks.values()))
-                reason = connector.error or connector.trouble or next(filter(None, of_tasks), None)
-                if reason is not None:
-                    return f"{name}: {reason}"
-        return None
+        with self.lock:
+            obstacles = ((name, c.status().obstacle) for name, c in self.shown().items() if c.wanted == "RUNNING")
+            return next((f"{name}: {reason}" for name, reason in obstacles if reason is not None), None)
 
     def get(self, name: str) -> Connector:
         """A connector as it is now; the caller has `lock`."""
         if name not in self._connectors:
             raise Unknown(name)
         return self._connectors[name]
+
+    def _shown(self, name: str) -> Connector:
+        """As `get`, of those that are shown."""
+        shown = self.shown()
+        return shown[name] if name in shown else self.get(name)
 
     def _task(self, name: str, task: int) -> Task:
         for of_table in self.get(name).tasks.values():

@@ -45,22 +45,43 @@ def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], boo
             if stopping():
                 yield False
                 return
-            owner = os.pread(lock, 1000, 0).decode(errors="replace").strip() or "unknown"
             if not waits():
-                what, advice = f"another worker has this checkpoint.dir: {owner}", "stop it, or give this one its own"
+                what = f"another worker has this checkpoint.dir: {_noted(lock)}"
+                advice = "stop it, or give this one its own"
                 raise HelenusError(Kind.STATE, what, str(directory), f"two would undo each other's order: {advice}")
             if not logged:
                 logged = True
-                _log.info("worker.waiting", reason=f"another worker has checkpoint.dir: {owner}")
+                _log.info("worker.waiting", reason=f"another worker has checkpoint.dir: {_noted(lock)}")
             time.sleep(_TURN_S)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        owner = f"host {socket.gethostname()}, process {os.getpid()}, since {since}\n"
+        us = f"host {socket.gethostname()}, process {os.getpid()}, since {since}\n"
         with contextlib.suppress(OSError):  # for example a full disk: only the lock counts
             os.ftruncate(lock, 0)
-            os.pwrite(lock, owner.encode(), 0)
+            os.pwrite(lock, us.encode(), 0)
         yield True
     finally:
         os.close(lock)
+
+
+def owner(directory: Path) -> str | None:
+    """Which process has `checkpoint.dir` now, by its lock; None if it is free."""
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _noted(lock)
+    except OSError:
+        return None
+    finally:
+        os.close(lock)
+    return None
+
+
+def _noted(lock: int) -> str:
+    return os.pread(lock, 1000, 0).decode(errors="replace").strip() or "unknown"
 
 
 def _taken(lock: int, directory: Path) -> bool:

@@ -12,6 +12,7 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.control.backoff import pause
+from helenus_connector.control.status import Connector, no_tables
 from helenus_connector.control.tables import Tables
 from helenus_schemas.errors import Action, HelenusError
 
@@ -20,23 +21,16 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
 
-@dataclass
-class _File:
-    """A file of several keyspaces. `error` ended the looking for them; `trouble` may pass."""
+@dataclass(eq=False)
+class _File(Connector):
+    """A file of several keyspaces, as a connector without tables. `error` ended the looking for them."""
 
-    name: str
-    properties: Mapping[str, str]
-    settings: ConnectorSettings
-    look_at: float = 0.0
     failures: int = 0
-    trouble: HelenusError | None = None
-    error: HelenusError | None = None
-    has_none: bool = False
 
     def of(self, keyspace: str) -> tuple[str, dict[str, str]]:
         """Name and properties of the connector of a keyspace."""
         name = name_of(self.settings, keyspace)
-        return name, {**self.properties, "name": name, "keyspace": keyspace}
+        return name, {**self.config, "name": name, "keyspace": keyspace}
 
 
 def name_of(settings: ConnectorSettings, keyspace: str) -> str:
@@ -64,7 +58,7 @@ class Keyspaces:
         for name, properties in files.items():
             settings = model.of(properties, name, properties)
             if settings.has_keyspaces:
-                self._files.append(_File(name, properties, settings))
+                self._files.append(_File({**properties, "name": name}, settings))
             else:
                 self.others[name] = properties
 
@@ -89,19 +83,18 @@ class Keyspaces:
             except HelenusError as error:
                 if error.action is not Action.RETRY and not may_wait:
                     file.error, file.trouble, file.look_at = error, None, math.inf
-                    _log.error("connector.failed", connector=file.name, error=str(error))
+                    _log.error("connector.failed", connector=file.settings.name, error=str(error))
                     continue
                 file.failures += 1
                 file.look_at = time.time() + pause(file.failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 file.trouble = error
-                _log.info("connector.waiting", connector=file.name, reason=str(error))
+                _log.info("connector.waiting", connector=file.settings.name, reason=str(error))
                 continue
             file.failures, file.trouble = 0, None
             file.look_at = time.time() + file.settings.table_refresh_interval_ms / 1000
-            if not keyspaces and not file.has_none:
-                where = {"connector": file.name, "table": f"{file.settings.keyspace}.{file.settings.table}"}
-                _log.warning("tables.none", **where, advice="ALTER TABLE … WITH cdc = true")
-            file.has_none = not keyspaces
+            if not keyspaces and file.waiting is None:
+                _log.warning("tables.none", connector=file.settings.name, reason=no_tables(file.settings))
+            file.waiting = None if keyspaces else no_tables(file.settings)
             found |= dict(file.of(keyspace) for keyspace in keyspaces)
         return found
 
@@ -110,6 +103,6 @@ class Keyspaces:
         errors = [file.error for file in self._files]
         return errors[0] if errors and all(errors) else None
 
-    def trouble(self) -> str | None:
-        """Why the keyspaces of a file can't be found, or None."""
-        return next((f"{f.name}: {f.error or f.trouble}" for f in self._files if f.error or f.trouble), None)
+    def without(self) -> dict[str, Connector]:
+        """The files by name whose keyspaces can't be found, or that have none, as connectors without tables."""
+        return {f.settings.name: f for f in self._files if f.error or f.trouble or f.waiting}

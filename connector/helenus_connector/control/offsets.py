@@ -60,7 +60,7 @@ def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
     settings = connectors.stopped(name).settings
     if settings.state == "rows":
         what = "with state=rows positions can't be moved: the rows that are kept are those of now"
-        advice = "delete the state, or set another query.group: then it begins anew"
+        advice = "delete the state, or set another query.group: then it starts from the beginning"
         raise HelenusError(Kind.CONFIG, what, name, advice)
     return settings
 

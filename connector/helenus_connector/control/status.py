@@ -21,13 +21,14 @@ _RECREATED = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
 class TaskStatus:
     """A task as Kafka Connect's status shows it; `trace` says why it failed, what it waits for, or why keys wait.
 
-    `kind` is the kind of error that `trace` is about, or `waiting`.
+    `kind` is the kind of error that `trace` is about, or `waiting`. `runs`: it goes on all the same.
     """
 
     id: int
     state: str
     trace: str | None = None
     kind: str | None = None
+    runs: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Status:
     trace: str | None
     tasks: list[TaskStatus]
     kind: str | None = None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why not all of it goes on: what is true of it as a whole, or else of the first such task."""
+        return self.trace or next((task.trace for task in self.tasks if task.trace and not task.runs), None)
 
 
 @dataclass(eq=False)
@@ -139,8 +145,9 @@ class Task:
 class Connector:
     """What is wanted of a connector, and its tasks by table. `file` is what its properties file said, if it has one.
 
-    `error` speaks against all of it; `trouble` may pass. Its tables were looked at last at `looked_at`, s since the
-    epoch, and are again at `look_at`; `looked` says that this went well once.
+    `error` speaks against all of it; `trouble` may pass. `waiting` is what it waits for: tables. `hindered` is why the
+    query of its group makes no batches. Its tables were looked at last at `looked_at`, s since the epoch, and are again
+    at `look_at`; `looked` says that this went well once.
     """
 
     config: dict[str, str]
@@ -150,6 +157,8 @@ class Connector:
     tasks: dict[str, Task] = field(default_factory=dict)
     error: HelenusError | None = None
     trouble: HelenusError | None = None
+    waiting: str | None = None
+    hindered: HelenusError | str | None = None
     look_at: float = 0.0
     looked_at: float = 0.0
     looked: bool = False
@@ -161,10 +170,16 @@ class Connector:
         return self.error or (errors[0] if errors and all(errors) else None)
 
     def status(self) -> Status:
+        """Its state, its tasks' and every reason: what REST, `/health/ready`, the page, `top` and metrics say."""
         stopped = self.wanted == "STOPPED"
         state = "FAILED" if self.error and not stopped else self.wanted
         tasks = [] if stopped else [self._status(task) for task in self.tasks.values()]
-        reason = self.error if state == "FAILED" else self.trouble if state == "RUNNING" else None
+        reason: HelenusError | str | None = self.error if state == "FAILED" else None
+        if state == "RUNNING":
+            # Tasks that say what they wait for need no batches.
+            needed = not tasks or any(task.runs or not task.trace for task in tasks)
+            hindered = self.hindered if needed else None
+            reason = self.trouble or self.waiting or hindered
         return Status(state, _trace(reason), tasks, _kind(reason))
 
     def _status(self, task: Task) -> TaskStatus:
@@ -173,7 +188,7 @@ class Connector:
         if self.wanted == "PAUSED":
             return TaskStatus(task.id, "PAUSED")
         state = "RUNNING" if task.ready and not self.error else "UNASSIGNED"
-        reason: HelenusError | str | None = task.trouble or task.unread or task.follows
+        reason: HelenusError | str | None = task.trouble
         if state == "UNASSIGNED":
             reason = self.error or self.trouble or task.trouble
         held_back = None
@@ -182,7 +197,13 @@ class Connector:
                 f"waits for the last batch of query.group {task.held_back_by}: it may write {task.settings.data}"
             )
         reason = reason or task.waiting or held_back
-        return TaskStatus(task.id, state, _trace(reason), _kind(reason))
+        beside = task.unread or task.follows if state == "RUNNING" and reason is None else None
+        return TaskStatus(task.id, state, _trace(reason or beside), _kind(reason or beside), beside is not None)
+
+
+def no_tables(settings: ConnectorSettings) -> str:
+    """What a connector waits for whose patterns match no table."""
+    return f"no table with cdc = true matches {settings.keyspace}.{settings.table}: ALTER TABLE … WITH cdc = true"
 
 
 def _trace(reason: HelenusError | str | None) -> str | None:

@@ -1,8 +1,10 @@
 """The three interfaces of the pipeline, and what passes between them.
 
+Others use `gate`, `resolver` and `shape`:
+
     gate      events → those that go on                      `Gate`, `Event`, `Admitted`
     resolver  those that go on → what their rows are now     `Resolver`, `Resolved`
     shape     what their rows are now → records              `Shape`, `Record`
 
-`image` is a row as it was read, `merged` what an operator with state says of a change.
+`image` is a row as it was read, `merged` what an operator with state says of a change, `store` what that keeps.
 """

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import structlog
 
 from helenus_connector.log._pulsar_consumers import NONE, Consumers
+from helenus_connector.log._pulsar_reader import TIMEOUT_S, offset, offset_of, opened, parts
 from helenus_connector.log.events import Offsets, Range
-from helenus_connector.log.pulsar_reader import TIMEOUT_S, offset, offset_of, opened, parts
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig

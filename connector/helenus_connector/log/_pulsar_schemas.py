@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from helenus_connector.log.pulsar_reader import TIMEOUT_S
+from helenus_connector.log._pulsar_reader import TIMEOUT_S
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig

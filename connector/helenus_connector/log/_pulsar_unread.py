@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log.pulsar_reader import SLICE_MS, Message, converted, offset, offset_of, opened, parts
+from helenus_connector.log._pulsar_reader import SLICE_MS, Message, converted, offset, offset_of, opened, parts
 from helenus_sinks.pulsar.config import PulsarConfig
 
 _CHUNK = 5_000

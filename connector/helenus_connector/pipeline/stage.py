@@ -12,7 +12,6 @@ leaves the same events to be done again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Gate, Intake, Waits
-from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed, SchemaChanged
+from helenus_connector.interfaces.resolver import Resolver, SchemaChanged
 from helenus_connector.pipeline._appending import Appending
-from helenus_connector.pipeline._digest import digest_of, digest_of_record
+from helenus_connector.pipeline._publishing import Publishing
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
@@ -34,7 +33,6 @@ from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.resolve.none import AsWritten
 from helenus_connector.shape.registry import Registry
-from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log
@@ -81,7 +79,8 @@ class Stage:
         if settings.resolver == "none":
             self._resolver = AsWritten(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
-        self._appending = Appending(settings, self._versions, self._undeliverable)
+        appending = Appending(settings, self._versions, self._undeliverable)
+        self._publishing = Publishing(self._resolver, self._versions, appending, self._undeliverable)
 
     def run(
         self,
@@ -150,7 +149,7 @@ class Stage:
             # 2. resolve
             for group in self._resolver.resolve(trust_images, may_wait):
                 has_read = has_read or any(one.is_read for one in group[:1])
-                self._publish(group, outcome)
+                self._publishing.publish(self.log, group, outcome)  # 3. shape, 4. append
             outcome.dead_lettered += self._undeliverable.poison(self.log, intake.poison)
             if not (has_read and self._versions.is_altered()):
                 self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
@@ -170,65 +169,3 @@ class Stage:
                 raise
             self.log.close()
         return None
-
-    def _publish(self, group: Sequence[Resolved], outcome: Outcome) -> None:
-        """Append the records of some keys."""
-        # 3. shape
-        records = [
-            None if one.known is not None or one.is_released else record
-            for one, record in zip(group, self._versions.now.shape.rows(group), strict=True)
-        ]
-        # 4. append
-        self._resolver.publishing([one for one, record in zip(group, records, strict=True) if record is not None])
-        append, topic = self.log.append, self._versions.now.topic
-        for one, record in zip(group, records, strict=True):
-            if record is None:
-                self._publish_one(one, outcome)
-                continue
-            try:
-                append(topic, one.partition, *record)
-            except HelenusError as error:
-                if error.kind is not Kind.RECORD_TOO_LARGE:
-                    raise
-                self._publish_one(one, outcome)
-                continue
-            if not one.is_confirmed:
-                one.digest = digest_of_record(record)
-            one.published, one.records = True, 1
-            outcome.records += 1
-            newest = outcome.newest_write_time
-            if one.newest is not None and (newest is None or one.newest > newest):
-                outcome.newest_write_time = one.newest
-
-    def _publish_one(self, resolved: Resolved, outcome: Outcome) -> None:
-        """Append the records of one key, unless nothing is new about them."""
-        if resolved.failure is not None:
-            self._undeliverable.key(self.log, resolved, resolved.failure)
-            return
-        shape = self._versions.now.shape
-        try:
-            # 3. shape
-            records = shape.records(resolved)
-            if resolved.known:
-                resolved.digest = digest_of(records)
-                if resolved.digest == resolved.known:
-                    return
-                records = shape.records(resolved)  # rows of a marker are read once more
-            # 4. append
-            self._resolver.publishing([resolved])
-            if resolved.is_confirmed:
-                for shaped in records:
-                    self._appending.append(self.log, resolved, outcome, shaped)
-            else:
-                append = partial(self._appending.append, self.log, resolved, outcome)
-                resolved.digest = digest_of(records, append)
-        except RowsFailed as error:
-            self._resolver.failed(error)
-            return
-        except Malformed as error:  # of the cells of a change
-            failure = HelenusError(Kind.POISON_EVENT, str(error), self._name)
-            self._undeliverable.key(self.log, resolved, failure)
-            return
-        resolved.published = True
-        if resolved.newest is not None:
-            outcome.newest_write_time = max(resolved.newest, outcome.newest_write_time or resolved.newest)

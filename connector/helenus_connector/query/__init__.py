@@ -2,5 +2,5 @@
 
 Others use `query` (a group's query, from its start to its end), `session` (the Spark session), `sessions` (those of
 Cassandra, in Spark's Python workers), `source` (the events topics as a Spark data source), `packs` (what goes from the
-source to an operator with state), `garbage` and `daemon` (the process that Spark forks its Python workers from).
+source to an operator with state), `counting` (what a batch did, in metrics and log) and `garbage`.
 """

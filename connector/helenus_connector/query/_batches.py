@@ -16,7 +16,7 @@ from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query import job
+from helenus_connector.query import _job as job
 from helenus_connector.query._task import Done, task
 from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed

@@ -61,7 +61,7 @@ class Query:
         self._slots = 1
         self._start = 0
         self._batches: Batches | None = None
-        self._trouble: str | None = None
+        self._trouble: HelenusError | None = None
         self.failure: Exception | None = None
         self._thread: threading.Thread | None = None
 
@@ -121,7 +121,7 @@ class Query:
                 self._plan = plan
             return plan, tasks
 
-    def trouble(self) -> str | None:
+    def trouble(self) -> HelenusError | str | None:
         """Why it is not ready, or None."""
         if away := self._away():
             return away
@@ -166,7 +166,7 @@ class Query:
             wait = pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             if not self._is_local:
                 wait = max(wait, _ENDING_S)
-            self._trouble = str(error)
+            self._trouble = error
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)
 

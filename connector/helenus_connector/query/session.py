@@ -45,7 +45,7 @@ _DEFAULTS = {
     ),
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.adaptive.enabled": "false",
-    "spark.python.daemon.module": "helenus_connector.query.daemon",
+    "spark.python.daemon.module": "helenus_connector.daemon",
 }
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -71,7 +71,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = planning.partitions(start, end)
         if self._placed:
             return parts
-        from helenus_connector.query.job import offer
+        from helenus_connector.query._job import offer
 
         offer(planning.plan.parts_file, parts)
         return []

@@ -51,7 +51,7 @@ class CellReader:
     def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[Found | None]:
         """Of each key, of the scope ROW or STATIC, what is there; None if there is no such row. A STATIC one has the
         values of the partition key alone. Raises HelenusError CASSANDRA_READ, and TABLE_UNSUPPORTED where Cassandra
-        does not tell the write times of a column.
+        does not show the write times of a column.
         """
         asked = [(self._bound(key, scope, consistency), None) for key, scope in keys]
         try:
@@ -79,20 +79,20 @@ class CellReader:
 
     def _prepared(self, scope: Scope) -> Any:
         columns = [quote(column.name) for column in self._columns(scope)]
-        told = [part for name in columns for part in (name, f"WRITETIME({name})", f"TTL({name})")]
+        read = [part for name in columns for part in (name, f"WRITETIME({name})", f"TTL({name})")]
         of_key = self._table.partition_key if scope is Scope.STATIC else self._table.primary_key
         names = [quote(column.name) for column in of_key]
         distinct = "DISTINCT " if scope is Scope.STATIC else ""
         table = f"{quote(self._table.keyspace)}.{quote(self._table.name)}"
         where = " AND ".join(f"{name} = ?" for name in names)
         # TTLs count from Cassandra's own time.
-        asked = [*names, *told, "toUnixTimestamp(now())"]
+        asked = [*names, *read, "toUnixTimestamp(now())"]
         text = f"SELECT {distinct}{', '.join(asked)} FROM {table} WHERE {where}"
         try:
             return self._session.prepare(text)
         except InvalidRequest as error:
             many = [column.name for column in self._columns(scope) if column.type.multicell]
-            what = f"Cassandra does not tell the write times of {', '.join(many) or 'its columns'}: {error}"
+            what = f"Cassandra does not show the write times of {', '.join(many) or 'its columns'}: {error}"
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, self._table.full_name, _ADVICE) from None
 
     def _cells(self, row: Sequence[bytes | None], scope: Scope) -> Found:

@@ -1,4 +1,5 @@
 """What may an operator ask for and change: Kafka Connect's REST API, `/metrics` and `/health`.
 
-Others use `server`, which serves it all, and `client`, which asks a running worker.
+Others use `server`, which serves it all, `listening` (what it needs of its machine), and `client`, which asks a running
+worker.
 """

@@ -50,7 +50,7 @@ class ConnectorResources:
         }
 
     def _list(self, call: Call) -> Response:
-        names = self._connectors.names()
+        names = sorted(self._connectors.shown())
         if "expand" not in call.query:
             return JSONResponse(names)
         shown_as = {"status": self._shown_status, "info": self._shown}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -62,11 +63,10 @@ class OverviewResources:
         values["dead_letters"] = dead
         rates = self._history.rates()
         shown = []
-        for name, connector in sorted(self._connectors.all().items()):
-            try:
+        for name, connector in sorted(self._connectors.shown().items()):
+            snapshots: list[Json] = []
+            with suppress(Unknown):  # a file of several keyspaces has none
                 snapshots = [one.shown(time.time()) for one in self._snapshots.of(name)]
-            except Unknown:  # it was deleted meanwhile
-                continue
             shown.append(self._connector(name, connector, values, rates, snapshots))
         answer: Json = {
             "version": __version__,
@@ -115,6 +115,7 @@ class OverviewResources:
             "name": name,
             "state": status.state,
             "reason": status.trace,
+            "is_file": name not in self._connectors.names(),
             "tables": tables,
             "snapshots": snapshots,
         }

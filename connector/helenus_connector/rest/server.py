@@ -8,7 +8,6 @@ import ipaddress
 import json
 import re
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -37,10 +36,11 @@ from helenus_connector.rest._connectors import ConnectorResources
 from helenus_connector.rest._overview import OverviewResources
 from helenus_connector.rest._snapshots import SnapshotResources
 from helenus_connector.rest._verifications import VerificationResources
+from helenus_connector.rest.listening import listen, tls
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas import __version__
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import page
 from helenus_schemas.service.monitoring import Ready
 from helenus_schemas.settings import masking
@@ -87,7 +87,7 @@ def serve(
 
     `ready` is about all the work of the worker, `health` about the worker itself.
     """
-    host, port = settings.listener
+    host, _ = settings.listener
     secret = settings.rest_basic_auth_user_info
     config = uvicorn.Config(
         application(settings, connectors, snapshots, verifications, history, ready, health),
@@ -101,12 +101,8 @@ def serve(
     )
     config.load()
     if settings.secure:
-        config.ssl = _tls(settings)
-    try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        advice = "set listeners to an address of this machine that is free"
-        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
+        config.ssl = tls(settings)
+    listening = listen(settings)
     if _is_open(settings):
         advice = "set rest.basic.auth.user.info: everybody who reaches it may change connectors"
         _log.warning("rest.open", listeners=settings.listeners, advice=advice)
@@ -305,26 +301,6 @@ def _failed(_: Request, error: Exception) -> Response:
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"error_code": status, "message": message}, status, headers)
-
-
-def _tls(settings: WorkerSettings) -> ssl.SSLContext:
-    password = settings.listeners_https_ssl_keyfile_password
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    where = str(settings.listeners_https_ssl_certfile)
-    try:
-        context.load_cert_chain(
-            where,
-            settings.listeners_https_ssl_keyfile,
-            # Without a function, OpenSSL would ask for the key's password at the terminal.
-            lambda: password.get_secret_value() if password else "",
-        )
-        if settings.listeners_https_ssl_cafile:
-            where = str(settings.listeners_https_ssl_cafile)
-            context.load_verify_locations(where)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ValueError) as error:
-        raise HelenusError(Kind.CONFIG, f"cannot listen with TLS: {error}", where) from None
-    return context
 
 
 def _is_open(settings: WorkerSettings) -> bool:

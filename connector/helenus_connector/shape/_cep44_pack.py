@@ -12,8 +12,8 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape._avro_bytes import array_bytes, said_bytes, text_bytes, texts_bytes
 from helenus_connector.shape._cep44_payload import column_encoder
 from helenus_connector.shape._cep44_ranges import SYMBOLS, Predicate
+from helenus_connector.shape._cep44_schema import KINDS, VERSION
 from helenus_connector.shape._written import Said
-from helenus_connector.shape.cep44_schema import KINDS, VERSION
 from helenus_connector.shape.forms import json_of
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.cql.table import Column, Table

@@ -8,10 +8,7 @@ from uuid import uuid4
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import Bounds
 from helenus_connector.shape._debezium_range import range_end
-from helenus_connector.shape._debezium_values import Form, Piece, exact_text
-from helenus_connector.shape._source import Source, nanoseconds, now
-from helenus_connector.shape._written import Said
-from helenus_connector.shape.debezium_schemas import (
+from helenus_connector.shape._debezium_schemas import (
     BOUND,
     CELL,
     ENVELOPE,
@@ -22,6 +19,9 @@ from helenus_connector.shape.debezium_schemas import (
     key_type,
     prefix,
 )
+from helenus_connector.shape._debezium_values import Form, Piece, exact_text
+from helenus_connector.shape._source import Source, nanoseconds, now
+from helenus_connector.shape._written import Said
 from helenus_connector.shape.row import Encode
 from helenus_schemas import __version__
 from helenus_schemas.codec.key import Key, KeyCodec

@@ -65,4 +65,4 @@ def check(about: About, table: str, topic: str, partitions: int, checkpoint: Pat
 
 def advice(checkpoint: Path) -> str:
     """What to do with state that can't be used."""
-    return f"delete {checkpoint}, or set another query.group: the events are then read, and the rows snapshot, anew"
+    return f"delete {checkpoint}, or set another query.group: events are then read, and rows snapshot, once more"

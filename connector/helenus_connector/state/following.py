@@ -218,7 +218,7 @@ def size_of(query: Any) -> int:
 def _check(plan: Following) -> None:
     """Note what the checkpoint is of; raise HelenusError(STATE) if it is of something else, or a part of it is gone."""
     file = plan.checkpoint / _ABOUT
-    advice = f"delete {plan.checkpoint}: the state is then learned from the data topics anew"
+    advice = f"delete {plan.checkpoint}: the state is then learned from the data topics again"
     wanted = {topic: followed.table.full_name for topic, followed in plan.tables.items() if not followed.markers}
     query = plan.checkpoint / "query"
     durable.make_directory(plan.checkpoint)

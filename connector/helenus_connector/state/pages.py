@@ -3,8 +3,8 @@ seldom, since each answer of Spark's has its price, however little is in it.
 
     put_many({b"r1": b"a", b"r2": b"b"}) → in the store below: page 5 → {r1: a, r9: …}, page 7 → {r2: b}, at `flush`
 
-A key's page is told by its hash, and pages grow in number one by one as keys do (linear hashing: Litwin 1980). So a
-batch that changes many keys of a place reads and writes each of its pages once; one that changes few of many reads and
+A key's hash gives its page, and pages grow in number one by one as keys do (linear hashing: Litwin 1980). So a batch
+that changes many keys of a place reads and writes each of its pages once; one that changes few of many reads and
 writes eight keys for each.
 
 In the store below, version 1, big-endian: the key n has u8 version, u32 pages, u64 keys; a page's key is its number,

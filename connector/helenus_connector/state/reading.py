@@ -75,7 +75,7 @@ def _place(plan: Following, topic: str, partition: int) -> str:
 
 
 def _of(plan: Following, topic: str) -> Records:
-    """This process's decoder for a topic, made anew when what is followed changed."""
+    """This process's decoder for a topic, made again when what is followed changed."""
     followed = plan.tables[topic]
     known, opened = _decoders.get((plan.name, topic), (None, ExitStack()))
     if known is None or known.followed != followed:

@@ -1,4 +1,4 @@
-"""A whole data topic anew, from the rows that a connector with `state=rows` keeps: `helenus-connector rebuild`.
+"""A whole data topic once more, from the rows that a connector with `state=rows` keeps: `helenus-connector rebuild`.
 
 Spark reads the state as a table, some stores at a time, and each task makes and appends the records of its rows. Of
 Cassandra the table's definition is read, and no row.

@@ -371,7 +371,7 @@ class Rows:
             self._kept.let_go()
 
     def _forget(self) -> Iterator[Merged]:
-        """The table was made anew: none of its rows is one of now."""
+        """The table was recreated: none of its rows is one of now."""
         for kind in (OF_ROW, OF_STATIC, OF_PARTITION, OF_PAGE):
             for names in self._kept.listed(kind):
                 self._store.remove_many(names)
@@ -426,4 +426,4 @@ class Rows:
         """Raise SchemaChanged if the id of another table of this name is newer, by its time."""
         one, other = UUID(bytes=table), self._table.id
         if one.version == other.version == 1 and one.time > other.time:
-            raise SchemaChanged(f"{self._table.full_name} was made anew, with the id {one}")
+            raise SchemaChanged(f"{self._table.full_name} was recreated, with the id {one}")

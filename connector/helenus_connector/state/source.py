@@ -167,7 +167,7 @@ class RecordsReader(DataSourceStreamReader):
             elif any(0 <= ends[p] < at for p, at in before.items()):
                 what = f"{topic} ends before what was read of it: was it recreated?"
             if what is not None:
-                advice = f"delete {self._plan().checkpoint}: the state is then learned from the topic anew"
+                advice = f"delete {self._plan().checkpoint}: the state is then learned from the topic again"
                 raise HelenusError(Kind.STATE, f"the state is of another topic: {what}", topic, advice)
 
     def _latest(self) -> Offsets:

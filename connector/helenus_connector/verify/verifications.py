@@ -19,8 +19,8 @@ from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind
 from helenus_connector.metrics import Labels
 from helenus_connector.verify import _metrics
+from helenus_connector.verify._engine import Behind, verify
 from helenus_connector.verify._kept import Kept
-from helenus_connector.verify.engine import Behind, verify
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import Progress, Report, Stopped
 from helenus_schemas.errors import HelenusError, Kind

@@ -2,6 +2,7 @@
 
 - `key`: an event's key, encoded and decoded (`KeyCodec`).
 - `to_avro`, `to_json`: compile a type into a function from a value's CQL bytes to its Avro or JSON.
+- `from_json`: a value in JSON back to one of Avro's.
 - `unpublishable`: which values Cassandra holds that no record can.
 - `avro_long`: Avro's numbers.
 """

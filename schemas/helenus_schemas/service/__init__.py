@@ -1,7 +1,7 @@
 """What every process needs.
 
 - `logs`: structured logs, with levels that may change at run time.
-- `monitoring`: metrics and health checks over HTTP.
+- `monitoring`: metrics and health checks over HTTP. `page`: the page for browsers.
 - `durable`: files that survive a crash.
 - `cassandra`: a driver session from settings.
 - `failpoints`: points at which tests kill the process.

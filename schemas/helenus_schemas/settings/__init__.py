@@ -4,5 +4,6 @@
 - `model`: `Settings`, the base of every command's configuration.
 - `fields`: the types of fields, with checks of hosts, URLs, topics and others.
 - `shared`: the settings that several commands share.
+- `debezium`: a file of Debezium's, as ours.
 - `masking`: references to secrets, and which values are never shown.
 """

@@ -15,6 +15,7 @@ import javaproperties
 
 STARS = "*****"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
+_OTHER = re.compile(r"\$\{(?!(?:env|file):)([\w.-]+):[^}]*\}")
 _NO_FILE = (
     "a connector's configuration that comes over REST may not refer to it: files have to be below a folder of the "
     "worker's config.providers.file.param.allowed.paths, and the worker's own secrets are not for connectors"
@@ -74,6 +75,12 @@ def files(values: Iterable[str]) -> Iterator[tuple[Path, str]]:
     """The file and key of each `${file:…}` in values."""
     for value in values:
         yield from (place(name) for kind, name in _REFERENCE.findall(value) if kind == "file")
+
+
+def check_references(value: str) -> None:
+    """Raise ValueError for a reference of another kind, as to a vault."""
+    if kind := _OTHER.search(value):
+        raise ValueError(f"there are no references ${{{kind[1]}:…}}: give ${{env:NAME}} or ${{file:PATH:KEY}}")
 
 
 def resolve(value: str, allowed: Allowed | None = None) -> str:

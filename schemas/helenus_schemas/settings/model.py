@@ -26,9 +26,17 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, Validati
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
-from helenus_schemas.settings import fields, masking
+from helenus_schemas.settings import _certificates, fields, masking
 from helenus_schemas.settings.fields import PassThrough
 from helenus_schemas.settings.properties import ConfigError, Problem, read_properties
+
+_BOUNDS = {
+    "greater_than": "give more than {gt}",
+    "greater_than_equal": "give {ge} or more",
+    "less_than": "give less than {lt}",
+    "less_than_equal": "give {le} or less",
+}
+_MEANT = {r"hosts?|nodes?|seeds?": "contact.points", r"brokers?|servers?": "bootstrap.servers"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Alias:
     """A key of another product: which of ours to `use`, or `why` there is none.
 
     `convert` turns its value into one of ours, or into None where there is nothing to set; it raises ValueError for a
-    value that has no counterpart.
+    value that has no counterpart, also where there is no key to `use`.
     """
 
     use: str = ""
@@ -138,7 +146,7 @@ class Settings(BaseModel):
         except ValidationError as error:
             for e in error.errors(include_url=False):
                 place = str(e["loc"][0]) if e["loc"] else ""
-                cls._explain(given, keys.get(place, place), e["type"], e["msg"])
+                cls._explain(given, keys.get(place, place), e["type"], e["msg"], e.get("ctx", {}))
         for key, reason in cls.conflicts(given.values):
             given.wrong(key, reason, cls.hides(key, given.written.get(key, "")))
         if given.problems or settings is None:
@@ -151,13 +159,15 @@ class Settings(BaseModel):
         return ()
 
     def check_files(self, source: str) -> None:
-        """Raise ConfigError for missing files of certificates and keys. To be called on the machine that uses them."""
-        known = type(self).model_fields.items()
-        files = ((of.alias or name, getattr(self, name)) for name, of in known if name.endswith("file"))
-        missing = [(key, str(file)) for key, file in files if isinstance(file, Path) and not os.access(file, os.R_OK)]
-        if missing:
-            reason = "there is no such file, or it may not be read"
-            raise ConfigError([Problem(source, key, file, reason) for key, file in missing])
+        """Raise ConfigError for files of certificates and keys that are missing, or that TLS can't use. To be called on
+        the machine that uses them.
+        """
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        files = {name: path for name, path in given.items() if name.endswith("file") and isinstance(path, Path)}
+        passwords = {name: value.get_secret_value() for name, value in given.items() if isinstance(value, SecretStr)}
+        if wrong := _certificates.unusable(files, passwords):
+            keys = type(self).model_fields
+            raise ConfigError([Problem(source, keys[n].alias or n, str(files[n]), why) for n, why in wrong.items()])
 
     def check_directory(self, source: str, name: str) -> None:
         """Raise ConfigError if the directory in a field can't be written, or made. Makes none. To be called on the
@@ -210,6 +220,12 @@ class Settings(BaseModel):
         for name, (key, text) in found.items():
             alias = cls._alias(key)
             if alias is not None and not alias.use:
+                try:
+                    alias.convert(text)
+                except ValueError as error:
+                    given.written[name] = text
+                    given.wrong(name, str(error), cls.hides(name, text))
+                    continue
                 log.warning("config.ignored", source=given.source, key=name, why=alias.why)
                 continue
             if alias is not None:
@@ -220,6 +236,8 @@ class Settings(BaseModel):
             use = alias.use if alias else key
             given.written[use] = text
             try:
+                if not use.startswith(tuple(cls.prefixes())):  # a library may have references of its own
+                    masking.check_references(text)
                 allowed = None if given.trusted.get(name) == text else given.allowed
                 value: str | None = masking.resolve(text, allowed)
                 if alias is not None and value is not None:
@@ -256,8 +274,8 @@ class Settings(BaseModel):
         return Alias(found) if isinstance(found, str) else found
 
     @classmethod
-    def _explain(cls, given: _Given, key: str, kind: str, message: str) -> None:
-        """Note an error of pydantic's."""
+    def _explain(cls, given: _Given, key: str, kind: str, message: str, limits: Mapping[str, Any]) -> None:
+        """Note an error of pydantic's, in our words; `limits` are those that the value is beyond."""
         reason = message.removeprefix("Value error, ")
         secret = cls.hides(key, given.written.get(key, ""))
         if kind == "extra_forbidden":
@@ -272,6 +290,10 @@ class Settings(BaseModel):
             reason = "give a number" if kind == "float_parsing" else "give a whole number"
         elif kind == "bool_parsing":
             reason = "give true or false"
+        elif kind == "literal_error":
+            reason = "give one of " + ", ".join(filter(None, re.findall("'([^']*)'", limits["expected"])))
+        elif kind in _BOUNDS:
+            reason = _BOUNDS[kind].format(**limits)
         elif words := re.search(r"match pattern '\^\(([\w|-]+)\)\$'", reason):
             reason = f"give one of {', '.join(words[1].split('|'))}"
         given.wrong(key, reason, secret)
@@ -280,6 +302,9 @@ class Settings(BaseModel):
     def _nearest(cls, key: str) -> str | None:
         """The known key most similar to this one; below a prefix every key is known."""
         known = [field.alias or name for name, field in cls.model_fields.items()]
+        for words, meant in _MEANT.items():
+            if (ours := re.sub(rf"\b({words})$", meant, key)) in known and ours != key:
+                return ours
         parts = key.split(".")
         for prefix in cls.prefixes():
             depth = prefix.count(".")

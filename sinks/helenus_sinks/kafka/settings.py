@@ -1,11 +1,11 @@
-"""The producer's settings: our defaults, and which of an operator's settings librdkafka refuses."""
+"""The producer's settings: our defaults, and which of an operator's settings librdkafka refuses, of any client."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from helenus_sinks.kafka.errors import text_of
 
@@ -37,20 +37,21 @@ def is_client(key: str) -> bool:
     return key.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "client.", "broker.", "socket."))
 
 
-def wrong_settings(config: Mapping[str, str], checked: Collection[str]) -> dict[str, str]:
-    """The producer's settings that librdkafka refuses before it connects, or that give up a promise: a reason for each
-    wrong one of those that are `checked`, and under "" a reason that names none of them.
+def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer: bool = False) -> dict[str, str]:
+    """The settings of a producer, or of a `consumer`, that librdkafka refuses before it connects, or that give up a
+    promise: a reason for each wrong one of those that are `checked`, and under "" a reason that names none of them.
     """
+    refusal = _consumer_refusal if consumer else _refusal
     found = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
     found |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
-    if not _refusal({key: value for key, value in config.items() if key not in found}):
+    if not refusal({key: value for key, value in config.items() if key not in found}):
         return found
     for key in set(checked) - set(found):
-        reason = _refusal({"bootstrap.servers": "none:1", key: config[key]})
+        reason = refusal({"bootstrap.servers": "none:1", key: config[key]})
         if reason and not reason.startswith(_CONFLICT):
             found[key] = reason
     left = {key: value for key, value in config.items() if key not in found}
-    while (reason := _refusal(left)) and "" not in found:
+    while (reason := refusal(left)) and "" not in found:
         named = (key for key in checked if key in left and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", reason))
         key = next(named, "")
         found[key] = reason
@@ -61,6 +62,14 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str]) -> dict[
 def _refusal(config: Mapping[str, str]) -> str:
     try:
         Producer({**DEFAULTS, **config, "log_level": "0"})
+    except KafkaException as failure:
+        return text_of(failure.args[0])
+    return ""
+
+
+def _consumer_refusal(config: Mapping[str, str]) -> str:
+    try:
+        Consumer({**config, "group.id": "none", "log_level": "0"}).close()
     except KafkaException as failure:
         return text_of(failure.args[0])
     return ""

@@ -2,5 +2,5 @@
 
 - `log`: `PulsarLog`. `config`: how to reach Pulsar.
 - `client`, `connection`, `wire`: Pulsar's binary protocol, from which broker has a topic down to frames.
-- `admin`: its REST API, for topics. `errors`: its errors as ours.
+- `errors`: its errors as ours.
 """

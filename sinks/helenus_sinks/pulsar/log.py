@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
+from helenus_sinks.pulsar._admin import Admin, Refused
 from helenus_sinks.pulsar._session import Session
 from helenus_sinks.pulsar._topic_schemas import TopicSchemas
 from helenus_sinks.pulsar._writer import FRAME_BYTES, Writer
-from helenus_sinks.pulsar.admin import Admin, Refused
 from helenus_sinks.pulsar.client import Client
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import AUTHENTICATION, Answered, advice

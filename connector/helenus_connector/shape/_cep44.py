@@ -21,8 +21,8 @@ from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._cep44_form import AvroRows, JsonRows, Rows
 from helenus_connector.shape._cep44_pack import Head, avro_pack, json_pack, schema_uuid
 from helenus_connector.shape._cep44_ranges import ranges
+from helenus_connector.shape._cep44_schema import schema
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
-from helenus_connector.shape.cep44_schema import schema
 from helenus_connector.shape.forms import frame_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import schemas

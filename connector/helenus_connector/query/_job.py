@@ -2,7 +2,7 @@
 
 Spark asks a source for the partitions of a batch, and calls the batch's function afterwards. A source's partitions are
 read by Python processes of their own, whose rows the JVM hands to those of the stage. All that costs a batch of a few
-events half of its time. So the planner leaves the tasks in a file, Spark is told of no partitions, and the tasks are a
+events half of its time. So the planner leaves the tasks in a file, Spark sees no partitions, and the tasks are a
 job over what the file has, with one Python process each.
 """
 

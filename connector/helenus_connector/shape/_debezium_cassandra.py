@@ -17,10 +17,10 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._debezium_records import Records
+from helenus_connector.shape._debezium_schemas import schemas
 from helenus_connector.shape._debezium_values import AVRO, JSON
 from helenus_connector.shape._source import Source, source_of
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
-from helenus_connector.shape.debezium_schemas import schemas
 from helenus_connector.shape.forms import frame_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import RowShape

@@ -1,0 +1,43 @@
+"""What a worker's listener needs of its machine: a free address, and certificates."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_schemas.errors import HelenusError, Kind
+
+
+def listen(settings: WorkerSettings) -> socket.socket:
+    """A socket that listens on `listeners`. Raises HelenusError CONFIG: the address is taken, or not this machine's."""
+    host, port = settings.listener
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        # As getaddrinfo has it, whose words differ.
+        has_none = error.errno is not None and error.errno < 0
+        why = "the host has no address" if has_none else str(error.strerror).partition(" (while")[0]
+        advice = "set listeners to an address of this machine that is free"
+        raise HelenusError(Kind.CONFIG, f"cannot listen: {why}", f"{host}:{port}", advice) from None
+
+
+def tls(settings: WorkerSettings) -> ssl.SSLContext:
+    """The certificates of an https listener. Raises HelenusError CONFIG."""
+    password = settings.listeners_https_ssl_keyfile_password
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    where = str(settings.listeners_https_ssl_certfile)
+    try:
+        context.load_cert_chain(
+            where,
+            settings.listeners_https_ssl_keyfile,
+            # Without a function, OpenSSL would ask for the key's password at the terminal.
+            lambda: password.get_secret_value() if password else "",
+        )
+        if settings.listeners_https_ssl_cafile:
+            where = str(settings.listeners_https_ssl_cafile)
+            context.load_verify_locations(where)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:
+        raise HelenusError(Kind.CONFIG, f"cannot listen with TLS: {error}", where) from None
+    return context

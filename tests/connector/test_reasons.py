@@ -1,0 +1,187 @@
+"""Why a connector waits or failed: in REST's `trace`, `/health/ready`, `top`, the page and the metrics alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.status import Task
+from helenus_connector.query.query import Query
+from helenus_connector.rest import client
+from helenus_connector.rest.server import serve
+from helenus_connector.top import look
+from helenus_connector.worker import Worker
+from helenus_schemas.errors import HelenusError, Kind
+
+SHOP = {"keyspace": "ks", "table": "t", "output.format": "json"}
+FILE = {"name": "db", "keyspace": "sh.*", "table": ".*", "output.format": "json"}
+FULL = HelenusError(Kind.BATCH_FAILED, "java.io.IOException: No space left on device")
+AWAY = HelenusError(Kind.CASSANDRA_UNREACHABLE, "cannot connect to Cassandra", "127.0.0.1 port 9042")
+REFUSED = HelenusError(Kind.CASSANDRA_AUTH, "Cassandra refused the login", "127.0.0.1 port 9042")
+
+
+class Keyspaces:
+    """A Cassandra that says which keyspaces match, or an error."""
+
+    def __init__(self, answer: HelenusError | list[str]) -> None:
+        self._answer = answer
+
+    def keyspaces(self, _: object) -> list[str]:
+        if isinstance(self._answer, HelenusError):
+            raise self._answer
+        return self._answer
+
+
+def the_task(worker: Worker) -> Task:
+    task = worker.connectors.all()["shop"].tasks["t"]
+    task.ready = True
+    return task
+
+
+def the_query(worker: Worker, directory: Path) -> Query:
+    the_task(worker)
+    worker._spark = object()
+    query = Query(worker.worker, worker.connectors, "default", directory, lambda *_: None)
+    worker._queries["default"] = query
+    return query
+
+
+def fails_again_and_again(worker: Worker, directory: Path) -> None:
+    the_query(worker, directory)._trouble = FULL
+
+
+def plans_no_batch(worker: Worker, directory: Path) -> None:
+    plan, _ = the_query(worker, directory).refresh()
+    plan.away_file.write_text("Kafka: no answer")
+    os.utime(plan.away_file, (time.time() - 60,) * 2)
+
+
+def writes_no_more(worker: Worker, directory: Path) -> None:
+    worker.connectors.writes("other", [the_task(worker).settings.data])
+    worker.connectors.running("default", time.time())
+
+
+def has_no_tables(worker: Worker, directory: Path) -> None:
+    worker.connectors.put("shop", {**SHOP, "table": "u.*"})
+    worker.connectors.looked("shop", worker.connectors.all()["shop"].settings, {})
+
+
+def of_file(answer: HelenusError | list[str]) -> Callable[[Worker, Path], None]:
+    def arrange(worker: Worker, directory: Path) -> None:
+        worker._keyspaces.look(Keyspaces(answer), may_wait=False)  # type: ignore[arg-type]
+
+    return arrange
+
+
+def connector(**values: object) -> Callable[[Worker, Path], None]:
+    return lambda worker, _: vars(worker.connectors.all()["shop"]).update(values)
+
+
+def task(**values: object) -> Callable[[Worker, Path], None]:
+    return lambda worker, _: vars(the_task(worker)).update(values)
+
+
+REASONS: dict[str, tuple[Callable[[Worker, Path], None], str, str, str]] = {
+    "a query that fails": (fails_again_and_again, "shop", "No space left on device", "batch-failed"),
+    "no plan": (plans_no_batch, "shop", "Kafka: no answer", "waiting"),
+    "no Spark": (lambda worker, _: None, "shop", "starting: Spark is not there yet", "waiting"),
+    "another group's batch": (writes_no_more, "shop", "waits for the last batch of query.group other", "waiting"),
+    "no table matches": (has_no_tables, "shop", "no table with cdc = true matches ks.u.*", "waiting"),
+    "no keyspace matches": (of_file([]), "db", "no table with cdc = true matches sh.*..*", "waiting"),
+    "keyspaces unknown": (of_file(AWAY), "db", "cannot connect to Cassandra", "cassandra-unreachable"),
+    "keyspaces refused": (of_file(REFUSED), "db", "Cassandra refused the login", "cassandra-auth"),
+    "a connector failed": (connector(error=REFUSED), "shop", "Cassandra refused the login", "cassandra-auth"),
+    "a connector's trouble": (connector(trouble=AWAY), "shop", "cannot connect", "cassandra-unreachable"),
+    "a task failed": (task(error=REFUSED), "shop", "Cassandra refused the login", "cassandra-auth"),
+    "a task's trouble": (task(trouble=AWAY), "shop", "cannot connect to Cassandra", "cassandra-unreachable"),
+    "no topic": (task(waiting="waits for its events topic"), "shop", "waits for its events topic", "waiting"),
+}
+
+
+class Shown:
+    """What a worker shows, in each place."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._worker = client.Worker(url)
+        self._name = name
+
+    def trace(self) -> str:
+        of = json.loads(self._worker.get("/connectors?expand=status"))[self._name]["status"]
+        assert of == json.loads(self._worker.get(f"/connectors/{self._name}/status"))
+        return str([of["connector"].get("trace"), *(task.get("trace") for task in of["tasks"])])
+
+    def readiness(self) -> str:
+        return str(self._worker._answer("GET", "/health/ready", None))
+
+    def top(self) -> str:
+        moment = look(self._worker)
+        return str([line for line in (*moment.failures, *moment.waiting) if line.startswith(self._name)])
+
+    def page(self) -> str:
+        (one,) = (c for c in json.loads(self._worker.get("/overview"))["connectors"] if c["name"] == self._name)
+        return str([one["reason"], *(table["reason"] for table in one["tables"])])
+
+    def metrics(self) -> str:
+        lines = self._worker.get("/metrics").splitlines()
+        return str([line for line in lines if line.startswith(f'helenus_connector_reason{{connector="{self._name}"')])
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    given = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
+    worker = Worker(WorkerSettings.of(given, "worker"), {"db": FILE})
+    worker.connectors.put("shop", SHOP)
+    yield worker
+    worker.connectors.delete("shop")
+    worker._reports.states()
+
+
+@pytest.mark.parametrize("why", REASONS)
+def test_a_reason_is_shown_everywhere(why: str, worker: Worker, tmp_path: Path) -> None:
+    arrange, name, text, kind = REASONS[why]
+    arrange(worker, tmp_path)
+    worker._note_hindered()
+    worker._reports.states()
+    parts = worker.connectors, worker.snapshots, worker.verifications, worker._history
+    listener = serve(worker.worker, *parts, worker.ready, worker.health)
+    try:
+        shown = Shown(f"http://127.0.0.1:{listener.port}", name)
+        said = {place.__name__: place() for place in (shown.trace, shown.readiness, shown.top, shown.page)}
+        found = [place for place, what in said.items() if text in what]
+        assert found == ["trace", "readiness", "top", "page"], said
+        assert f'kind="{kind}"' in shown.metrics()
+    finally:
+        listener.shutdown()
+
+
+def test_a_task_that_goes_on_is_ready(worker: Worker) -> None:
+    """Some keys can't be read: its status says so, and others are published."""
+    worker._spark, the_task(worker).unread = object(), AWAY
+    status = worker.connectors.status("shop")
+    assert ("cannot connect" in str(status.tasks[0].trace), status.obstacle) == (True, None)
+    assert "cannot connect" not in str(worker.ready())
+    worker.connectors.hindered("default", FULL)
+    assert "No space left" in str(worker.ready())
+
+
+def test_what_tasks_wait_for_says_more_than_that_no_batch_is_done(worker: Worker) -> None:
+    the_task(worker).waiting = "waits for its events topic"
+    worker._note_hindered()
+    status = worker.connectors.status("shop")
+    assert (status.trace, status.obstacle) == (None, "waits for its events topic")
+
+
+def test_a_file_that_failed_is_looked_at_again(worker: Worker, tmp_path: Path) -> None:
+    of_file(REFUSED)(worker, tmp_path)
+    of_file(["shop"])(worker, tmp_path)
+    assert worker.connectors.status("db").state == "FAILED", "not by itself"
+    worker.connectors.restart("db", only_failed=True)
+    found = worker._keyspaces.look(Keyspaces(["shop"]), may_wait=False)  # type: ignore[arg-type]
+    assert list(found) == ["db-shop"]
+    assert "db" not in worker.connectors.shown()
