@@ -105,7 +105,7 @@ def _fill(api: Api, column: str) -> None:
     one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60)
     one.left, one.whole = [stretch(1 << 62)], share([stretch()])
     with api.snapshots.store.changing():
-        api.snapshots._keep(api.snapshots.store.of("orders", "orders"), one)
+        api.snapshots.store.of("orders", "orders").begin(one)
 
 
 def _measure(api: Api, tasks: dict[str, Any]) -> None:

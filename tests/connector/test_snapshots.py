@@ -312,8 +312,8 @@ class House:
             self.turn()
             [one] = self.snapshots.of("n") or [None]
             if one is not None and one.is_over:
-                return one.shown(time.time())
-        raise AssertionError(f"not over: {one and one.shown(time.time())}")
+                return one.shown()
+        raise AssertionError(f"not over: {one and one.shown()}")
 
 
 class Planner(MemoryPlanner):
@@ -385,10 +385,10 @@ def test_paused_stopped_and_begun_again(house: House) -> None:
         house.turn()
     assert len(house.log.acknowledged) == before
     [one] = house.snapshots.of("n")
-    assert one.shown(0.0)["state"] == "PAUSED"
+    assert one.shown()["state"] == "PAUSED"
     house.start()
     [one] = house.snapshots.of("n")
-    assert one.shown(0.0)["state"] == "PAUSED", "also after a restart"
+    assert one.shown()["state"] == "PAUSED", "also after a restart"
     house.snapshots.stop("n")
     assert house.run()["state"] == "STOPPED"
     house.start()
@@ -601,19 +601,19 @@ def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest
 
     pass_by(4)
     [one] = house.snapshots.of("n")
-    before = one.shown(time.time())
+    before = one.shown()
     assert before["rate"] > 0
     house.snapshots.pause("n", True)
     house.turn()
     rows = one.rows
     pass_by(1000)
     assert one.rows == rows
-    after = one.shown(time.time() + 1000)
+    after = one.shown()
     assert after["rate"] == pytest.approx(rows / 4, rel=0.5)
     assert after["eta_s"] == pytest.approx(before["eta_s"], rel=1.0)
     house.start()
     [one] = house.snapshots.of("n")
-    assert one.shown(time.time() + 1e6)["rate"] == after["rate"], "nor that in which the worker was down"
+    assert one.shown()["rate"] == after["rate"], "nor that in which the worker was down"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ It is not Kafka Connect's. What it says is in `/connectors?expand=status` and `/
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,7 +63,7 @@ class OverviewResources:
         shown = []
         for name, connector in sorted(self._connectors.all().items()):
             try:
-                snapshots = [one.shown(time.time()) for one in self._snapshots.of(name)]
+                snapshots = [one.shown() for one in self._snapshots.of(name)]
             except Unknown:  # it was deleted meanwhile
                 continue
             shown.append(self._connector(name, connector, values, rates, snapshots))

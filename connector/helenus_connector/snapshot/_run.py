@@ -116,7 +116,7 @@ class Run:
         if now - self._said_at < _SAY_S:
             return
         self._said_at = now
-        shown = self.snapshot.shown(time.time())
+        shown = self.snapshot.shown()
         fields = ("state", "rows", "done", "rate", "eta_s", "waiting")
         where = {"connector": self.snapshot.connector, "table": self.task.table}
         _log.info("snapshot.progress", **where, **{name: shown.get(name) for name in fields})

@@ -72,7 +72,7 @@ class Snapshot:
             return None
         return self.seconds * (1 - done) / done
 
-    def shown(self, now: float) -> dict[str, Any]:
+    def shown(self) -> dict[str, Any]:
         """The snapshot as REST shows it."""
         left = self.seconds_left
         paused = self.is_paused and not self.is_over
