@@ -68,7 +68,7 @@ class Snapshot:
     def seconds_left(self) -> float | None:
         """About how long the scan takes from now on, if it goes on as it did; None if that is not known."""
         done = self.done
-        if self.state != "SCANNING" or done <= 0 or self.where:
+        if self.state != "SCANNING" or done <= 0 or self.where or not self.seconds:
             return None
         return self.seconds * (1 - done) / done
 
