@@ -22,24 +22,26 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Bounds, Resolved
 from helenus_connector.interfaces.shape import Record
+from helenus_connector.log import events
 from helenus_connector.reread import budget
 from helenus_connector.shape.choice import shape_of
 from helenus_connector.shape.row import shown
-from helenus_connector.testing.broker import Message
+from helenus_connector.testing.broker import MemoryPlanner, Message
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_connector.testing.registry import MemoryRegistry
-from helenus_connector.verify import _rows
+from helenus_connector.verify import _rows, engine
 from helenus_connector.verify._entry import ASKED, KEY, NEVER, Entry, place
 from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
 from helenus_connector.verify._rows import RowEntries
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE, Progress
 from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse, walk
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 from helenus_schemas.service.logs import setup
@@ -382,6 +384,32 @@ def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeyp
         assert state.left == pytest.approx(600, abs=100)
     assert _rows._reader(topic.job) is reader
     assert reader.budget is None, "nobody else reads"
+
+
+def test_a_topic_without_a_leader_has_not_lost_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An election is waited for; where there is no leader for long, nothing is said of the records."""
+    run, broker, waited = object.__new__(engine._Run), MemoryPlanner(), []
+    run._job, run._planner, run._ends = Topic(table(("v", "int")), {}).job, broker, {}
+    run._progress = Progress()
+    broker.ends, broker.start = {TOPIC: {}}, 0
+
+    def elect(seconds: float) -> None:
+        waited.append(seconds)
+        broker.ends = {TOPIC: {"0": 7, "1": 5}}
+
+    monkeypatch.setattr(run._progress, "wait", elect)
+    assert [str(place) for [place] in run._places()] == [
+        f"topic {TOPIC}, partition 0, offsets 0 to 7",
+        f"topic {TOPIC}, partition 1, offsets 0 to 5",
+    ]
+    assert waited
+    broker.ends = {TOPIC: {}}
+    monkeypatch.setattr(run._progress, "wait", waited.append)
+    monkeypatch.setattr(events, "_LEADER_S", 0.0)
+    for since in (False, True):
+        with pytest.raises(HelenusError, match=f"no leader.*{TOPIC}") as error:
+            run._places(since)
+        assert error.value.kind is Kind.BROKER_UNREACHABLE
 
 
 def test_a_ring_is_cut_and_sampled() -> None:

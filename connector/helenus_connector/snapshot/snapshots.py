@@ -25,7 +25,7 @@ from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.log.choice import event_schemas, events_log, planner
-from helenus_connector.log.events import Planner, behind
+from helenus_connector.log.events import Planner, behind, ends
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import Jobs
 from helenus_connector.snapshot._pace import Rate, room, unprocessed
@@ -321,10 +321,10 @@ class Snapshots:
             run.flying[future] = stretch, most
 
     def _scanned(self, run: Run) -> None:
-        one, ends = run.snapshot, self._ends(run)
+        one, at = run.snapshot, self._ends(run)
         with self.store.changing():
             if not one.is_over:  # stopped meanwhile
-                one.ends, one.state = ends, "PUBLISHING"
+                one.ends, one.state = at, "PUBLISHING"
 
     def _publish(self, run: Run) -> None:
         """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
@@ -336,9 +336,9 @@ class Snapshots:
             return
         if one.last is not None and not one.marked:
             self._mark(run)
-            ends = self._ends(run)
+            at = self._ends(run)
             with self.store.changing():
-                one.ends, one.marked = ends, True
+                one.ends, one.marked = at, True
             return
         with self.store.changing():
             if one.is_whole and not one.is_over:
@@ -384,13 +384,7 @@ class Snapshots:
         return sum(map(self._broker().size, unread))
 
     def _ends(self, run: Run) -> dict[str, int]:
-        """Where the events topic ends. Raises HelenusError BROKER_UNREACHABLE if that can't be asked now."""
-        topic = run.task.settings.events
-        found = self._broker().latest({topic: run.partitions}).get(topic)
-        if not found:
-            what = "the topic has no leader in one of its partitions, or is gone: its end is not known"
-            raise HelenusError(Kind.BROKER_UNREACHABLE, what, f"topic {topic}")
-        return dict(found)
+        return ends(self._broker(), run.task.settings.events, run.partitions)
 
     def _end_initial_only(self, tasks: Mapping[tuple[str, str], tuple[Connector, Task]]) -> None:
         """Stop the connectors that only had to publish what was there."""

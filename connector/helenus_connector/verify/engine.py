@@ -24,7 +24,7 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import data_log, data_planner
-from helenus_connector.log.events import Range
+from helenus_connector.log.events import Range, ends
 from helenus_connector.reread.definition import definition
 from helenus_connector.shape.row import shown
 from helenus_connector.verify._entry import ORDER, SCHEMA
@@ -168,7 +168,7 @@ class _Run:
             progress.differ = count
             self._does(f"waiting to look at {count} keys again")
             left = self._options.patience - (time.monotonic() - since)
-            self._wait(max(0.0, min(pause, left)))
+            progress.wait(max(0.0, min(pause, left)))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             is_last = time.monotonic() - since >= self._options.patience
             self._does(f"looking at {count} keys again")
@@ -235,14 +235,11 @@ class _Run:
     def _places(self, since: bool = False) -> list[list[Range]]:
         """The topic from its start, or `since` it was read before, up to its ends now, by tasks."""
         topic = self._job.topic
-        counts = self._planner.partitions([topic])
-        if not counts[topic]:
-            return []
-        ends = self._planner.latest(counts).get(topic, {})
-        starts = self._planner.earliest(counts)[topic]
+        until = ends(self._planner, topic, wait=self._progress.wait)
+        starts = {} if since else self._planner.earliest({topic: len(until)}).get(topic, {})
         places = []
-        for p, end in ends.items():
-            start = self._ends.get(int(p), 0) if since else starts[p]
+        for p, end in until.items():
+            start = self._ends.get(int(p), 0) if since else starts.get(p, 0)
             if start < end:
                 places.append(Range(topic, int(p), start, end))
                 self._ends[int(p)] = end
@@ -258,13 +255,9 @@ class _Run:
         """Wait, for a minute in all, until the connector has published what was there."""
         self.report.behind = caught_up() if caught_up else None
         while caught_up and self.report.behind and self._waited < _BEHIND_S:
-            self._wait(_POLL_S)
+            self._progress.wait(_POLL_S)
             self._waited += _POLL_S
             self.report.behind = caught_up()
-
-    def _wait(self, seconds: float) -> None:
-        self._progress.stop.wait(seconds)
-        self._progress.check()
 
     def _does(self, what: str) -> None:
         self._progress.check()

@@ -114,6 +114,11 @@ class Progress:
         if self.stop.is_set():
             raise Stopped
 
+    def wait(self, seconds: float) -> None:
+        """Wait so long. Raises Stopped."""
+        self.stop.wait(seconds)
+        self.check()
+
     def follow(self, context: Any, group: str) -> None:
         """From now on Spark's jobs of a group are counted; None for none."""
         self._context, self._group = context, group
