@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,20 @@ from helenus_connector.verify._names import Names
 from helenus_connector.verify._reduce import compare
 from helenus_connector.verify._repair import repair
 from helenus_connector.verify._rows import look_again, scan
-from helenus_connector.verify._topic import read_topic
+from helenus_connector.verify._topic import OF_SCHEMA, read_topic
 from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import CHANGING, EXPIRED, GHOST, MISSING, STALE, UNPUBLISHABLE, Progress, Report
-from helenus_schemas.cql.table import Table
+from helenus_connector.verify.report import (
+    CHANGING,
+    DOUBTFUL,
+    EXPIRED,
+    GHOST,
+    MISSING,
+    STALE,
+    UNPUBLISHABLE,
+    Progress,
+    Report,
+)
+from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.service.logs import setup
@@ -45,7 +55,7 @@ Behind = Callable[[], "str | None"]
 """Says why the connector has not published all that its events topic had when it was first called; None if it has."""
 _log = structlog.get_logger(__name__)
 _FOUND = f"kind string, moved boolean, {SCHEMA}"
-_MAY_PASS = (MISSING, STALE, GHOST)
+_MAY_PASS = (MISSING, STALE, GHOST, DOUBTFUL)
 """Kinds of keys that are looked at again. What expired is none: of a table whose rows all do, there are many."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 15.0
 _BEHIND_S = 60.0
@@ -155,7 +165,19 @@ class _Run:
         report.found[UNPUBLISHABLE].count = counted["keyless"]
         if report.records and not counted["known"]:
             raise self._of_another_table(found)
+        self._check_schemas(counted)
         return found
+
+    def _check_schemas(self, counted: Counter[str]) -> None:
+        """Raise HelenusError CONFIG if the records say that they are of another table: JSON keys may be alike."""
+        settings = self._job.settings
+        if not any(name.startswith(OF_SCHEMA) for name in counted) or counted[OF_SCHEMA + self._job.table.schema_id]:
+            return
+        with _connected(settings) as session:
+            other = _table_of(counted, read_tables(session).values(), settings)
+        if other is not None:
+            what = f"its records are of {other}, and none is of {self._job.table.full_name}"
+            raise HelenusError(Kind.CONFIG, what, f"topic {self._job.topic}", "correct data.topic")
 
     def _again(self, found: Any) -> Any:
         """Look at what differs again, until nothing does or the patience has run out."""
@@ -308,6 +330,17 @@ def _planned(
         return Job(
             worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup(), directory
         ), size
+
+
+def _table_of(counted: Counter[str], tables: Iterable[Table], settings: ConnectorSettings) -> str | None:
+    """The other table whose definition, as it is now, records name; None if there is none, or some name ours."""
+    other = None
+    for table in tables:
+        if any(counted[OF_SCHEMA + one.schema_id] for one in (table, shown(table, settings))):
+            if (table.keyspace, table.name) == (settings.keyspace, settings.table):
+                return None
+            other = table.full_name
+    return other
 
 
 @contextmanager

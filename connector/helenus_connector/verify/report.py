@@ -9,6 +9,8 @@ from typing import Any
 
 MISSING, STALE, GHOST, FOREIGN = "missing", "stale", "ghost", "foreign"
 EXPIRED, CHANGING, UNPUBLISHABLE = "expired", "changing", "unpublishable"
+DOUBTFUL = "doubtful"
+"""A record that says that it expired, of a row that lives: EXPIRED or STALE, as the row's write time says then."""
 DIFFERENCES = (MISSING, STALE, GHOST, FOREIGN)
 """A row without record; a record that is not the row; a record of a key that the table has not, or can't have."""
 NO_DIFFERENCES = (EXPIRED, CHANGING, UNPUBLISHABLE)
