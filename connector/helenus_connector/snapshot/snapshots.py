@@ -143,9 +143,7 @@ class Snapshots:
 
     def start(self, spark: Any) -> None:
         """Run snapshots on this session from now on."""
-        # One task less than Spark runs at once: streaming goes on.
-        jobs = Jobs(spark, max(1, spark.sparkContext.defaultParallelism - 1))
-        self._thread = threading.Thread(target=self._run, args=(jobs,), name="snapshots", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(Jobs(spark),), name="snapshots", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -285,22 +283,22 @@ class Snapshots:
     def _fly(self, run: Run, jobs: Jobs) -> None:
         """Submit slices, as many as may be scanned now."""
         settings = run.task.settings
-        rate = self._rate(settings.name)
-        while sum(len(other.flying) for other in self._runs.values()) < jobs.most:
+        rate, at_once = self._rate(settings.name), jobs.most
+        while sum(len(other.flying) for other in self._runs.values()) < at_once:
             if run.flying and not run.has_begun:
                 return  # it shows how dense the table is, and no other is to be the first
             if time.monotonic() - run.asked_at > _ASK_S:
                 run.behind, run.asked_at = self._behind(run), time.monotonic()
             may_lag = unprocessed(settings.snapshot_max_lag, run.task.changed_at, time.monotonic())
             most = min(
-                rate.may(settings.snapshot_max_rate, jobs.most),
+                rate.may(settings.snapshot_max_rate, at_once),
                 room(may_lag, run.behind, run.in_flight),
             )
             if not most:
                 return
             if not run.has_begun:
                 most = min(most, _FIRST)
-            stretch = run.next(most, jobs.most)
+            stretch = run.next(most, at_once)
             if stretch is None:
                 return
             slice_ = Slice(

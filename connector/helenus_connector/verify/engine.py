@@ -25,6 +25,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import data_log, data_planner
 from helenus_connector.log.events import Range, ends
+from helenus_connector.query.session import slots
 from helenus_connector.reread.definition import definition
 from helenus_connector.shape.row import shown
 from helenus_connector.verify._entry import ORDER, SCHEMA
@@ -153,10 +154,9 @@ class _Run:
         """Compare all that is there."""
         self._does("reading topic and table")
         job, report = self._job, self.report
-        slots = self._spark.sparkContext.defaultParallelism
         places = self._places()
         # Slices of a sample are small: a task scans many.
-        tasks = _tasks(self._bytes, slots)
+        tasks = _tasks(self._bytes, slots(self._spark))
         shares = shared_out(cut(self._options.tokens, tasks) if self._options.sample == 1 else job.tokens or (), tasks)
         table = self._tasks(scan(job, shares), len(shares))
         entries = table.unionByName(self._tasks(read_topic(job, places), len(places))) if places else table
@@ -325,8 +325,7 @@ def _planned(
         tokens = None
         if not options.is_whole:
             tokens = tuple(sampled(options.tokens, options.sample) if options.sample < 1 else [options.tokens])
-        slots = spark.sparkContext.defaultParallelism
-        parts = max(slots, min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
+        parts = max(slots(spark), min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
         return Job(
             worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup(), directory
         ), size
@@ -360,8 +359,8 @@ def _size(session: Any, table: Table) -> int:
     return nodes * sum(max(0, int(r.partitions_count)) * max(0, int(r.mean_partition_size)) for r in rows)
 
 
-def _tasks(size: int, slots: int) -> int:
-    return max(slots * 2, min(8192, math.ceil(size / _BYTES_A_TASK)))
+def _tasks(size: int, at_once: int) -> int:
+    return max(at_once * 2, min(8192, math.ceil(size / _BYTES_A_TASK)))
 
 
 @contextmanager
