@@ -192,8 +192,11 @@ def settled_slots(spark: Any, is_over: Callable[[], bool]) -> int:
             break
         time.sleep(_POLL_S)
     found = slots(spark)
-    say = _log.info if executors > 0 else _log.warning
-    say("spark.executors", executors=max(executors, 0), slots=found, waited_s=round(time.monotonic() - begun, 1))
+    fields = {"executors": max(executors, 0), "slots": found, "waited_s": round(time.monotonic() - begun, 1)}
+    if executors > 0:
+        _log.info("spark.executors", **fields)
+    else:
+        _log.warning("spark.executors", **fields)
     return found
 
 
