@@ -249,7 +249,8 @@ class Snapshots:
             with self.store.changing():
                 known.begin(one)
         assert one is not None
-        self._fresh.add(place)
+        if one.is_whole:
+            self._fresh.add(place)
         if is_full:
             return
         partitions = self._broker().partitions([task.settings.events])[task.settings.events]
