@@ -102,10 +102,10 @@ def _fill(api: Api, column: str) -> None:
     tasks["shop.stock"].waiting = "waits for its events topic events-shop.stock: the agent makes it when it starts"
     Reports(api.connectors).states()
     _measure(api, tasks)
-    one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60)
+    one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60, seconds=60.0)
     one.left, one.whole = [stretch(1 << 62)], share([stretch()])
     with api.snapshots.store.changing():
-        api.snapshots._keep(api.snapshots.store.of("orders", "orders"), one)
+        api.snapshots.store.of("orders", "orders").begin(one)
 
 
 def _measure(api: Api, tasks: dict[str, Any]) -> None:

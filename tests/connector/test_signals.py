@@ -210,7 +210,7 @@ def test_stop_pause_and_resume(house: House) -> None:
     house.send(signal(EXECUTE, r"shop\..*"))
     house.send(signal("pause-snapshot"))
     house.turn()
-    assert {one.shown(0)["state"] for one in house.snapshots.of("shop")} == {"PAUSED"}
+    assert {one.shown()["state"] for one in house.snapshots.of("shop")} == {"PAUSED"}
     house.send(signal("stop-snapshot", "shop.lines"))
     house.send(b'{"type": "resume-snapshot"}')
     house.turn()

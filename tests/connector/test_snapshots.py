@@ -312,8 +312,8 @@ class House:
             self.turn()
             [one] = self.snapshots.of("n") or [None]
             if one is not None and one.is_over:
-                return one.shown(time.time())
-        raise AssertionError(f"not over: {one and one.shown(time.time())}")
+                return one.shown()
+        raise AssertionError(f"not over: {one and one.shown()}")
 
 
 class Planner(MemoryPlanner):
@@ -385,10 +385,10 @@ def test_paused_stopped_and_begun_again(house: House) -> None:
         house.turn()
     assert len(house.log.acknowledged) == before
     [one] = house.snapshots.of("n")
-    assert one.shown(0.0)["state"] == "PAUSED"
+    assert one.shown()["state"] == "PAUSED"
     house.start()
     [one] = house.snapshots.of("n")
-    assert one.shown(0.0)["state"] == "PAUSED", "also after a restart"
+    assert one.shown()["state"] == "PAUSED", "also after a restart"
     house.snapshots.stop("n")
     assert house.run()["state"] == "STOPPED"
     house.start()
@@ -505,6 +505,120 @@ def test_a_gap_needs_nothing_of_a_connector_that_does_not_ask_for_it(house: Hous
     assert not house.snapshots._runs
 
 
+def test_a_part_does_not_hide_that_the_whole_was_stopped(house: House) -> None:
+    house.turn()
+    house.snapshots.stop("n")
+    house.run()
+    house.start()
+    house.snapshots.begin("n", ["t"], Asked(where="id = 5"))
+    assert house.run()["state"] == "COMPLETE"
+    for _ in range(5):
+        house.turn()
+    assert not house.snapshots._runs, "what an operator stopped does not begin by itself"
+    house.start()
+    house.turn()
+    house.turn()
+    assert not house.snapshots._runs, "nor after a restart"
+
+
+def test_a_part_does_not_hide_that_the_whole_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connector that is only to publish what was there goes on until it has."""
+    house = House(tmp_path, monkeypatch, snapshot_mode="initial_only")
+    house.turn()
+    house.faults = [HelenusError(Kind.BROKER_REFUSED, "may not write")]
+    assert house.run()["state"] == "FAILED"
+    house.snapshots.begin("n", ["t"], Asked(where="id = 5"))
+    assert house.run()["state"] == "COMPLETE"
+    for _ in range(5):
+        house.turn()
+    assert house.connectors.all()["n"].wanted == "RUNNING", "not all of the table is published"
+    assert not house.snapshots._runs, "it begins again with the worker"
+    house.snapshots.begin("n", ["t"], Asked(where="id = 6"))
+    house.start()
+    for _ in range(60):
+        house.turn()
+    [one] = house.snapshots.of("n")
+    assert (one.cause, one.state) == ("initial", "COMPLETE"), "also after a part with which the worker went on"
+    assert house.connectors.all()["n"].wanted == "STOPPED"
+
+
+def test_the_first_row_is_marked_also_if_the_first_slice_failed(house: House) -> None:
+    house.turn()
+    house.faults = [HelenusError(Kind.CASSANDRA_READ, "away")] * 2
+    assert house.run()["state"] == "COMPLETE"
+    origins = [decode(record.value or b"").origin for record in house.log.acknowledged]
+    assert origins.count(Origin.SNAPSHOT_FIRST) == 1
+    assert origins[0] is Origin.SNAPSHOT_FIRST
+
+
+@pytest.mark.parametrize("at", ["_ends", "_mark"])
+def test_what_is_stopped_stays_so(at: str, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while a message broker is asked for the ends, and nobody waits for that."""
+    house.turn()
+    [one] = house.snapshots.of("n")
+    real = getattr(house.snapshots, at)
+
+    def stop_first(run: Any) -> Any:
+        if (one.state == "SCANNING" and not one.left) or at == "_mark":
+            stopping = threading.Thread(target=house.snapshots.stop, args=("n",))
+            stopping.start()
+            stopping.join(5)
+            assert not stopping.is_alive(), "it waits for the broker"
+        return real(run)
+
+    monkeypatch.setattr(house.snapshots, at, stop_first)
+    assert house.run()["state"] == "STOPPED"
+    house.turn()
+    assert one.state == "STOPPED"
+    assert not house.snapshots.store.of("n", "t").complete
+
+
+def test_a_topic_that_can_not_be_asked_for_its_ends_is_not_published(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.turn()
+    house.turn()
+    [one] = house.snapshots.of("n")
+    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(Planner, "latest", lambda *_: {})
+    monkeypatch.setattr(module, "planner", lambda _: Planner(house))
+    house.processed = False
+    for _ in range(100):
+        house.turn()
+    assert one.state == "SCANNING"
+    assert "has no leader" in str(one.waiting)
+    monkeypatch.setattr(Planner, "latest", MemoryPlanner.latest)
+    house.processed = True
+    assert house.run()["state"] == "COMPLETE"
+
+
+def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate, and how long it still takes, go by the time in which it went on."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def pass_by(seconds: int) -> None:
+        for _ in range(seconds):
+            now[0] += 1.0
+            house.turn()
+
+    pass_by(4)
+    [one] = house.snapshots.of("n")
+    before = one.shown()
+    assert before["rate"] > 0
+    house.snapshots.pause("n", True)
+    house.turn()
+    rows = one.rows
+    pass_by(1000)
+    assert one.rows == rows
+    after = one.shown()
+    assert after["rate"] == pytest.approx(rows / 4, rel=0.5)
+    assert after["eta_s"] == pytest.approx(before["eta_s"], rel=1.0)
+    house.start()
+    [one] = house.snapshots.of("n")
+    assert one.shown()["rate"] == after["rate"], "nor that in which the worker was down"
+
+
 @pytest.mark.parametrize(
     ("tables", "asked", "message"),
     [
@@ -619,6 +733,33 @@ def test_a_where_is_read_and_written_again() -> None:
         token_range("all")
     with pytest.raises(HelenusError, match="the first token must be below the second"):
         token_range("5:5")
+
+
+UUID = "5bc8a0c4-8f2e-11ee-b9d1-0242ac120002"
+
+
+@pytest.mark.parametrize(
+    ("of", "given", "literal"),
+    [
+        ("text", UUID, f"'{UUID}'"),
+        ("text", "0xff", "'0xff'"),
+        ("ascii", "0x", "'0x'"),
+        ("uuid", UUID, UUID),
+        ("timeuuid", UUID, UUID),
+        ("blob", "0xff", "0xff"),
+        ("bigint", "9223372036854775807", "9223372036854775807"),
+        ("inet", "::1", "'::1'"),
+        ("timestamp", "2024-01-01", "'2024-01-01'"),
+        ("boolean", True, "true"),
+        ("uuid", "x' OR '1", "'x'' OR ''1'"),
+    ],
+)
+def test_a_key_is_written_by_the_type_of_its_column(of: str, given: object, literal: str) -> None:
+    table = replace(TABLE, columns=(Column("id", parse(of), "partition_key", 0),))
+    assert checked(of_key({"id": given}), table).where == f"id = {literal}"
+    if isinstance(given, str):
+        both = checked(Asked(where=f"id IN ({literal}, {literal})"), table).where
+        assert both == f"id IN ({literal}, {literal})", "what an operator writes as CQL stays"
 
 
 def test_a_rate_is_kept() -> None:

@@ -15,9 +15,11 @@ from starlette.exceptions import HTTPException
 from helenus_connector import verify_command
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.log import events
 from helenus_connector.metrics import Labels
 from helenus_connector.rest._call import Call
 from helenus_connector.rest._verifications import VerificationResources
+from helenus_connector.testing.broker import MemoryPlanner
 from helenus_connector.verify import _metrics, verifications
 from helenus_connector.verify.report import EXPIRED, MISSING, STALE, Found, Progress, Report
 from helenus_connector.verify.verifications import Verifications
@@ -173,6 +175,19 @@ def test_the_last_result_outlives_the_worker(house: House, tmp_path: Path) -> No
     assert not Verifications(house.verifications._worker, house.connectors)._last
     (tmp_path / "verifications").write_text("torn")
     assert not Verifications(house.verifications._worker, house.connectors)._last
+
+
+def test_an_events_topic_without_a_leader_is_not_all_read(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = MemoryPlanner()
+    broker.ends = {"events-ks1.a": {}}
+    monkeypatch.setattr(verifications, "planner", lambda _: broker)
+    monkeypatch.setattr(events, "_LEADER_S", 0.0)
+    task = house.connectors.all()["n"].tasks["a"]
+    with pytest.raises(HelenusError, match="no leader") as error:
+        house.verifications._behind(task, Progress())
+    assert error.value.kind is Kind.BROKER_UNREACHABLE
+    broker.ends = {"events-ks1.a": {"0": 3}}
+    assert house.verifications._behind(task, Progress())() is not None
 
 
 class Asked:

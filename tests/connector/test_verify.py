@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import struct
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,24 +24,26 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Bounds, Resolved
 from helenus_connector.interfaces.shape import Record
+from helenus_connector.log import events
 from helenus_connector.reread import budget
 from helenus_connector.shape.choice import shape_of
 from helenus_connector.shape.row import shown
-from helenus_connector.testing.broker import Message
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.testing.broker import MemoryPlanner, Message
+from helenus_connector.testing.cassandra import Host, MemoryReader, Session
 from helenus_connector.testing.registry import MemoryRegistry
-from helenus_connector.verify import _rows
-from helenus_connector.verify._entry import ASKED, KEY, NEVER, Entry, place
+from helenus_connector.verify import _rows, engine
+from helenus_connector.verify._entry import ASKED, COUNTS, KEY, NEVER, Entry, place
 from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
 from helenus_connector.verify._rows import RowEntries
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE, Progress
 from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse, walk
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 from helenus_schemas.service.logs import setup
@@ -216,6 +220,51 @@ def test_each_kind_of_difference(form: dict[str, str]) -> None:
     assert topic.found() == {names[0]: MISSING, names[1]: STALE, names[2]: GHOST, names[3]: old, names[6]: MISSING}
 
 
+@pytest.mark.parametrize(("written", "kind"), [(6, STALE), (5, EXPIRED), (4, EXPIRED), (None, EXPIRED)])
+def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat, renewed by changes that were lost: its record says that it expired. Of a row a part may have."""
+    topic = Topic(table(("v", "int"), ("w", "int")), {})
+    key, row = (int32(1), int32(1)), (None, int32(2))
+    topic.publish(key, (int32(1), int32(1)), expires=1_000_000)
+    topic.rows[key] = row
+    (first,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
+    assert first[0] in engine._MAY_PASS, "its row's write time is to be read"
+    reader = MemoryReader({key: Image(row, written)}, topic.table)
+    monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
+    again = _rows._again(_rows.Rows(topic.job, times=True), [Entry(*first[2:])])
+    assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [kind]
+
+
+def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session([Host("a")], {"ks1": 1})
+    monkeypatch.setattr(_rows.sessions, "of", lambda _: session)
+    job = Topic(table(("v", "int")), {}).job
+    assert _rows._reader(job, times=True)._timed
+    assert not _rows._reader(job, times=False)._timed
+
+
+def test_records_of_another_table_are_known_by_their_schema() -> None:
+    """JSON keys of two tables may be alike; the header `schema_id` names the table's definition."""
+    topic = Topic(table(("v", "int")), {"output.format": "json"})
+    other = Topic(replace(table(("v", "int")), name="other"), {"output.format": "json"})
+    other.publish((int32(1), int32(1)), (int32(1),))
+
+    def counted() -> Counter[str]:
+        found = Counter[str]()
+        for entry in topic.entries():
+            if entry.rank == COUNTS:
+                found.update(pickle.loads(entry.note or b""))
+        return found
+
+    tables = [topic.table, replace(topic.table, name="third"), other.table]
+    topic.messages = other.messages
+    assert engine._table_of(counted(), tables, topic.settings) == "ks1.other"
+    assert engine._table_of(counted(), tables[:2], topic.settings) is None, "an earlier version of ours, say"
+    topic.messages = list(other.messages)
+    topic.publish((int32(2), int32(1)), (int32(1),))
+    assert engine._table_of(counted(), tables, topic.settings) is None, "it has records of both"
+
+
 @pytest.mark.parametrize("form", FORMS[:3])
 def test_a_key_that_the_table_can_not_have_is_foreign(form: dict[str, str]) -> None:
     topic = Topic(table(("v", "int")), form)
@@ -374,14 +423,40 @@ def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeyp
     session = Session([Host("a")], {"ks": 1})
     monkeypatch.setattr(_rows.sessions, "of", lambda _: session)
     topic = Topic(table(("v", "int")), {"query.max.rate": "1000"})
-    reader = _rows._reader(replace(topic.job, directory=tmp_path))
+    reader = _rows._reader(replace(topic.job, directory=tmp_path), times=False)
     assert reader.budget is not None
     reader.budget.take(400)
     of_the_stage = budget.of(tmp_path / "default", topic.job.settings)
     with of_the_stage._state() as (state, _):
         assert state.left == pytest.approx(600, abs=100)
-    assert _rows._reader(topic.job) is reader
+    assert _rows._reader(topic.job, times=False) is reader
     assert reader.budget is None, "nobody else reads"
+
+
+def test_a_topic_without_a_leader_has_not_lost_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An election is waited for; where there is no leader for long, nothing is said of the records."""
+    run, broker, waited = object.__new__(engine._Run), MemoryPlanner(), []
+    run._job, run._planner, run._ends = Topic(table(("v", "int")), {}).job, broker, {}
+    run._progress = Progress()
+    broker.ends, broker.start = {TOPIC: {}}, 0
+
+    def elect(seconds: float) -> None:
+        waited.append(seconds)
+        broker.ends = {TOPIC: {"0": 7, "1": 5}}
+
+    monkeypatch.setattr(run._progress, "wait", elect)
+    assert [str(place) for [place] in run._places()] == [
+        f"topic {TOPIC}, partition 0, offsets 0 to 7",
+        f"topic {TOPIC}, partition 1, offsets 0 to 5",
+    ]
+    assert waited
+    broker.ends = {TOPIC: {}}
+    monkeypatch.setattr(run._progress, "wait", waited.append)
+    monkeypatch.setattr(events, "_LEADER_S", 0.0)
+    for since in (False, True):
+        with pytest.raises(HelenusError, match=f"no leader.*{TOPIC}") as error:
+            run._places(since)
+        assert error.value.kind is Kind.BROKER_UNREACHABLE
 
 
 def test_a_ring_is_cut_and_sampled() -> None:

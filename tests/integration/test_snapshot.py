@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import subprocess
 import threading
 import urllib.request
@@ -29,7 +31,8 @@ from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-ROWS = 3000
+ROWS = int(os.environ.get("HELENUS_ROWS", "3000"))
+"""A multiple of 300. A snapshot's rates here follow it, so that it lasts as long."""
 IN_PARTITION = ROWS // 300
 """How many of them a partition of an odd number has."""
 FILLERS = 6
@@ -40,13 +43,22 @@ UNSURE = (OperationTimedOut, WriteTimeout, NoHostAvailable)
 
 
 class Table:
-    """A table with rows from before it had `cdc`: some partitions have many rows, some static columns alone."""
+    """A table with rows from before it had `cdc`: some partitions have many rows, some static columns alone. With
+    `expires` there are rows that expire while a snapshot runs, or soon after, and more of them are written meanwhile.
+    """
 
-    def __init__(self, session: Any, name: str, strategy: str = "'SimpleStrategy', 'replication_factor': 1") -> None:
+    def __init__(
+        self,
+        session: Any,
+        name: str,
+        strategy: str = "'SimpleStrategy', 'replication_factor': 1",
+        expires: bool = False,
+    ) -> None:
         self.session = session
         self.name = name
         self.random = random.Random(name)
-        self.expires = False
+        self.expires = expires
+        self.turn = 0
         keyspace = name.partition(".")[0]
         session.execute(f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class': {strategy}}}")
         session.execute(
@@ -59,6 +71,9 @@ class Table:
         for p in range(1000, 1040):
             session.execute(f"UPDATE {name} SET s = 'static {p}' WHERE p = {p} AND q = 'q'")
         session.execute(f"DELETE FROM {name} WHERE p = 7 AND q = 'q'")
+        for i in range(60 if expires else 0):
+            values = f"(0, 'q', {3 * ROWS + i}, 'before {i}') USING TTL {30 + 3 * i}"
+            session.execute(f"INSERT INTO {name} (p, q, c, v) VALUES {values}")
 
     def leave_the_log(self, stack: Stack, nodes: Sequence[int] = (1,)) -> None:
         """Have the nodes delete the segments that hold the rows: no agent sees them any more."""
@@ -90,9 +105,11 @@ class Table:
             thread.join()
 
     def one(self) -> None:
+        """Each statement writes a higher number than those before it."""
         c = self.random.randrange(ROWS)
         p = c % 300 if c % 2 else 0
-        where, n = f"p = {p} AND q = 'q' AND c = {c}", self.random.randrange(1000)
+        self.turn += 1
+        where, n = f"p = {p} AND q = 'q' AND c = {c}", self.turn
         statements = [
             f"UPDATE {self.name} SET v = 'meanwhile {n}', n = {n} WHERE {where}",
             f"UPDATE {self.name} SET m = m + {{'k': {n}}} WHERE {where}",
@@ -101,7 +118,7 @@ class Table:
             f"DELETE FROM {self.name} WHERE p = {p} AND q = 'q' AND c > {c} AND c < {c + 3}",
         ]
         if self.expires:  # keys of their own: an expired cell would give the row back its older time
-            short = f"({p}, 'q', {ROWS + c}, 'soon gone') USING TTL {5 + n % 15}"
+            short = f"({p}, 'q', {ROWS + c}, 'soon gone {n}') USING TTL {5 + n % 15}"
             statements.append(f"INSERT INTO {self.name} (p, q, c, v) VALUES {short}")
         self.session.execute(self.random.choice(statements))
 
@@ -166,15 +183,27 @@ def goes_on(connector: Command, name: str, after: float) -> float:
 
 
 def in_order(pipeline: Pipeline, table: str) -> None:
-    """No record is older than one before it for its key, by the newest write time that it shows."""
+    """No record is older than one before it for its key: by the newest write time that it shows, or that of the change
+    that deleted its row; and by the number that the statements of `Table.one` write.
+    """
     newest: dict[str, int] = {}
+    highest: dict[str, int] = {}
+    compared = 0
     for record in pipeline.records(table):
-        written = record.headers.get("writetime")
-        if written is None or record.value is None or "scope" in record.headers:
+        if "scope" in record.headers:
             continue  # a marker has the time of its deletion, and the static columns of now
         key = json.dumps(record.key, default=str, sort_keys=True)
-        assert int(written) >= newest.get(key, 0), f"{key} went back"
-        newest[key] = int(written)
+        written = int(record.headers.get("writetime", 0))
+        if record.value is not None:
+            assert not written or written >= newest.get(key, 0), f"{key} went back: {record}"
+            compared += key in newest
+            shown = re.fullmatch(r"(?:meanwhile|anew|soon gone) (\d+)", record.value["v"] or "")
+            number = int(shown[1]) if shown else 0
+            assert number >= highest.get(key, 0) or record.value["v"] is None, f"{key} went back: {record}"
+            highest[key] = max(number, highest.get(key, 0))
+        # A null may be of an older change than the one that deleted the row: it was read for a late copy, say.
+        newest[key] = max(written, newest.get(key, 0))
+    assert compared > 100, "keys have several records"
 
 
 @MORE
@@ -184,7 +213,7 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
     name = table.name.replace(".", "-")
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
     pipeline.agent.start().ready()
-    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=125)
+    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=ROWS // 24)
     with table.written():
         killed = tmp_path / "killed"
         # A Python worker, and its job with it; then the driver, before its file is replaced.

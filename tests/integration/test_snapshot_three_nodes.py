@@ -13,7 +13,7 @@ import pytest
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RetryPolicy, WhiteListRoundRobinPolicy
-from integration.test_snapshot import Table, in_order, snapshots
+from integration.test_snapshot import ROWS, Table, in_order, snapshots
 from integration.test_three_nodes import SEED, Three, paused
 from integration.test_verify import command as verify
 from patience import eventually
@@ -22,7 +22,7 @@ from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(1800)]
 KILLS = int(os.environ.get("HELENUS_KILLS", "10"))
-KINDS = ("worker", "task", "saving", "agent", "replica")
+KINDS = ("worker", "task", "saving", "agent", "replica", "node", "broker")
 
 
 class Patient(RetryPolicy):  # type: ignore[misc] # the driver has no types
@@ -48,13 +48,12 @@ def session(three: Stack) -> Iterator[Any]:
 def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_path: Path) -> None:
     """Writes, deletes, TTL and an ALTER go on meanwhile."""
     chance = random.Random(SEED)
-    table = Table(session, f"snapshots_three.t{kills}", "'NetworkTopologyStrategy', 'datacenter1': 3")
+    table = Table(session, f"snapshots_three.t{kills}", "'NetworkTopologyStrategy', 'datacenter1': 3", expires=True)
     table.leave_the_log(three, nodes=(1, 2, 3))
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
     name = table.name.replace(".", "-")
     pipeline = Three(three.status(), tmp_path)
-    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=200)
-    table.expires = True
+    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=ROWS // 15)
     at, done = [], 0.0
 
     def is_at(share: float) -> bool:
@@ -82,6 +81,10 @@ def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_pat
                         eventually(
                             lambda done=done: is_at(done + 0.02), lambda: f"without a replica: {at}\n{connector.tail()}"
                         )
+                elif kind in ("node", "broker"):
+                    server = "kafka" if kind == "broker" else chance.choice(["cassandra2", "cassandra3"])
+                    three.kill(server)
+                    three.start(server)
                 else:
                     connector.kill()
                     died = tmp_path / f"died-{kill}"
@@ -106,7 +109,7 @@ def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_pat
         status, out, said = verify(pipeline, table.name, "--json", "--patience", "120")
         report = json.loads(out)["report"]
         assert (status, report["behind"]) == (0, None), (SEED, report, said)
-        assert report["rows"] > 4000
+        assert report["rows"] > ROWS // 2, "two statements of six delete some, three write some again"
         in_order(pipeline, table.name)
     finally:
         pipeline.stop()

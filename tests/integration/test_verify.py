@@ -150,19 +150,21 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
             log.append(
                 topic, 0, by_key[4].key()[: pipeline.reader.frame] + long_bytes(999), by_key[4].value()
             )  # added to it
+            expired = [("writetime", b"1"), ("expires", b"2")]  # a heartbeat, whose renewals were lost
+            log.append(topic, by_key[8].partition(), by_key[8].key(), by_key[3].value(), expired)
         session.execute(f"DELETE FROM {table} WHERE k = 5")
         session.execute(f"UPDATE {table} SET n = 7000 WHERE k = 6")
         session.execute(f"INSERT INTO {table} (k, v) VALUES (777, 'new')")
         report = verified(spark, pipeline, table, patience=1)
         assert found(report) == {
             MISSING: ['{"k":1}', '{"k":777}'],
-            STALE: ['{"k":2}', '{"k":6}'],
+            STALE: ['{"k":2}', '{"k":6}', '{"k":8}'],
             GHOST: ['{"k":5}', '{"k":999}'],
         }
         assert report.exit_status == 3
-        assert report.differences == 6
+        assert report.differences == 7
         repaired = verified(spark, pipeline, table, patience=1, repair=True)
-        assert repaired.repaired == 6
+        assert repaired.repaired == 7
         events = len(list(pipeline.reader.messages(f"events-{ks}.plain")))
         eventually(
             lambda: pipeline.connector.total("helenus_connector_events_read_total", table="plain") >= events, "read"
@@ -246,4 +248,21 @@ def test_a_topic_of_another_table_is_one_clear_error(pipeline: Pipeline, spark: 
     assert error.value.kind is Kind.CONFIG
     given["data.topic"] = "none"
     with pytest.raises(HelenusError, match="there is no data topic"):
+        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))
+
+
+@pytest.mark.parametrize("log", ["kafka"], indirect=True)  # the same code
+def test_records_in_json_of_another_table_with_the_same_columns(
+    pipeline: Pipeline, spark: Any, session: Any, ks: str
+) -> None:
+    topic, worker = f"data-{ks}.twin", worker_of(pipeline)
+    session.execute(f"CREATE TABLE {ks}.twin (k int PRIMARY KEY, v text, n int)")
+    session.execute(f"INSERT INTO {ks}.twin (k, v) VALUES (1, 'twin')")
+    plain = next(t for t in read_tables(session, ks).values() if t.name == "plain")
+    with pipeline.log() as log:
+        log.create(topic, 1, {})
+        log.append(topic, 0, b'{"k":1}', b'{"v":"a","n":1}', [("schema_id", plain.schema_id.encode())])
+    more = {"name": "twin", "table": "twin", "output.format": "key-value-json", "data.topic": topic}
+    given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), **more}
+    with pytest.raises(HelenusError, match=rf"its records are of {ks}\.plain, and none is of {ks}\.twin"):
         verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))

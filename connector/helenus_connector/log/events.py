@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from helenus_schemas.errors import HelenusError, Kind
+
+_LEADER_S, _POLL_S = 30.0, 0.5
+_ADVICE = "see that all brokers that have the topic are up, and try again"
 Offsets = dict[str, dict[str, int]]
 """Next offset by topic and partition; partitions are text, because this is kept as JSON."""
 
@@ -27,6 +32,28 @@ def behind(topic: str, at: Mapping[str, int], ends: Mapping[str, int]) -> list[R
     """What a reader that is `at` these offsets has not read of a topic, up to these ends, both by partition."""
     ranges = (Range(topic, int(p), at.get(p, 0), end) for p, end in ends.items())
     return [place for place in ranges if place.start < place.end]
+
+
+def ends(
+    broker: Planner, topic: str, count: int | None = None, wait: Callable[[float], None] | None = None
+) -> dict[str, int]:
+    """The end of each partition of a topic, which are so many; by default that is asked for. With `wait`, which is
+    given seconds, an election of leaders is waited for, half a minute.
+
+    Raises HelenusError BROKER_UNREACHABLE where the ends are not known now, and as the planner.
+    """
+    until = time.monotonic() + _LEADER_S
+    while True:
+        try:
+            partitions = broker.partitions([topic])[topic] if count is None else count
+            if partitions and (found := broker.latest({topic: partitions}).get(topic)):
+                return dict(found)
+            what = "one of its partitions has no leader, or the topic is gone: its end is not known"
+            raise HelenusError(Kind.BROKER_UNREACHABLE, what, f"topic {topic}", _ADVICE)
+        except HelenusError as error:
+            if error.kind is not Kind.BROKER_UNREACHABLE or wait is None or time.monotonic() >= until:
+                raise
+        wait(_POLL_S)
 
 
 class Message(Protocol):

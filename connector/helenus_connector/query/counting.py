@@ -12,7 +12,10 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
-ADVICE = "snapshot the table: helenus-connector snapshot; snapshot.mode=when_needed does so by itself"
+ADVICE = (
+    "snapshot the table: helenus-connector snapshot; snapshot.mode=when_needed does so by itself. "
+    "Rows that were deleted meanwhile have no key to scan: helenus-connector verify --repair publishes their deletes"
+)
 """After a loss."""
 
 

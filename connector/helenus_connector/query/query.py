@@ -21,7 +21,7 @@ from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
 from helenus_connector.query._batches import Batches
-from helenus_connector.query.session import answers
+from helenus_connector.query.session import answers, slots
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class Query:
 
     def start(self, spark: Any) -> None:
         """Begin, in a thread of its own."""
-        self._slots = spark.sparkContext.defaultParallelism
+        self._slots = slots(spark)
         self.refresh()
         self._thread = threading.Thread(target=self._run, args=(spark,), name=f"query-{self._group}", daemon=True)
         self._thread.start()
@@ -191,7 +191,8 @@ class Query:
             return None
         self._start = start
         self._connectors.writes(self._group, ())
-        batches = Batches(self.refresh, self._begin_batch, self._held, self._unconfirmed, self._waiting, self._lost)
+        begin = partial(self._begin_batch, spark)
+        batches = Batches(self.refresh, begin, self._held, self._unconfirmed, self._waiting, self._lost)
         self._batches = batches
         query = self._begin(spark, batches)
         _log.info("query.started", group=self._group)
@@ -215,8 +216,9 @@ class Query:
             .start()
         )
 
-    def _begin_batch(self) -> tuple[Plan, Mapping[str, Task]]:
-        """`refresh`, for a batch: from now on its tasks may write."""
+    def _begin_batch(self, spark: Any) -> tuple[Plan, Mapping[str, Task]]:
+        """`refresh`, for a batch: from now on its tasks may write. It is of as many tasks as Spark runs at once now."""
+        self._slots = slots(spark)
         with self._lock, self._connectors.lock:
             plan, tasks = self.refresh()
             self._connectors.writes(self._group, [task.settings.data for task in tasks.values()])

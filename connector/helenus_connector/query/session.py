@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ _THREAD = 'Exception in thread "main" '
 _SPARKS_OWN = "Streaming TransformWithState"
 """What each start of a query with state prints, line by line, with all that was pickled for it."""
 _LAST_WORDS_S = 2.0
+_EXECUTORS_S, _STEADY_S, _POLL_S = 30.0, 3.0, 0.2
 _DEFAULTS = {
     # Four attempts a task: a Python worker that dies takes one task with it, not the batch.
     "spark.master": "local[*,4]",
@@ -165,6 +167,37 @@ def answers(spark: Any) -> bool:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:  # Py4J's, of some kinds
         return False
+
+
+def slots(spark: Any) -> int:
+    """How many tasks Spark runs at once now: on a cluster executors come and go."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def settled_slots(spark: Any, is_over: Callable[[], bool]) -> int:
+    """The same for what stays as it is then. On a cluster executors register one by one once the session is there: it
+    waits until their number stays the same, half a minute at most, or until it `is_over`.
+    """
+    context = spark.sparkContext
+    if re.match(r"local($|\[)", context.master):
+        return slots(spark)
+    begun = since = time.monotonic()
+    executors = -1
+    _log.info("spark.waiting", reason="executors register", at_most_s=_EXECUTORS_S)
+    while not is_over() and time.monotonic() < begun + _EXECUTORS_S:
+        there = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is one of them
+        if there != executors:
+            executors, since = there, time.monotonic()
+        elif executors > 0 and time.monotonic() > since + _STEADY_S:
+            break
+        time.sleep(_POLL_S)
+    found = slots(spark)
+    fields = {"executors": max(executors, 0), "slots": found, "waited_s": round(time.monotonic() - begun, 1)}
+    if executors > 0:
+        _log.info("spark.executors", **fields)
+    else:
+        _log.warning("spark.executors", **fields)
+    return found
 
 
 def _say_no_more(spark: Any) -> None:

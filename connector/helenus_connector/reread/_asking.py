@@ -58,8 +58,8 @@ class Unread(NamedTuple):
 class Asking:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
     `shows_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
-    With `asks_ttl` rows are read with their cells' TTL, as far as CQL shows it; without `times` not even with those of
-    their writes.
+    With `asks_ttl` rows are read with their cells' TTL, as far as CQL shows it, and `saw_ttl` says that some have one;
+    without `times` not even with those of their writes.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and hardly
     before. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
@@ -84,7 +84,7 @@ class Asking:
         statics = table.statics if times else ()
         self._timed_statics = [c for c in statics if not c.type.multicell and c.type.name != "counter"]
         self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
-        self.asks_ttl = False
+        self.asks_ttl = self.saw_ttl = False
         self._page = _PAGE
         self._row_bytes = float(_ROW)
 

@@ -7,8 +7,8 @@ cdef tuple _UNSCANNED
 cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
 cdef long long _LIVE, _DELETES, _UNSURE
 
-@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict)
-cpdef take(object changes, dict by_name, list taken, object consistency, object note, object add)
+@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict, some_asked=bint)
+cpdef bint take(object changes, dict by_name, list taken, object consistency, object note, object add) except -1
 
 @cython.locals(found=list, row=tuple, values=tuple, times=tuple)
 cpdef list images(object rows, Py_ssize_t width, Py_ssize_t end, Py_ssize_t timed, object shown, object expires)

@@ -49,15 +49,19 @@ def take(
     consistency: int,
     note: Callable[[Admitted], None],
     add: Callable[[Admitted], None],
-) -> None:
+) -> bool:
     """Read the keys of changes: what changes of one key have in common is one work, by its name. Those that delete, or
-    write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed.
+    write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed. Returns whether some are no
+    changes: a snapshot, or a repair, asks for a row of which no event says whether it expires.
     """
+    some_asked = False
     for admitted in changes:
         change, values, name_of, event = admitted.change, admitted.values, admitted.id, admitted.event
         scope, effect, expires = change.scope, change.effect, change.expires_at
         if name_of is not None and (effect & _DELETES or expires is not None or scope is _TABLE):
             note(admitted)
+        if name_of is None and change.origin is not _LOG:
+            some_asked = True
         if scope is not _ROW or admitted.verifying is not None or None in values:
             add(admitted)
             continue
@@ -97,6 +101,7 @@ def take(
             awaited = work.awaited
             if name_of not in awaited:
                 awaited[name_of] = _new(_Awaited, (written, _NAN, effect_of(effect), expiry_of(change.all_expired_at)))
+    return some_asked
 
 
 def images(

@@ -25,6 +25,7 @@ _UNSCANNED = Origin.LOG, Origin.REPAIR, Origin.STATE
 class Works:
     """What a batch reads: `by_name`; and what waits for a later one: `waiting`. `gone` are due keys that the table
     can't have any more. Works of `verified` ask whether a read at the gate's level shows their changes.
+    `asks_ttl`: some rows are to be read of which no event says whether they expire.
     """
 
     def __init__(self, codec: KeyCodec, consistency: int, gate_level: int = 0) -> None:
@@ -32,6 +33,7 @@ class Works:
         self.verified: dict[Name, Work] = {}
         self.waiting: dict[Name, Unconfirmed] = {}
         self.gone: list[Unconfirmed] = []
+        self.asks_ttl = False
         self._codec = codec
         self._consistency = consistency
         self._gate_level = gate_level
@@ -40,7 +42,8 @@ class Works:
 
     def take(self, changes: Iterable[Admitted], note: Callable[[Admitted], None]) -> None:
         """Read the keys of changes: as `add`. Those that may delete something, or write what expires, are `note`d."""
-        take(changes, self.by_name, self._taken, self._consistency, note, self.add)
+        if take(changes, self.by_name, self._taken, self._consistency, note, self.add):
+            self.asks_ttl = True
 
     def add(self, admitted: Admitted) -> None:
         """Read a change's key; it waits with its key if it is published and nothing else asks for the key."""
@@ -88,6 +91,7 @@ class Works:
                 work.events += admitted.copies - 1
         self._taken.clear()
         for unconfirmed in due:
+            self.asks_ttl |= unconfirmed.unread > 0  # a snapshot may have asked for it
             try:
                 self._add_due(unconfirmed, level)
             except Malformed:

@@ -328,7 +328,12 @@ class Reader(Asking):
         return images(rows, self._key_width, self._width, len(self._timed), self._shown, expires)
 
     def _first_expiry(self, row: RawRow) -> int | None:
-        return _expires(row[len(row) - len(self._expiring) :])
+        """When the first cell expires, by the s that are left to each, s since the epoch."""
+        ttls = row[len(row) - len(self._expiring) :]
+        if ttls.count(None) == len(ttls):
+            return None
+        self.saw_ttl = True
+        return int(time.time()) + min(int.from_bytes(ttl, "big") for ttl in ttls if ttl)
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -348,12 +353,6 @@ class Reader(Asking):
         last = len(row) - (len(self._expiring) if self.asks_ttl else 0)
         times = row[last - len(self._timed_statics) : last]
         return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._statics_timed)
-
-
-def _expires(ttls: Sequence[bytes | None]) -> int | None:
-    """When the first cell expires, by the s that are left to each, as CQL bytes."""
-    left = [int.from_bytes(ttl, "big") for ttl in ttls if ttl]
-    return int(time.time()) + min(left) if left else None
 
 
 def _without(columns: Sequence[Column], some: Sequence[Column]) -> list[Column]:

@@ -110,8 +110,9 @@ class Reread:
 
     def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
         reader, found = self.reader, self._works
-        if self._settings.state == "keys" or ("expires" in self._settings.headers and self._caches.has_expiring):
-            reader.asks_ttl = True
+        shows_expiry = "expires" in self._settings.headers and (found.asks_ttl or self._caches.has_expiring)
+        reader.asks_ttl = self._settings.state == "keys" or shows_expiry
+        reader.saw_ttl = False
         self._handed = HandedBack(
             outdated=sum(unconfirmed.copies for unconfirmed in found.gone),
             waiting=list(found.waiting.values()),
@@ -129,6 +130,9 @@ class Reread:
             work.begin()
         self._has_begun = True
         yield from self._resolve(works)
+        if reader.saw_ttl:
+            for topic, partition in {(work.topic, work.partition) for work in works}:
+                self._caches.of(topic, partition).note_expiry()
         self._handed.statements = reader.statements - statements
         self._handed.query_seconds = reader.seconds - seconds
         yield from self._leave(works, may_wait)

@@ -6,7 +6,6 @@ It is not Kafka Connect's. What it says is in `/connectors?expand=status` and `/
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -65,8 +64,8 @@ class OverviewResources:
         shown = []
         for name, connector in sorted(self._connectors.shown().items()):
             snapshots: list[Json] = []
-            with suppress(Unknown):  # a file of several keyspaces has none
-                snapshots = [one.shown(time.time()) for one in self._snapshots.of(name)]
+            with suppress(Unknown):  # of a file of several keyspaces, or deleted meanwhile
+                snapshots = [one.shown() for one in self._snapshots.of(name)]
             shown.append(self._connector(name, connector, values, rates, snapshots))
         answer: Json = {
             "version": __version__,

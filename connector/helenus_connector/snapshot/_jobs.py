@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from helenus_connector.query.session import slots
 from helenus_connector.snapshot._scan import Scanned, Slice, task
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -18,20 +19,26 @@ _POOL = "snapshots"
 
 
 class Jobs:
-    """Runs at most `most` slices at once. Its threads end with the process, which does not wait for them."""
+    """Runs slices, each in a thread. Its threads end with the process, which does not wait for them."""
 
-    def __init__(self, spark: Any, most: int) -> None:
-        self.most = most
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
         self._one = spark.sparkContext.parallelize([0], 1)
         self._context = spark.sparkContext
         self._asked: queue.SimpleQueue[tuple[Slice, Future[Scanned]]] = queue.SimpleQueue()
-        for number in range(most):
-            threading.Thread(target=self._work, name=f"snapshot-{number}", daemon=True).start()
+        self._idle = threading.Semaphore(0)
+
+    @property
+    def most(self) -> int:
+        """How many slices may run at once now: one task less than Spark runs, so that streaming goes on."""
+        return max(1, slots(self._spark) - 1)
 
     def submit(self, slice_: Slice) -> Future[Scanned]:
         """The result of a slice, once it is there. It never raises: an error of Spark's is in the result."""
         future: Future[Scanned] = Future()
         self._asked.put((slice_, future))
+        if not self._idle.acquire(blocking=False):
+            threading.Thread(target=self._work, name="snapshot-slices", daemon=True).start()
         return future
 
     def _work(self) -> None:
@@ -48,4 +55,5 @@ class Jobs:
             _log.debug(
                 "snapshot.slice", table=slice_.table.full_name, rows=done.rows, seconds=seconds, own=done.seconds
             )
+            self._idle.release()  # before the next slice is asked for
             future.set_result(done)

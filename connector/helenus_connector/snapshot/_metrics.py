@@ -27,7 +27,7 @@ def show(snapshots: Iterable[Snapshot], tables: Set[tuple[str, str]]) -> None:
     there = [one for one in snapshots if (one.connector, one.table) in tables]
     for one in there:
         labels = (one.connector, one.table)
-        shown = one.shown(now)
+        shown = one.shown()
         ROWS.labels(*labels).set(one.rows)
         DONE.labels(*labels).set(one.done)
         SECONDS.labels(*labels).set((one.ended or now) - one.started)

@@ -28,7 +28,7 @@ class Run:
 
     `flying` are the slices that are scanned, with the keys that each may take. `behind` is how many events of the table
     were unprocessed at `asked_at`, monotonic s; `retry_at` is when to go on after a failure, likewise. `looks_again`:
-    the table may not be what it was. `has_begun`: its first event is appended, or on the way.
+    the table may not be what it was. `has_begun`: its first event is appended; until then one slice is scanned at once.
     """
 
     snapshot: Snapshot
@@ -43,12 +43,19 @@ class Run:
     looks_again: bool = False
     has_begun: bool = False
     _failures: int = 0
+    _went_on_at: float | None = None
     _said_at: float = field(default_factory=time.monotonic)
 
     @property
     def in_flight(self) -> int:
         """Keys that the slices on their way may still append."""
         return sum(most for _, most in self.flying.values())
+
+    def goes_on(self, now: float | None) -> None:
+        """Count the time in which it goes on, up to `now`, monotonic s; None while it does not."""
+        if now is not None and self._went_on_at is not None:
+            self.snapshot.seconds += now - self._went_on_at
+        self._went_on_at = now
 
     def next(self, most: int, tasks: int) -> Stretch | None:
         """A stretch that no slice is at, None if there is none. The longest one is divided while tasks are idle."""
@@ -84,6 +91,7 @@ class Run:
                 one.left[at] = stretch.again()
             return
         self._failures, one.waiting = 0, None
+        self.has_begun |= scanned.rows > 0
         one.left[at : at + 1] = [] if scanned.left is None else [scanned.left]
         one.rows += scanned.rows
         one.skipped += scanned.skipped
@@ -108,7 +116,7 @@ class Run:
         if now - self._said_at < _SAY_S:
             return
         self._said_at = now
-        shown = self.snapshot.shown(time.time())
+        shown = self.snapshot.shown()
         fields = ("state", "rows", "done", "rate", "eta_s", "waiting")
         where = {"connector": self.snapshot.connector, "table": self.task.table}
         _log.info("snapshot.progress", **where, **{name: shown.get(name) for name in fields})
@@ -129,7 +137,9 @@ class Run:
 
 
 def end(snapshot: Snapshot, state: Any, error: str | None = None) -> None:
-    """A snapshot is over; the caller saves it."""
+    """A snapshot is over, if it is not yet: what an operator stopped stays so. The caller saves it."""
+    if snapshot.is_over:
+        return
     snapshot.state, snapshot.error, snapshot.ended, snapshot.waiting = state, error, time.time(), None
     fields: dict[str, Any] = {"connector": snapshot.connector, "table": snapshot.table, "rows": snapshot.rows}
     seconds = round(snapshot.ended - snapshot.started, 1)

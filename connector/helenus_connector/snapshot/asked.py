@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from helenus_schemas.cql.table import Table
-from helenus_schemas.cql.types import quote
+from helenus_schemas.cql.types import CqlType, quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement
 from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 
 _STRING = r"'(?:[^']|'')*'"
-_LITERAL = rf"(?:{_STRING}|[-+.\w]+)"  # numbers, uuids and blobs too; two ways to match one would take for ever
+_WORD = r"[-+.\w]+"  # numbers, uuids and blobs too
+_LITERAL = rf"(?:{_STRING}|{_WORD})"  # two ways to match one would take for ever
 _CONDITION = re.compile(
     rf'\s*(?:"((?:[^"]|"")+)"|(\w+))\s*(?:=\s*({_LITERAL})|[iI][nN]\s*\(\s*({_LITERAL}(?:\s*,\s*{_LITERAL})*)\s*\))\s*'
 )
 _AND = re.compile(r"and\b", re.IGNORECASE)
+_QUOTED = ("ascii", "text", "inet", "date", "time", "timestamp", "custom")
+"""Types whose values CQL has in quotes."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,12 @@ def checked(asked: Asked, table: Table) -> Asked:
         if between is None:
             raise _wrong(f"cannot read {asked.where[at:][:40]!r}", _FORM)
         at = between.end()
-    names = [column.name for column in table.partition_key]
+    types = {column.name: column.type for column in table.partition_key}
+    names = list(types)
     if sorted(found) != sorted(names):
         what = f"the partition key of {table.full_name} is {', '.join(names)}, and {', '.join(found)} was given"
         raise _wrong(what, "give a value for each column of the partition key, and for no other")
-    return Asked(where=" AND ".join(f"{quote(name)} {found[name]}" for name in names))
+    return Asked(where=" AND ".join(f"{quote(name)} {_of_type(found[name], types[name])}" for name in names))
 
 
 _FORM = "write it as: a = 1 AND b IN ('x', 'y'), with the columns of the partition key"
@@ -88,8 +92,14 @@ def _literal(name: str, value: Any) -> str:
         return str(value)
     if not isinstance(value, str):
         raise _wrong(f"{name}: a value of a partition key is text or a number")
-    is_plain = re.fullmatch(r"0[xX][0-9a-fA-F]*|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", value)
-    return value if is_plain else "'" + value.replace("'", "''") + "'"
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _of_type(condition: str, of: CqlType) -> str:
+    """A condition whose values are written as their type wants it: a uuid, say, stands without quotes."""
+    if of.name in _QUOTED:
+        return condition
+    return re.sub(_STRING, lambda text: text[0][1:-1] if re.fullmatch(_WORD, text[0][1:-1]) else text[0], condition)
 
 
 def _wrong(what: str, advice: str = "") -> HelenusError:

@@ -25,7 +25,7 @@ from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.log.choice import event_schemas, events_log, planner
-from helenus_connector.log.events import Planner, behind
+from helenus_connector.log.events import Planner, behind, ends
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import Jobs
 from helenus_connector.snapshot._pace import Rate, room, unprocessed
@@ -33,7 +33,7 @@ from helenus_connector.snapshot._run import Run, end
 from helenus_connector.snapshot._scan import Slice
 from helenus_connector.snapshot._tables import Tables
 from helenus_connector.snapshot.asked import Asked, checked
-from helenus_connector.snapshot.state import Known, Snapshot, Store, snapshot
+from helenus_connector.snapshot.state import Snapshot, Store, snapshot
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.event.change import Origin, Scope
 from helenus_schemas.event.wire import request
@@ -93,7 +93,7 @@ class Snapshots:
                 if known.snapshot is not None and not known.snapshot.is_over:
                     raise UnderWay(f"a snapshot of {one.table} is under way", name)
             for one in begun:
-                self._keep(self.store.of(name, one.table), one)
+                self.store.of(name, one.table).begin(one)
         self._look_at = 0.0
         self._changed.set()
         return begun
@@ -143,9 +143,7 @@ class Snapshots:
 
     def start(self, spark: Any) -> None:
         """Run snapshots on this session from now on."""
-        # One task less than Spark runs at once: streaming goes on.
-        jobs = Jobs(spark, max(1, spark.sparkContext.defaultParallelism - 1))
-        self._thread = threading.Thread(target=self._run, args=(jobs,), name="snapshots", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(Jobs(spark),), name="snapshots", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -193,6 +191,7 @@ class Snapshots:
             connector, run.task = tasks[place]
             waits = _goes_on(connector, run.task) or ("it is paused" if run.snapshot.is_paused else None)
             if waits is not None:
+                run.goes_on(None)
                 run.snapshot.waiting = waits
                 self._held.add(place)
                 continue
@@ -200,6 +199,7 @@ class Snapshots:
                 self._held.remove(place)
                 run.snapshot.waiting = None
             self._guarded(place, partial(self._advance, run, jobs))
+            run.goes_on(None if run.snapshot.waiting else now)
             run.say()
         if looks:
             self._end_initial_only(tasks)
@@ -212,7 +212,8 @@ class Snapshots:
             return
         try:
             step()
-            self._failing.pop(place, None)
+            if self._failing.pop(place, None) and (one := self.store.of(*place).snapshot) is not None:
+                one.waiting = None
         except HelenusError as error:
             wait = pause(failures + 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self._failing[place] = failures + 1, time.monotonic() + wait
@@ -246,9 +247,10 @@ class Snapshots:
         if cause:
             one = self._new(task, table.id, cause, Asked(), bool(table.statics))
             with self.store.changing():
-                self._keep(known, one)
+                known.begin(one)
         assert one is not None
-        self._fresh.add(place)
+        if one.is_whole:
+            self._fresh.add(place)
         if is_full:
             return
         partitions = self._broker().partitions([task.settings.events])[task.settings.events]
@@ -266,12 +268,6 @@ class Snapshots:
     def _new(task: Task, table_id: object, cause: str, asked: Asked, has_statics: bool) -> Snapshot:
         return snapshot(task.connector, task.settings.table, str(table_id), cause, asked, has_statics)
 
-    @staticmethod
-    def _keep(known: Known, one: Snapshot) -> None:
-        known.snapshot = one
-        if one.is_whole:
-            known.needed = ""  # what is lost from now on needs another one
-
     def _advance(self, run: Run, jobs: Jobs) -> None:
         one = run.snapshot
         if time.monotonic() < run.retry_at:
@@ -288,48 +284,46 @@ class Snapshots:
     def _fly(self, run: Run, jobs: Jobs) -> None:
         """Submit slices, as many as may be scanned now."""
         settings = run.task.settings
-        rate = self._rate(settings.name)
-        while sum(len(other.flying) for other in self._runs.values()) < jobs.most:
+        rate, at_once = self._rate(settings.name), jobs.most
+        while sum(len(other.flying) for other in self._runs.values()) < at_once:
+            if run.flying and not run.has_begun:
+                return  # it shows how dense the table is, and no other is to be the first
             if time.monotonic() - run.asked_at > _ASK_S:
                 run.behind, run.asked_at = self._behind(run), time.monotonic()
             may_lag = unprocessed(settings.snapshot_max_lag, run.task.changed_at, time.monotonic())
             most = min(
-                rate.may(settings.snapshot_max_rate, jobs.most),
+                rate.may(settings.snapshot_max_rate, at_once),
                 room(may_lag, run.behind, run.in_flight),
             )
             if not most:
                 return
             if not run.has_begun:
                 most = min(most, _FIRST)
-            stretch = run.next(most, jobs.most)
+            stretch = run.next(most, at_once)
             if stretch is None:
                 return
-            one, is_first = run.snapshot, not run.has_begun
             slice_ = Slice(
                 self._worker,
                 settings,
                 run.table,
                 stretch,
-                one.where,
+                run.snapshot.where,
                 run.partitions,
                 most,
                 _SLICE_S,
-                is_first,
+                not run.has_begun,
                 setup(),
             )
-            run.has_begun = True
             rate.took(most, settings.snapshot_max_rate)
             future = jobs.submit(slice_)
             future.add_done_callback(lambda _: self._changed.set())
             run.flying[future] = stretch, most
-            if is_first:
-                return  # it shows how dense the table is
 
     def _scanned(self, run: Run) -> None:
-        one = run.snapshot
+        one, at = run.snapshot, self._ends(run)
         with self.store.changing():
-            one.ends = self._ends(run)
-            one.state = "PUBLISHING"
+            if not one.is_over:  # stopped meanwhile
+                one.ends, one.state = at, "PUBLISHING"
 
     def _publish(self, run: Run) -> None:
         """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
@@ -341,11 +335,12 @@ class Snapshots:
             return
         if one.last is not None and not one.marked:
             self._mark(run)
+            at = self._ends(run)
             with self.store.changing():
-                one.ends, one.marked = self._ends(run), True
+                one.ends, one.marked = at, True
             return
         with self.store.changing():
-            if one.is_whole:
+            if one.is_whole and not one.is_over:
                 self.store.of(one.connector, one.table).complete = one.table_id
             end(one, "COMPLETE")
 
@@ -388,16 +383,15 @@ class Snapshots:
         return sum(map(self._broker().size, unread))
 
     def _ends(self, run: Run) -> dict[str, int]:
-        topic = run.task.settings.events
-        return dict(self._broker().latest({topic: run.partitions}).get(topic, {}))
+        return ends(self._broker(), run.task.settings.events, run.partitions)
 
     def _end_initial_only(self, tasks: Mapping[tuple[str, str], tuple[Connector, Task]]) -> None:
         """Stop the connectors that only had to publish what was there."""
         names = {name for (name, _), (_, task) in tasks.items() if task.settings.snapshot_mode == "initial_only"}
         for name in names:
             own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
-            last = [self.store.of(name, task.settings.table).snapshot for _, task in own]
-            if own[0][0].wanted == "RUNNING" and all(one is not None and one.state == "COMPLETE" for one in last):
+            known = [self.store.of(name, task.settings.table) for _, task in own]
+            if own[0][0].wanted == "RUNNING" and all(one.is_published for one in known):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
                 with suppress(Unknown):
                     self._connectors.want(name, "STOPPED")

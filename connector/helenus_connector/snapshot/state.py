@@ -26,9 +26,10 @@ class Snapshot:
     SCANNING: keys are read, and appended to the events topic. PUBLISHING: all are, and the connector is not past their
     `ends` in the topic yet; `marked` says that its last event is among them. `table_id` says which incarnation of the
     table it is of, `cause` why it began, and `is_whole` that all of the table was asked for. `left` is what is left to
-    scan, of `whole` (as shares of the ring). `rows` were scanned; of `skipped` the key can't be
-    published. `started` and `ended` in s since the epoch. `last` is the topic partition and the key, in hexadecimal, of
-    a row that was scanned last. `error` is why it failed, `waiting` why it does not go on right now.
+    scan, of `whole` (as shares of the ring). `rows` were scanned; of `skipped` the key can't be published. `started`
+    and `ended` in s since the epoch, and in so many `seconds` of these it went on. `last` is the topic partition and
+    the key, in hexadecimal, of a row that was scanned last. `error` is why it failed, `waiting` why it does not go on
+    right now.
     """
 
     connector: str
@@ -44,6 +45,7 @@ class Snapshot:
     skipped: int = 0
     started: float = 0.0
     ended: float | None = None
+    seconds: float = 0.0
     last: tuple[int, str] | None = None
     ends: dict[str, int] = field(default_factory=dict)
     marked: bool = False
@@ -62,18 +64,17 @@ class Snapshot:
             return 1.0
         return 0.0 if self.where else 1 - share(self.left) / self.whole
 
-    def seconds_left(self, now: float) -> float | None:
+    @property
+    def seconds_left(self) -> float | None:
         """About how long the scan takes from now on, if it goes on as it did; None if that is not known."""
         done = self.done
-        if self.state != "SCANNING" or done <= 0 or self.where:
+        if self.state != "SCANNING" or done <= 0 or self.where or not self.seconds:
             return None
-        return (now - self.started) * (1 - done) / done
+        return self.seconds * (1 - done) / done
 
-    def shown(self, now: float) -> dict[str, Any]:
+    def shown(self) -> dict[str, Any]:
         """The snapshot as REST shows it."""
-        end = self.ended or now
-        seconds = max(end - self.started, 1e-3)
-        left = self.seconds_left(now)
+        left = self.seconds_left
         paused = self.is_paused and not self.is_over
         return {
             "table": self.table,
@@ -83,7 +84,7 @@ class Snapshot:
             "rows": self.rows,
             "skipped": self.skipped,
             "done": round(self.done, 4),
-            "rate": round(self.rows / seconds, 1),
+            "rate": round(self.rows / self.seconds, 1) if self.seconds else 0.0,
             "eta_s": None if left is None else round(left, 1),
             "started": _time(self.started),
             "ended": None if self.ended is None else _time(self.ended),
@@ -104,23 +105,36 @@ def snapshot(connector: str, table: str, table_id: str, cause: str, asked: Asked
 @dataclass(eq=False)
 class Known:
     """What is known of a connector's table: of which incarnation a snapshot of the whole is complete (its id, or ""),
-    why another one is needed, and the last one that began.
+    why another one is needed, the last one that began, and the last one of the `whole`, which may be the same.
     """
 
     complete: str = ""
     needed: str = ""
     snapshot: Snapshot | None = None
+    whole: Snapshot | None = None
+
+    def begin(self, one: Snapshot) -> None:
+        """Another one begins."""
+        self.snapshot = one
+        if one.is_whole:
+            self.whole, self.needed = one, ""  # what is lost from now on needs another one
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the last one of the whole is complete, and none goes on."""
+        is_at_rest = self.snapshot is None or self.snapshot.is_over
+        return is_at_rest and self.whole is not None and self.whole.state == "COMPLETE"
 
     def cause(self, mode: str, table_id: str, is_old: bool) -> str | None:
         """Why a snapshot of the whole table is to begin now, None if none is. `is_old`: the worker has begun one, or
         gone on with one, since its start.
         """
-        last = self.snapshot
+        last = self.whole
         if self.needed and mode == "when_needed":
             return self.needed
         if mode == "always":
             return None if is_old else "always"
-        if last is not None and last.table_id == table_id and last.is_whole:
+        if last is not None and last.table_id == table_id:
             if last.state == "FAILED":  # it begins again with the worker, also if an earlier one is complete
                 return None if is_old else last.cause
             if last.state == "STOPPED":
@@ -151,7 +165,9 @@ class Store:
         for one in content["signals"]:
             self.signals[one["connector"], one["topic"]] = one["offsets"]
         for one in content["tables"]:
-            self._known[one["connector"], one["table"]] = Known(one["complete"], one["needed"], _read(one["snapshot"]))
+            last = _read(one["snapshot"])
+            whole = last if last is not None and last.is_whole else _read(one.get("whole"))
+            self._known[one["connector"], one["table"]] = Known(one["complete"], one["needed"], last, whole)
 
     def of(self, connector: str, table: str) -> Known:
         with self.lock:
@@ -187,6 +203,7 @@ class Store:
                 "complete": known.complete,
                 "needed": known.needed,
                 "snapshot": None if known.snapshot is None else asdict(known.snapshot),
+                "whole": None if known.whole in (None, known.snapshot) else asdict(known.whole),
             }
             for (connector, table), known in self._known.items()
             if known.complete or known.needed or known.snapshot

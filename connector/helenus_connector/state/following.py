@@ -16,6 +16,7 @@ from helenus_connector.config.run_directory import replace
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
+from helenus_connector.query.session import settled_slots, slots
 from helenus_connector.reread.definition import definition
 from helenus_connector.state.asking import DONE, ask
 from helenus_connector.state.operator import OUTPUT, KeysOperator, counts_in
@@ -111,10 +112,13 @@ class Follower:
         """Run the query until it ends. Raises what ended it, unless it was to stop."""
         plan = self._plan()
         _check(plan)
+        # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
+        is_first = not (plan.checkpoint / "query" / "offsets").exists()
+        stores = max(2, settled_slots(spark, self._stopping.is_set) if is_first else slots(spark))
         if not self._has_turn():
             return
         try:
-            query = self._query = self._begin(spark, plan)
+            query = self._query = self._begin(spark, plan, stores)
             _log.info("state.started", connector=self.name, topics=len(plan.tables))
             while query.isActive and not self._has_begun and not self._stopping.wait(0.1):
                 pass
@@ -134,15 +138,14 @@ class Follower:
                 return False
         return True
 
-    def _begin(self, spark: Any, plan: Following) -> Any:
+    def _begin(self, spark: Any, plan: Following, stores: int) -> Any:
         self._has_begun = False
         plan.save()
         replace(plan.due_file, b"")
         session = spark.newSession()
         for key, value in ON_ROCKSDB.items():
             session.conf.set(key, value)
-        # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
-        session.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
+        session.conf.set("spark.sql.shuffle.partitions", str(stores))
         session.dataSource.register(RecordsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "helenus-state")
         frame = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()

@@ -30,6 +30,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query.counting import ADVICE, count, failed_once
+from helenus_connector.query.session import settled_slots
 from helenus_connector.query.source import EventsSource
 from helenus_connector.state import about
 from helenus_connector.state.about import About
@@ -190,7 +191,7 @@ class Merger:
         kept = about.kept(checkpoint)
         if kept is None:
             # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
-            slots = max(2, spark.sparkContext.defaultParallelism)
+            slots = max(2, settled_slots(spark, self._stopping.is_set))
             kept = About(task.table, topic, places(spark, partitions, slots), slots)
             about.keep(checkpoint, kept)
         about.check(kept, task.table, topic, partitions, checkpoint)

@@ -97,6 +97,7 @@ class MemoryReader:
 
     def __init__(self, live: dict[Key, Image], table: Table) -> None:
         self.live, self.table, self.statements, self.seconds = live, table, 0, 0.0
+        self.asks_ttl = self.saw_ttl = False
 
     def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Any]]:  # noqa: ARG002
         yield from ((key, self.live.get(key)) for key in keys)

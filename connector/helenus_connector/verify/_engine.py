@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import data_log, data_planner
-from helenus_connector.log.events import Range
+from helenus_connector.log.events import Range, ends
+from helenus_connector.query.session import slots
 from helenus_connector.reread.definition import definition
 from helenus_connector.shape.row import shown
 from helenus_connector.verify._entry import ORDER, SCHEMA
@@ -33,10 +34,20 @@ from helenus_connector.verify._names import Names
 from helenus_connector.verify._reduce import compare
 from helenus_connector.verify._repair import repair
 from helenus_connector.verify._rows import look_again, scan
-from helenus_connector.verify._topic import read_topic
+from helenus_connector.verify._topic import OF_SCHEMA, read_topic
 from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import CHANGING, EXPIRED, GHOST, MISSING, STALE, UNPUBLISHABLE, Progress, Report
-from helenus_schemas.cql.table import Table
+from helenus_connector.verify.report import (
+    CHANGING,
+    DOUBTFUL,
+    EXPIRED,
+    GHOST,
+    MISSING,
+    STALE,
+    UNPUBLISHABLE,
+    Progress,
+    Report,
+)
+from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.service.logs import setup
@@ -45,7 +56,7 @@ Behind = Callable[[], "str | None"]
 """Says why the connector has not published all that its events topic had when it was first called; None if it has."""
 _log = structlog.get_logger(__name__)
 _FOUND = f"kind string, moved boolean, {SCHEMA}"
-_MAY_PASS = (MISSING, STALE, GHOST)
+_MAY_PASS = (MISSING, STALE, GHOST, DOUBTFUL)
 """Kinds of keys that are looked at again. What expired is none: of a table whose rows all do, there are many."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 15.0
 _BEHIND_S = 60.0
@@ -143,10 +154,9 @@ class _Run:
         """Compare all that is there."""
         self._does("reading topic and table")
         job, report = self._job, self.report
-        slots = self._spark.sparkContext.defaultParallelism
         places = self._places()
         # Slices of a sample are small: a task scans many.
-        tasks = _tasks(self._bytes, slots)
+        tasks = _tasks(self._bytes, slots(self._spark))
         shares = shared_out(cut(self._options.tokens, tasks) if self._options.sample == 1 else job.tokens or (), tasks)
         table = self._tasks(scan(job, shares), len(shares))
         entries = table.unionByName(self._tasks(read_topic(job, places), len(places))) if places else table
@@ -155,7 +165,19 @@ class _Run:
         report.found[UNPUBLISHABLE].count = counted["keyless"]
         if report.records and not counted["known"]:
             raise self._of_another_table(found)
+        self._check_schemas(counted)
         return found
+
+    def _check_schemas(self, counted: Counter[str]) -> None:
+        """Raise HelenusError CONFIG if the records say that they are of another table: JSON keys may be alike."""
+        settings = self._job.settings
+        if not any(name.startswith(OF_SCHEMA) for name in counted) or counted[OF_SCHEMA + self._job.table.schema_id]:
+            return
+        with _connected(settings) as session:
+            other = _table_of(counted, read_tables(session).values(), settings)
+        if other is not None:
+            what = f"its records are of {other}, and none is of {self._job.table.full_name}"
+            raise HelenusError(Kind.CONFIG, what, f"topic {self._job.topic}", "correct data.topic")
 
     def _again(self, found: Any) -> Any:
         """Look at what differs again, until nothing does or the patience has run out."""
@@ -168,7 +190,7 @@ class _Run:
             progress.differ = count
             self._does(f"waiting to look at {count} keys again")
             left = self._options.patience - (time.monotonic() - since)
-            self._wait(max(0.0, min(pause, left)))
+            progress.wait(max(0.0, min(pause, left)))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             is_last = time.monotonic() - since >= self._options.patience
             self._does(f"looking at {count} keys again")
@@ -235,14 +257,11 @@ class _Run:
     def _places(self, since: bool = False) -> list[list[Range]]:
         """The topic from its start, or `since` it was read before, up to its ends now, by tasks."""
         topic = self._job.topic
-        counts = self._planner.partitions([topic])
-        if not counts[topic]:
-            return []
-        ends = self._planner.latest(counts).get(topic, {})
-        starts = self._planner.earliest(counts)[topic]
+        until = ends(self._planner, topic, wait=self._progress.wait)
+        starts = {} if since else self._planner.earliest({topic: len(until)}).get(topic, {})
         places = []
-        for p, end in ends.items():
-            start = self._ends.get(int(p), 0) if since else starts[p]
+        for p, end in until.items():
+            start = self._ends.get(int(p), 0) if since else starts.get(p, 0)
             if start < end:
                 places.append(Range(topic, int(p), start, end))
                 self._ends[int(p)] = end
@@ -258,13 +277,9 @@ class _Run:
         """Wait, for a minute in all, until the connector has published what was there."""
         self.report.behind = caught_up() if caught_up else None
         while caught_up and self.report.behind and self._waited < _BEHIND_S:
-            self._wait(_POLL_S)
+            self._progress.wait(_POLL_S)
             self._waited += _POLL_S
             self.report.behind = caught_up()
-
-    def _wait(self, seconds: float) -> None:
-        self._progress.stop.wait(seconds)
-        self._progress.check()
 
     def _does(self, what: str) -> None:
         self._progress.check()
@@ -310,11 +325,21 @@ def _planned(
         tokens = None
         if not options.is_whole:
             tokens = tuple(sampled(options.tokens, options.sample) if options.sample < 1 else [options.tokens])
-        slots = spark.sparkContext.defaultParallelism
-        parts = max(slots, min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
+        parts = max(slots(spark), min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
         return Job(
             worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup(), directory
         ), size
+
+
+def _table_of(counted: Counter[str], tables: Iterable[Table], settings: ConnectorSettings) -> str | None:
+    """The other table whose definition, as it is now, records name; None if there is none, or some name ours."""
+    other = None
+    for table in tables:
+        if any(counted[OF_SCHEMA + one.schema_id] for one in (table, shown(table, settings))):
+            if (table.keyspace, table.name) == (settings.keyspace, settings.table):
+                return None
+            other = table.full_name
+    return other
 
 
 @contextmanager
@@ -334,8 +359,8 @@ def _size(session: Any, table: Table) -> int:
     return nodes * sum(max(0, int(r.partitions_count)) * max(0, int(r.mean_partition_size)) for r in rows)
 
 
-def _tasks(size: int, slots: int) -> int:
-    return max(slots * 2, min(8192, math.ceil(size / _BYTES_A_TASK)))
+def _tasks(size: int, at_once: int) -> int:
+    return max(at_once * 2, min(8192, math.ceil(size / _BYTES_A_TASK)))
 
 
 @contextmanager

@@ -27,7 +27,8 @@ class Entry(NamedTuple):
     """`token` is None for what is of no partition. `name` is the event's key, of a STRAY the record's; a `static` one
     is of the partition's static columns. `at` is the offset in a topic's `partition`, see `place`; `stamp` in ms.
 
-    `digest` is None where there is no value. `expires` in s since the epoch. `note`: of a marker its bounds, of a
+    `digest` is None where there is no value. `expires` in s since the epoch. `written`: the newest write time in µs, of
+    a record that expires, and of a row that is looked at again, if it is known. `note`: of a marker its bounds, of a
     record the header `left_out`, of a row without digest why it has none; of COUNTS a pickled dict.
     """
 
@@ -43,17 +44,18 @@ class Entry(NamedTuple):
     digest: bytes | None = None
     expires: int | None = None
     note: bytes | None = None
+    written: int | None = None
 
 
 SCHEMA = (
     "part int, token bigint, rank tinyint, name binary, static boolean, side tinyint, partition int, at binary, "
-    "stamp bigint, digest binary, expires bigint, note binary"
+    "stamp bigint, digest binary, expires bigint, note binary, written bigint"
 )
 ORDER = ("token", "rank", "name", "static", "side", "partition")
 """In which a task has them; last by `at`, descending."""
 TYPES = (
     *(pa.int32(), pa.int64(), pa.int8(), pa.binary(), pa.bool_(), pa.int8(), pa.int32()),
-    *(pa.binary(), pa.int64(), pa.binary(), pa.int64(), pa.binary()),
+    *(pa.binary(), pa.int64(), pa.binary(), pa.int64(), pa.binary(), pa.int64()),
 )
 
 

@@ -30,7 +30,7 @@ from helenus_connector.verify._entry import (
     entries,
 )
 from helenus_connector.verify._job import Job, Task, begin
-from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_connector.verify.report import DOUBTFUL, EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
 from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import KeyCodec
 
@@ -151,13 +151,22 @@ class Comparison:
         elif there is None:
             kind = MISSING
         elif record is not None and record.expires is not None and record.expires <= self._now + _GRACE_S:
-            kind = EXPIRED
+            kind = self._expired(record, row)
         else:
             kind = STALE if row is not None else GHOST
         some = record or row
         if some is not None:
             shown = record if record is not None else some._replace(side=RECORD, partition=-1, at=NEVER, digest=None)
             yield (kind, self._again and shown.at > asked, *shown)
+
+    def _expired(self, record: Entry, row: Entry | None) -> str:
+        """The kind of a key whose record says that it expired: its row may have been written since."""
+        if row is None:
+            return EXPIRED
+        if not self._again:
+            return DOUBTFUL
+        shown = record.stamp * 1000 if record.written is None else record.written
+        return STALE if row.written is not None and row.written > shown else EXPIRED
 
     def _state(self, last: Entry) -> tuple[Entry, bool]:
         """What the last record of a key in one topic partition says with the markers since; and whether a marker may

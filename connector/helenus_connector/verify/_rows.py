@@ -32,7 +32,7 @@ def scan(job: Job, shares: Sequence[Sequence[Tokens]]) -> Task:
 
     def make(number: int) -> Iterator[Entry]:
         with _Altered(job):
-            rows = Rows(job)
+            rows = Rows(job, times=False)
             for tokens in shares[number]:
                 yield from rows.between(*tokens)
             yield counts(rows=rows.count, keyless=rows.entries.keyless)
@@ -46,7 +46,7 @@ def look_again(job: Job) -> Task:
     def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin(job)
         with _Altered(job):
-            rows = Rows(job)
+            rows = Rows(job, times=True)
             yield from batches(_again(rows, entries(found)))
 
     return run
@@ -86,7 +86,14 @@ class RowEntries:
         self.keyless = 0
 
     def of(
-        self, part: int, token: int | None, key: Key, values: Values, static: bool, left_out: bytes | None = None
+        self,
+        part: int,
+        token: int | None,
+        key: Key,
+        values: Values,
+        static: bool,
+        left_out: bytes | None = None,
+        written: int | None = None,
     ) -> Iterator[Entry]:
         """That of a row, or of a partition's `static` columns, if some are not null. With a header `left_out`, without
         what that names.
@@ -105,17 +112,17 @@ class RowEntries:
                 raise
             found, note = None, error.what.encode()
         if found is not None or note is not None:
-            yield Entry(part, token, KEY, name, static, ROW, digest=found, note=note)
+            yield Entry(part, token, KEY, name, static, ROW, digest=found, note=note, written=written)
 
 
 class Rows:
-    """Reads rows, and makes `entries` of them. `count` of rows."""
+    """Reads rows, and makes `entries` of them, with their write `times` if asked for. `count` of rows."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, times: bool) -> None:
         self._job = job
         self.entries = RowEntries(job)
         self._codec = KeyCodec(job.table)
-        self._reader = _reader(job)
+        self._reader = _reader(job, times)
         self._level = getattr(ConsistencyLevel, job.settings.query_consistency)
         self._n = len(job.table.partition_key)
         self._has_statics = bool(job.table.statics)
@@ -146,14 +153,16 @@ class Rows:
             image = _known(found)
             if image is not None:
                 entry = by_key[key]
-                yield from self.entries.of(entry.part, entry.token, key, image.values, False, left_out[key])
+                written = image.write_time
+                yield from self.entries.of(entry.part, entry.token, key, image.values, False, left_out[key], written)
         statics = [e for e in asked if e.static]
         scopes = [(Scope.STATIC, self._codec.decode(e.name or b""), None) for e in statics]
         for place, answer in self._reader.scopes(scopes, self._level) if scopes else ():
             image, _ = _known(answer) or (None, None)
             if image is not None:
                 entry = statics[place]
-                yield from self.entries.of(entry.part, entry.token, scopes[place][1], image.values, True, entry.note)
+                key, written = scopes[place][1], image.write_time
+                yield from self.entries.of(entry.part, entry.token, key, image.values, True, entry.note, written)
 
 
 def _known(answer: Any) -> Any:
@@ -163,13 +172,13 @@ def _known(answer: Any) -> Any:
     return None if isinstance(answer, KeyRefused) else answer
 
 
-def _reader(job: Job) -> Reader:
-    """This process's reader of a table, whose statements are prepared."""
-    session = sessions.of(job.settings)
-    reader = next((one for made_for, one in _readers if made_for is session and one.table == job.table), None)
+def _reader(job: Job, times: bool) -> Reader:
+    """This process's reader of a table, whose statements are prepared; with write `times`, or without."""
+    made_for = sessions.of(job.settings), times
+    reader = next((one for name, one in _readers if name == made_for and one.table == job.table), None)
     if reader is None:
-        reader = Reader(session, job.table, job.settings, times=False)
-        _readers[:] = [(session, reader)]
+        reader = Reader(made_for[0], job.table, job.settings, times)
+        _readers[:] = [(made_for, reader)]
     if reader.budget is not None:
         reader.budget.close()
         reader.budget = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,10 @@ from helenus_connector.verify.keys import Keys
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError
 
+OF_SCHEMA = "schema "
+"""Begins the names of counts of records by their header `schema_id`."""
 _FRAME = 5
+_MOST_SCHEMAS = 100
 
 
 def read_topic(job: Job, shares: Sequence[Sequence[Range]], versions: bool = False) -> Task:
@@ -76,6 +80,7 @@ class Records:
         self._partition_columns = len(table.partition_key)
         self._truncated: dict[int, bytes] = {}
         self._read = self._known = 0
+        self._schema_ids = Counter[bytes]()
 
     def entries(self, chunk: Sequence[Message], versions: bool) -> Iterator[Entry]:
         """Those of a chunk's records, the last ones first."""
@@ -90,6 +95,8 @@ class Records:
             scope = headers.get("scope")
             if again and scope is None:
                 continue
+            if (schema_id := headers.get("schema_id")) and len(self._schema_ids) < _MOST_SCHEMAS:
+                self._schema_ids[schema_id] += 1
             if scope == b"table":
                 partition = message.partition()
                 self._truncated[partition] = max(place(message.offset()), self._truncated.get(partition, NEVER))
@@ -104,7 +111,8 @@ class Records:
         for partition, at in self._truncated.items():
             for part in range(self._job.parts):
                 yield Entry(part, rank=TRUNCATION, partition=partition, at=at)
-        yield counts(records=self._read, known=self._known)
+        of_schemas = {OF_SCHEMA + one.decode(errors="replace"): n for one, n in self._schema_ids.items()}
+        yield counts(records=self._read, known=self._known, **of_schemas)
 
     def _of(self, message: Message, headers: Headers, scope: bytes | None, again: bool) -> Iterator[Entry]:
         job, partition, at = self._job, message.partition(), place(message.offset())
@@ -131,11 +139,12 @@ class Records:
             if again:
                 return
         expires = int(headers["expires"]) if "expires" in headers else None
+        written = None if expires is None or "writetime" not in headers else int(headers["writetime"])
         left_out = headers.get("left_out")
         there = self._digest(message, name, headers, static)
         yield Entry(
             part, token, name=name, static=static, partition=partition, at=at, stamp=stamp, digest=there,
-            expires=expires, note=left_out,
+            expires=expires, note=left_out, written=written,
         )  # fmt: skip
 
     def _key(self, data: bytes | None, message: Message, headers: Headers) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 
 MISSING, STALE, GHOST, FOREIGN = "missing", "stale", "ghost", "foreign"
 EXPIRED, CHANGING, UNPUBLISHABLE = "expired", "changing", "unpublishable"
+DOUBTFUL = "doubtful"
+"""A record that says that it expired, of a row that lives: EXPIRED or STALE, as the row's write time says then."""
 DIFFERENCES = (MISSING, STALE, GHOST, FOREIGN)
 """A row without record; a record that is not the row; a record of a key that the table has not, or can't have."""
 NO_DIFFERENCES = (EXPIRED, CHANGING, UNPUBLISHABLE)
@@ -113,6 +115,11 @@ class Progress:
         """Raise Stopped if it is to end."""
         if self.stop.is_set():
             raise Stopped
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long. Raises Stopped."""
+        self.stop.wait(seconds)
+        self.check()
 
     def follow(self, context: Any, group: str) -> None:
         """From now on Spark's jobs of a group are counted; None for none."""

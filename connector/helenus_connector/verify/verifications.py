@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
-from helenus_connector.log.events import behind
+from helenus_connector.log.events import behind, ends
 from helenus_connector.metrics import Labels
 from helenus_connector.verify import _metrics
 from helenus_connector.verify._engine import Behind, verify
@@ -152,7 +153,7 @@ class Verifications:
                 task.settings,
                 one.options,
                 one.progress,
-                lambda: self._behind(task),
+                lambda: self._behind(task, one.progress),
                 self._directory,
             )
         except Stopped:
@@ -179,17 +180,14 @@ class Verifications:
             seconds = round(report.seconds, 1)
             _log.info("verify.done", **where, rows=report.rows, records=report.records, seconds=seconds, **counts)
 
-    def _behind(self, task: Task) -> Behind:
-        """Says whether the connector has published what the events topic has now."""
+    def _behind(self, task: Task, progress: Progress) -> Behind:
+        """Says whether the connector has published what the events topic has now. Raises as `ends`, and Stopped."""
         events = task.settings.events
-        broker = planner(self._worker)
-        try:
-            ends = broker.latest({t: n for t, n in broker.partitions([events]).items() if n}).get(events, {})
-        finally:
-            broker.close()
+        with closing(planner(self._worker)) as broker:
+            until = ends(broker, events, wait=progress.wait)
 
         def why() -> str | None:
-            if not behind(events, self._connectors.at(task), ends):
+            if not behind(events, self._connectors.at(task), until):
                 return None
             with self._connectors.lock:
                 states = {t.id: t.state for t in self._connectors.get(task.connector).status().tasks}

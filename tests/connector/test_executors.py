@@ -1,0 +1,96 @@
+"""How many tasks Spark runs at once: on a cluster that changes, and is not known right after the start."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from helenus_connector.query import session
+from helenus_connector.snapshot import _jobs
+from helenus_connector.snapshot._scan import Scanned
+
+
+class Cluster:
+    """A Spark whose executors, of two cores each, register one after the other: one more at each look, up to `most`."""
+
+    def __init__(self, most: int, master: str = "spark://h:7077") -> None:
+        self.master, self.most, self.executors = master, most, 0
+        self.looks = 0
+        self.sparkContext = self
+        self._jsc = self
+        self.under_way = threading.Semaphore(0)
+        self.ended = threading.Event()
+
+    @property
+    def defaultParallelism(self) -> int:  # noqa: N802
+        return max(2, 2 * self.executors)
+
+    def sc(self) -> Any:
+        self.looks += 1
+        self.executors = min(self.executors + 1, self.most)
+        return SimpleNamespace(getExecutorMemoryStatus=lambda: SimpleNamespace(size=lambda: self.executors + 1))
+
+    def parallelize(self, items: list[int], slices: int) -> Any:
+        return self
+
+    def setLocalProperty(self, name: str, value: str) -> None:  # noqa: N802
+        """Nothing."""
+
+    def mapPartitions(self, run: Any) -> Any:  # noqa: N802
+        return self
+
+    def collect(self) -> list[Scanned]:
+        self.under_way.release()
+        assert self.ended.wait(10)
+        return [Scanned()]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_STEADY_S", 0.05)
+    monkeypatch.setattr(session, "_POLL_S", 0.01)
+
+
+def test_a_first_start_waits_for_executors() -> None:
+    with capture_logs() as said:
+        assert session.settled_slots(Cluster(3), lambda: False) == 6
+    assert [line["event"] for line in said] == ["spark.waiting", "spark.executors"]
+    assert (said[1]["executors"], said[1]["slots"]) == (3, 6)
+
+
+def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_EXECUTORS_S", 0.1)
+    with capture_logs() as said:
+        assert session.settled_slots(Cluster(0), lambda: False) == 2
+    assert (said[-1]["event"], said[-1]["log_level"]) == ("spark.executors", "warning")
+    assert session.settled_slots(Cluster(0), lambda: True) == 2, "the worker ends"
+
+
+@pytest.mark.parametrize("master", ["local[2,4]", "local", "local[*]"])
+def test_on_one_machine_nothing_is_waited_for(master: str) -> None:
+    spark = Cluster(0, master)
+    assert session.settled_slots(spark, lambda: False) == 2
+    assert not spark.looks
+
+
+def test_a_scan_uses_the_executors_that_came_later() -> None:
+    spark = Cluster(4)
+    jobs = _jobs.Jobs(spark)
+    slice_: Any = SimpleNamespace(table=SimpleNamespace(full_name="ks.t"))
+    assert jobs.most == 1
+    spark.executors = 2
+    assert jobs.most == 3, "one task less: streaming goes on"
+    futures: list[Future[Scanned]] = [jobs.submit(slice_) for _ in range(3)]
+    for _ in futures:
+        assert spark.under_way.acquire(timeout=5), "all at once"
+    spark.ended.set()
+    assert [future.result(5) for future in futures] == [Scanned()] * 3
+    before = threading.active_count()
+    for _ in range(50):
+        jobs.submit(slice_).result(5)
+    assert threading.active_count() == before, "the threads are used again"

@@ -1,0 +1,51 @@
+"""When rows expire that no event says it of: those that a snapshot, or a repair, asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from connector.staged import CLUSTERED, NODE, Staged, int32
+
+from helenus_connector.interfaces.image import Image
+from helenus_connector.reread import resolver
+from helenus_connector.testing.cassandra import MemoryReader
+from helenus_schemas.codec.key import Key
+from helenus_schemas.event.change import Change, Origin
+
+
+class Expiring(MemoryReader):
+    """Rows whose cells expire, as far as that is asked for."""
+
+    def answers(self, keys: Iterable[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+        for [(key, image)] in super().answers(keys, consistency):
+            self.saw_ttl |= self.asks_ttl and image.expires is not None
+            yield [(key, image if self.asks_ttl else image._replace(expires=None))]
+
+    through = answers
+
+
+@pytest.mark.parametrize("origin", [Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT, Origin.REPAIR])
+def test_a_row_that_was_there_before_says_when_it_expires(
+    origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No event says that it does; from then on the rows are asked when they do, also after other changes."""
+    staged = Staged(CLUSTERED, tmp_path, monkeypatch)
+    monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Expiring(staged.live, table))
+    forever, soon = (int32(1), int32(1)), (int32(1), int32(2))
+    staged.live = {forever: Image((int32(1),), 5), soon: Image((int32(1),), 5, expires=2_000_000_000)}
+    asked, changed = Change(None, None, origin=origin), Change("0" * 32, NODE, write_time=5)
+
+    def expires(change: Change, key: Key) -> bytes | None:
+        staged.run(change, staged.codec.encode(key))
+        return dict(staged.appended[-1].headers).get("expires")
+
+    assert expires(changed, soon) is None, "nothing says so, and it is not asked for in vain"
+    assert expires(asked, forever) is None
+    staged.live[soon] = staged.live[soon]._replace(write_time=6)
+    assert expires(changed._replace(digest="1" * 32, write_time=6), soon) is None, "of rows without TTL nothing follows"
+    assert expires(asked, soon) == b"2000000000"
+    staged.live[soon] = staged.live[soon]._replace(write_time=7)
+    assert expires(changed._replace(digest="2" * 32, write_time=7), soon) == b"2000000000"
