@@ -100,6 +100,7 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
     """A model asks at once; the index may take several batches, and repeats what has no answer."""
     store = DictStore()
     live: dict[bytes, int | None] = {}
+    last: dict[bytes, int] = {}  # when a live key ends at the latest, of all that its records said
     owed: set[bytes] = set()  # keys of which the model says that they are to be asked
     asked: set[bytes] = set()
     now, offset = 0, 0
@@ -116,6 +117,7 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
                 offset += 1
                 said.append(Said(one[:1], one, at(offset), False))
                 live.pop(one, None)
+                last.pop(one, None)
             owed -= asked
             asked.clear()
         for item in items:
@@ -128,9 +130,11 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
                 owed.discard(key)
                 asked.discard(key)
                 if lives:
-                    live[key] = expires
+                    last[key] = max(last.get(key, 0), expires or 0)
+                    live[key] = expires or (last[key] if last[key] > now else None)
                 else:
                     live.pop(key, None)
+                    last.pop(key, None)
                 continue
             scope, bounds, group = item[0], None, b""
             covered = set(live)
@@ -180,6 +184,28 @@ def test_what_was_asked_is_asked_again_after_longer_and_longer() -> None:
         if done(store, (), now).asked:
             times.append(now)
     assert times == [10, 70, 190, 430]
+
+
+def test_a_time_that_one_column_outlives_is_not_forgotten() -> None:
+    """A read does not show when a row without columns ends: its first event said so, and no record after it does."""
+    store = DictStore()
+    group, key = name(0, 1)
+    done(store, [Said(group, key, at(0), True, 50)], 0)
+    done(store, [Said(group, key, at(1), True, 20)], 1)
+    assert done(store, (), 20).asked
+    done(store, [Said(group, key, at(2), True)], 21)
+    assert Index(store, 21, within).next_due() is not None
+    assert not done(store, (), 49).asked
+    assert done(store, (), 50).asked
+
+
+def test_pages_of_version_1_are_read() -> None:
+    """Never change these bytes: they lie in checkpoints."""
+    store = DictStore()
+    group, key = name(0, 1)
+    page = "0100000000" + "00000024" + at(7).hex() + "000000000000000a" + "000000000000000a" + "00" + key.hex()
+    store.values[b"g" + group] = bytes.fromhex(page)
+    assert done(store, [Said(group, group, at(8), scope="partition")], 5).asked == {key: group}
 
 
 def test_a_row_that_came_after_the_marker_is_not_asked() -> None:

@@ -25,14 +25,18 @@ from helenus_connector.state.calendar import Calendar
 from helenus_connector.state.packing import items_of, packed_items
 
 _VERSION = b"\1"
+_OF_KEYS = b"\2"
+"""Of groups and pages: entries of version 1 have no `later`."""
 _PAGE = 100  # keys, when a page is divided
-_ENTRY = Struct(">16sqqB")  # at, expires, armed, asked
+_ENTRY = Struct(">16sqqBI")  # as _Entry
+_ENTRY_1 = Struct(">16sqqB")
 _WORK = b"w"
 _KNOWN = b"n"
 _NUMBER = Struct(">Q")
 _GROUP, _PAGE_OF = b"g", b"p"
 _NEVER = -1
 _ASKED_AGAIN_S = 60
+_MOST_LATER = (1 << 32) - 1
 _MOST_DOUBLED = 11  # 60 s doubled so often is more than a day
 _PARTS = Struct(">I")
 
@@ -69,12 +73,16 @@ class KeyedStore(Store, Protocol):
 
 @dataclass(slots=True)
 class _Entry:
-    """Of a live key: where its record is, when it expires, for when it is in the calendar, how often it was asked."""
+    """Of a live key: where its record is, when it expires, for when it is in the calendar, how often it was asked.
+    `later`: for how long after `expires` a record of before had it live, as that of a column that ends sooner does not
+    say when the row does.
+    """
 
     at: bytes
     expires: int = _NEVER
     armed: int = _NEVER
     asked: int = 0
+    later: int = 0
 
 
 @dataclass(slots=True)
@@ -162,6 +170,10 @@ class Index:
             entry = page[one.name] = _Entry(at, expires)
             self.counts.added += 1
         else:
+            last = _NEVER if entry.expires == _NEVER else entry.expires + entry.later
+            if expires == _NEVER and last > self._now:
+                expires = last
+            entry.later = 0 if expires == _NEVER else min(max(0, last - expires), _MOST_LATER)
             entry.at, entry.expires, entry.asked = at, expires, 0
         self._armed(one.group, one.name, entry, expires)
         if len(page) > _PAGE * (1 if group.parts else 2):
@@ -316,16 +328,16 @@ class Index:
                 if 0 in group.changed:
                     page = group.pages[0]
                     if page:
-                        values[_GROUP + name] = _VERSION + _PARTS.pack(0) + _packed(page)
+                        values[_GROUP + name] = _OF_KEYS + _PARTS.pack(0) + _packed(page)
                     else:
                         removed.append(_GROUP + name)
                 continue
             if group.is_new:
-                values[_GROUP + name] = _VERSION + _PARTS.pack(group.parts)
+                values[_GROUP + name] = _OF_KEYS + _PARTS.pack(group.parts)
             for number in group.changed:
                 page = group.pages[number]
                 if page:
-                    values[_page_name(name, number)] = _VERSION + _packed(page)
+                    values[_page_name(name, number)] = _OF_KEYS + _packed(page)
                 else:
                     removed.append(_page_name(name, number))
         if self._works:
@@ -365,9 +377,12 @@ def _group(value: bytes | None) -> _Group:
 
 def _packed(page: dict[bytes, _Entry]) -> bytes:
     pack = _ENTRY.pack
-    return packed_items(pack(e.at, e.expires, e.armed, e.asked) + name for name, e in page.items())
+    return packed_items(pack(e.at, e.expires, e.armed, e.asked, e.later) + name for name, e in page.items())
 
 
 def _entries(value: bytes, at: int) -> dict[bytes, _Entry]:
-    unpack, size = _ENTRY.unpack_from, _ENTRY.size
+    if value[:1] > _OF_KEYS:
+        raise ValueError(f"keys of version {value[0]} in the state, where {_OF_KEYS[0]} is known")
+    entry = _ENTRY if value[:1] == _OF_KEYS else _ENTRY_1
+    unpack, size = entry.unpack_from, entry.size
     return {item[size:]: _Entry(*unpack(item)) for item in items_of(value, at)}
