@@ -7,7 +7,7 @@ import os
 import struct
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,10 @@ class Backlog:
         """The table's value of `helenus_connector_` and this."""
         return read_metrics(self.port).get(f"helenus_connector_{name}{labels(self.table.name)}", 0)
 
+    def memory(self) -> str:
+        """MB of each kind of the worker's processes."""
+        return memory_by_kind(self._connector.process.pid or 0)
+
     def records(self) -> int:
         """How many are on the data topic."""
         topic = self._topic.replace("events-", "data-")
@@ -118,9 +122,11 @@ class Backlog:
         assert mine
         wait(lambda: all(cost(pid) < 0.1 for pid in pids), "the servers are done with the inserts", 120)
         before, parts = [cpu_of(pid) for pid in (mine, *pids)], by_kind(mine)
-        start, done = time.monotonic(), self.records()
+        start, done, read = time.monotonic(), self.records(), self.metric("events_read_total") + count * copies
         self._put("resume")
-        wait(lambda: self.records() >= done + count, "the backlog", 900)
+        wait(lambda: self.records() >= done + count, "the backlog", max(900, count // 1000))
+        if copies > 1:
+            wait(lambda: self.metric("events_read_total") >= read, "the copies", 900)
         seconds = time.monotonic() - start
         if until_idle:
             wait(lambda: cost(mine) < 0.2, "the connector is done", 300)
@@ -129,8 +135,10 @@ class Backlog:
         costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
         now = by_kind(mine)
         kinds = ", ".join(f"{kind} {(now[kind] - parts.get(kind, 0)) / count * 1e6:.1f}" for kind in sorted(now))
-        rate, load = count / seconds, os.getloadavg()[0]
-        return f"{count} changes, {rate:.0f} records/s; CPU s per million: {costs} ({kinds}); load {load:.1f}"
+        rate, load = f"{count / seconds:.0f} records/s", os.getloadavg()[0]
+        if copies > 1:
+            rate += f" of {count * copies / seconds:.0f} events/s"
+        return f"{count} changes, {rate}; CPU s per million: {costs} ({kinds}); load {load:.1f}"
 
     def _produce(self, rows: int, copies: int) -> None:
         for n in range(rows):
@@ -161,6 +169,17 @@ def by_kind(process: int) -> dict[str, float]:
     the workers, which read events and do the stage in turns.
     """
     found = {"driver": 0.0}
+    for pid, kind in _processes(process):
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            # Of the workers, those that have ended are counted with the process that they were forked from.
+            spent = sum(map(int, fields[11 : 15 if kind == "workers" else 13])) / os.sysconf("SC_CLK_TCK")
+            found[kind] = found.get(kind, 0.0) + spent
+    return found
+
+
+def _processes(process: int) -> Iterator[tuple[int, str]]:
+    """A connector's processes, and the kind of each."""
     left = [(process, "driver")]
     while left:
         pid, kind = left.pop()
@@ -168,14 +187,20 @@ def by_kind(process: int) -> dict[str, float]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if kind != "workers":
                 kind = next((k for k, mark in _KINDS.items() if mark in command), kind)
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            # Of the workers, those that have ended are counted with the process that they were forked from.
-            spent = sum(map(int, fields[11 : 15 if kind == "workers" else 13])) / os.sysconf("SC_CLK_TCK")
-            found[kind] = found.get(kind, 0.0) + spent
+            yield pid, kind
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(OSError):
                     left += [(int(child), kind) for child in (thread / "children").read_text().split()]
-    return found
+
+
+def memory_by_kind(process: int) -> str:
+    """MB of memory that a connector's processes have for themselves: of the workers, all together."""
+    found: dict[str, int] = {}
+    for pid, kind in _processes(process):
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            found[kind] = found.get(kind, 0) + sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
+    return ", ".join(f"{kind} {size // 1024}" for kind, size in sorted(found.items()))
 
 
 def cpu_of(process: int) -> float:

@@ -1,11 +1,14 @@
 """What state costs, beside the same connector without it, and what it keeps.
 
-    python -m bench state [--events 100000] [--rounds 2] [--states none keys rows]
+    python -m bench state [--events 100000] [--rounds 2] [--states none keys rows] [--copies 1]
 
 - backlog: records per second, and CPU seconds per million, for each `state`. Counted until the worker is idle
   again: a connector with state goes on after its records are written.
-- kept: bytes of the checkpoint's state for each key, and seconds until a restarted worker is ready.
-- expiry, of `keys`: all rows expire in the same second, and how fast their null records come.
+- copies: with `--copies 3` each change is reported by three nodes, and the events of all are counted, too.
+- kept: bytes of the checkpoint's state for each key, and MB of memory of each kind of process, which is not to grow
+  with the keys: `--events 1000000 --rounds 1`.
+- restart: seconds until a worker that is started again is ready, and until its state has done a batch.
+- expiry, of `keys`: rows expire in the same second, and how fast their null records come.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them. For latencies:
 `python -m bench path --set state=keys`.
@@ -26,11 +29,14 @@ from helenus_stack.cql import session
 from helenus_stack.progress import Terminal
 from helenus_stack.stack import Stack
 
+MOST_EXPIRING = 100_000
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=100_000, help="rows, and changes of each round")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--copies", type=int, default=1, help="by how many nodes a change is reported")
     parser.add_argument("--states", nargs="*", default=["none", "keys", "rows"])
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -47,16 +53,20 @@ def main() -> None:
             with bench:
                 bench.fill(0 if bench.has_cells else options.events)
                 bench.warm_up()
+                print(f"state={state}: MB at first: {bench.memory()}", flush=True)
                 for turn in range(options.rounds):
-                    done = bench.round(options.events, until_idle=True)
+                    done = bench.round(options.events, options.copies, until_idle=True)
                     print(f"state={state}, round {turn + 1}: {done}", flush=True)
                 if state != "none":
                     print(f"state={state}: {kept(bench, state)}", flush=True)
                 if state == "keys":
-                    print(f"state={state}: {expiry(bench, options.events)}", flush=True)
+                    print(f"state={state}: {expiry(bench, min(options.events, MOST_EXPIRING))}", flush=True)
             began = time.monotonic()
             with bench:
                 print(f"state={state}: ready {time.monotonic() - began:.1f} s after a restart", flush=True)
+                if state != "none":
+                    wait(lambda bench=bench, state=state: count(bench, state) > 0, "a batch of the state", 900)
+                    print(f"state={state}: a batch after {time.monotonic() - began:.1f} s", flush=True)
 
 
 def _as_by_default(bench: Backlog) -> None:
@@ -70,8 +80,14 @@ def kept(bench: Backlog, state: str) -> str:
     """What of a state lies in the checkpoint."""
     directory = bench.checkpoint / ("state" if state == "keys" else "of_rows/state")
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
-    count = bench.metric("live_keys" if state == "keys" else "rows_kept")
-    return f"{count:.0f} kept, {size / max(1, count):.0f} bytes each in the checkpoint"
+    many = count(bench, state)
+    each = size / max(1, many)
+    return f"{many:.0f} kept, {each:.0f} bytes each in the checkpoint; MB: {bench.memory()}"
+
+
+def count(bench: Backlog, state: str) -> float:
+    """How many keys or rows are kept."""
+    return bench.metric("live_keys" if state == "keys" else "rows_kept")
 
 
 def expiry(bench: Backlog, rows: int) -> str:
