@@ -17,6 +17,8 @@ pytestmark = pytest.mark.integration
 
 TABLES = {"state.rows": {}, "state.unmarked": {"markers": "false"}}
 KEY = ("p", "c", "d")
+OF_DRIVER = ("before-job", "before-commit")
+"""Points at which a kill ends the worker. At others it ends a task, which Spark does again."""
 COLUMNS = ("v", "n")
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 
@@ -134,16 +136,16 @@ def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipelin
 
 
 @pytest.mark.long  # likewise
-@pytest.mark.parametrize("point", ["state.after-asked", "state.before-commit"])
+@pytest.mark.parametrize("point", [*OF_DRIVER, "after-merge", "before-flush", "after-asked"])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
     """Of a task, which Spark does again, and of the driver, which is started again."""
     table, once = "state.rows", pipeline.directory / point
     pipeline.connector.stop()
     write(session, table, 60, 11)
-    pipeline.connector.start(HELENUS_FAILPOINT=f"{point}@{once}")
+    pipeline.connector.start(HELENUS_FAILPOINT=f"state.{point}@{once}")
     write(session, table, 60, 12)
     eventually(once.exists, lambda: f"{point} is reached\n{pipeline.connector.tail()}")
-    if point == "state.before-commit":
+    if point in OF_DRIVER:
         assert pipeline.connector.dies() != 0
         pipeline.connector.start().ready()
     agrees(pipeline, session, table)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from integration.pipeline import Lasting, Pipeline, script, write_properties
-from integration.test_state import agrees, of_a_naive_sink
+from integration.test_state import OF_DRIVER, agrees, of_a_naive_sink
 from integration.test_verify import command as verify
 from patience import eventually
 
@@ -181,16 +181,16 @@ def test_rows_of_before_and_events_without_cells_are_read(pipeline: Pipeline, se
 
 
 @pytest.mark.long  # it starts the worker again
-@pytest.mark.parametrize("point", ["state.after-flush", "state.before-commit"])
+@pytest.mark.parametrize("point", [*OF_DRIVER, "after-merge", "before-flush", "after-flush"])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
     """Of a task, which Spark does again, and of the driver, which is started again."""
     table, once = "merged.rows", pipeline.directory / point
     pipeline.connector.stop()
     write(session, table, 60, 11)
-    pipeline.connector.start(HELENUS_FAILPOINT=f"{point}@{once}")
+    pipeline.connector.start(HELENUS_FAILPOINT=f"state.{point}@{once}")
     write(session, table, 60, 12)
     eventually(once.exists, lambda: f"{point} is reached\n{pipeline.connector.tail()}")
-    if point == "state.before-commit":
+    if point in OF_DRIVER:
         assert pipeline.connector.dies() != 0
         pipeline.connector.start().ready()
     agrees(pipeline, session, table)

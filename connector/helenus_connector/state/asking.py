@@ -44,6 +44,7 @@ def ask(plan: Following) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
                             log.append(events, int(partition), name, values[is_static])
                     done.append(row)
             if log is not None:
+                reach("state.before-flush")
                 log.flush(_FLUSH_TIMEOUT_S)
                 reach("state.after-asked")
         except BaseException:

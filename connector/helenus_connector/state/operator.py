@@ -19,6 +19,7 @@ from helenus_connector.verify.scopes import Clustering
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
+from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "place string, asked binary, due double, counts binary"
 """`asked`: what `asked_in` takes; `due` in s since the epoch, null if nothing is; `counts` a marshalled dict."""
@@ -48,6 +49,7 @@ class KeysOperator(StatefulProcessor):
         index = Index(store, tick, within(table))
         index.take(said_in(packs))
         store.flush()
+        reach("state.after-merge")
         own = bool(table.clustering)
         asked = marshal.dumps([(name, own and name == group) for name, group in index.asked.items()])
         counts = marshal.dumps(asdict(index.counts))
