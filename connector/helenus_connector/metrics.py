@@ -114,6 +114,11 @@ STATE_BYTES = Gauge(
     "Size of the state, in files and in memory (a connector's tables have equal shares).",
     _LABELS,
 )
+STATE_BATCH_SECONDS = Gauge(
+    "helenus_connector_state_batch_seconds",
+    "Time of the last batch of the query that keeps the state (a connector's tables have it in common).",
+    _LABELS,
+)
 TABLE_ERRORS = Counter(
     "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
 )
@@ -159,7 +164,7 @@ def begin(labels: Labels, task: int) -> None:
 def forget(labels: Labels) -> None:
     """Ends a table's series."""
     _tasks.pop(labels, None)
-    of_state = LIVE_KEYS, LIVE_KEYS_ASKED, ROWS_KEPT, STATE_WAITING, STATE_BYTES
+    of_state = LIVE_KEYS, LIVE_KEYS_ASKED, ROWS_KEPT, STATE_WAITING, STATE_BYTES, STATE_BATCH_SECONDS
     for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, *of_state):
         metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
 

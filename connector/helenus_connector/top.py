@@ -31,7 +31,7 @@ _LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "
 """The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
 _SNAPSHOT_HEADINGS = ("connector", "snapshot of", "state", "scanned", "rows/s", "rows", "left")
 _GATE_HEADINGS = ("connector", "at the gate of", "changes", "oldest", "memory", "complete/s", "dropped")
-_STATE_HEADINGS = ("connector", "state of", "live", "kept", "size", "waiting", "expired/s")
+_STATE_HEADINGS = ("connector", "state of", "live", "kept", "size", "waiting", "batch", "expired/s")
 _MOST = 10
 _WIDE = 10_000
 _STYLES = {
@@ -254,6 +254,7 @@ def _of_state(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iter
     yield _number(now.get("rows_kept")) if "rows_kept" in now.values else "-"
     yield f"{_number(now.get('state_bytes'))}B"
     yield _number(now.get("state_waiting"))
+    yield _duration(now.get("state_batch_seconds"))
     yield _number(max(0.0, now.get(expired) - before.get(expired)) / seconds) if "live_keys" in now.values else "-"
 
 

@@ -177,9 +177,8 @@ class Worker:
             self._made_at = now
             self._make_topics()
         for group in self._groups() - self._queries.keys():
-            kind = Merger if self._has_rows(group) else Query
             try:
-                query = kind(self.worker, self.connectors, group, directory, self.snapshots.need)
+                query = self._query(group, directory)
             except HelenusError as error:
                 self.connectors.failed(group, error)
                 continue
@@ -208,6 +207,11 @@ class Worker:
         for group in {c.settings.query_group for c in self.connectors.all().values()}:
             query = self._queries.get(group)
             self.connectors.hindered(group, starting if query is None else query.trouble())
+
+    def _query(self, group: str, directory: Path) -> Query | Merger:
+        if self._has_rows(group):
+            return Merger(self.worker, self.connectors, group, directory, self.snapshots)
+        return Query(self.worker, self.connectors, group, directory, self.snapshots.need)
 
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more, or whose `state` is another. One that comes again gets

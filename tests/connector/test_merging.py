@@ -5,23 +5,31 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
-from connector.celled import events
+from connector.celled import NODE, OTHER, events
 from connector.test_resolver_merge import NOW, TABLE, Row, T, i, insert, update
+from structlog.testing import capture_logs
 
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
+from helenus_connector.control.status import Connector, Task
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import Merged
 from helenus_connector.log.events import Range
 from helenus_connector.query import _reading
 from helenus_connector.query._limits import Part, Parts
 from helenus_connector.query.packs import Note
+from helenus_connector.state.merger import Merger
 from helenus_connector.state.merging import Ended, Merging, in_turn, packed, unpacked_merged
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.event.change import Bound, Origin, Scope
+from helenus_schemas.event.wire import request
 
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
 
@@ -93,7 +101,7 @@ def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], plac
 
 
 def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged], Ended]:
-    operator = Merging(lambda: TABLE, 60, True)
+    operator = Merging(lambda: TABLE, 60, True, True)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
     found = [one for pack in rows["merged"].dropna() for one in unpacked_merged(pack)]
@@ -150,3 +158,31 @@ def test_what_was_merged_comes_through_a_pack() -> None:
         Merged(3, b"k", Scope.RANGE, (Bound(True, (b"1",)), None), "d", None, None, 5, None, None, "why"),
     ]
     assert [one for pack in packed(some * 600) for one in unpacked_merged(pack)] == some * 600
+
+
+def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A single change may have been too large for them: of a node that sends others with cells it says nothing."""
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows", "query.group": "g"}
+    task = Task(0, ConnectorSettings.of(given, "test"), ready=True)
+    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace()
+    merger = Merger(WorkerSettings.of(LEAST, "worker"), parts[0], "g", tmp_path, parts[1])
+    connector = Connector({}, task.settings, tasks={"t": task})
+
+    def said(*some: Event) -> str | None:
+        merger._note_light(task, [merged([read(monkeypatch, {0: some}, (0,))], MapState())[1]])
+        return connector.status().tasks[0].trace
+
+    row = insert(1, 1, v=1)
+    light, celled = events(row, cells=False), events(row, node=OTHER)
+    with capture_logs() as logs:
+        assert said(*celled) is None
+        found = said(*light, *celled)
+        assert found == said(*celled) == said(*light)
+    assert found is not None
+    assert NODE in found
+    assert OTHER not in found
+    assert "set cells.include.list=ks.t" in found
+    assert [log["event"] for log in logs] == ["state.without_cells"], "once"
+    assert said(*light, *events(row)) is None
+    snapshot = events(row)[0]._replace(value=request(Scope.ROW, Origin.SNAPSHOT))
+    assert said(snapshot) is None

@@ -498,6 +498,24 @@ def test_a_needed_snapshot_that_failed_begins_again_with_the_worker(
     assert (shown["state"], shown["cause"]) == ("COMPLETE", "a gap")
 
 
+def test_a_state_that_begins_has_its_table_snapshot_once_more(house: House) -> None:
+    """What is complete fed no state, or one that is gone: rows of which it knows one column would lack the others."""
+    house.run()
+    task = house.connectors.all()["n"].tasks["t"]
+    house.log.acknowledged.clear()
+    assert house.snapshots.has_all(task)
+    house.snapshots.renew(task)
+    assert not house.snapshots.has_all(task)
+    house.turn()
+    house.snapshots.renew(task)  # one that is under way feeds it
+    shown = house.run()
+    assert (shown["state"], shown["cause"]) == ("COMPLETE", "initial")
+    assert appended(house.log) == (house.rows.keys, house.rows.with_statics)
+    assert house.snapshots.has_all(task)
+    house.turn()
+    assert not house.snapshots._runs
+
+
 def test_a_gap_needs_nothing_of_a_connector_that_does_not_ask_for_it(house: House) -> None:
     house.run()
     house.snapshots.need(house.connectors.all()["n"].tasks["t"], "a gap")

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_connector.state import about
+from helenus_connector.state import merger as merger_module
 from helenus_connector.state.about import About
 from helenus_connector.state.merger import Merger
 from helenus_schemas.errors import HelenusError, Kind
@@ -78,8 +80,32 @@ def test_a_group_has_one_table(tmp_path: Path) -> None:
         return {task.settings.events: task for task in tasks if task.error is None}
 
     connectors: Any = SimpleNamespace(running=running)
-    merger = Merger(WorkerSettings.of(LEAST, "worker"), connectors, "g", tmp_path, lambda *_: None)
+    snapshots: Any = SimpleNamespace()
+    merger = Merger(WorkerSettings.of(LEAST, "worker"), connectors, "g", tmp_path, snapshots)
     assert merger._task() is tasks[0]
     assert tasks[0].error is None
     assert "has one table, and g has ks.a already" in str(tasks[1].error)
     assert merger._task() is tasks[0]
+
+
+@pytest.mark.parametrize("mode", ["initial", "never"])
+def test_a_state_that_begins_needs_the_rows_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """An earlier snapshot fed no state. Where none is wanted, the rows of before are said to be unknown."""
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
+    task = Task(0, ConnectorSettings.of({**given, "query.group": "g", "snapshot.mode": mode}, "test"))
+    settings = WorkerSettings.of({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
+    broker = SimpleNamespace(partitions=lambda topics: dict.fromkeys(topics, 3), close=lambda: None)
+    monkeypatch.setattr(merger_module, "planner", lambda _: broker)
+    monkeypatch.setattr(merger_module, "places", lambda *_: (0, 1, 2))
+    began: list[Task] = []
+    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(renew=began.append)
+    merger = Merger(settings, parts[0], "g", tmp_path, parts[1])
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    with capture_logs() as logs:
+        merger._about(spark, task)
+    assert began == [task]
+    assert [log["event"] for log in logs] == (["state.rows_unknown"] if mode == "never" else [])
+    merger._about(spark, task)
+    assert began == [task], "once"

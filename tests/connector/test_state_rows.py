@@ -264,6 +264,16 @@ def test_a_table_without_clustering_columns() -> None:
     assert [(m.op, m.scope) for m in merged] == [("d", Scope.ROW)]
 
 
+def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> None:
+    """Its delete is one of a partition, which no read can answer."""
+    table = table_of("u", "k int pk, v int")
+    gone = events(Update(table, i(1), deletion=(NOW * 10**6, NOW)))
+    store = DictStore()
+    assert not taken(store, gone, table=table)
+    rows = Rows(table, KeyCodec(table), DictStore(), 0, is_whole=False)
+    assert [(m.op, m.before, m.after) for m in rows.take(gone + gone, NOW)] == [("d", None, None)]
+
+
 def test_a_column_that_was_dropped_and_added_again() -> None:
     store = DictStore()
     row = Row((i(1),), {"v": Cell(i(1)), "w": Cell(i(2))}, time=NOW * 10**6)

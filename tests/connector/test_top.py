@@ -241,7 +241,7 @@ def test_what_waits_at_the_gate_is_shown(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_a_state_keeps_is_shown(width: int) -> None:
-    kept = {"state_bytes": 7.9e6, "state_waiting": 12_345.0}
+    kept = {"state_bytes": 7.9e6, "state_waiting": 12_345.0, "state_batch_seconds": 0.25}
     tables = {
         ORDERS: Fares("RUNNING", {**kept, "live_keys": 20_000.0, "live_keys_asked_total/expired": 50.0}),
         ("shop", "ks", "stock"): Fares("RUNNING", {**kept, "rows_kept": 300.0}),
@@ -252,8 +252,8 @@ def test_what_a_state_keeps_is_shown(width: int) -> None:
     at = next(at for at, line in enumerate(lines) if "state of" in line)
     shown = [line.split() for line in lines[at + 2 :] if line.strip()]
     assert shown == [
-        "shop ks.orders 20.0k - 7.9MB 12.3k 25".split(),
-        "shop ks.stock - 300 7.9MB 12.3k -".split(),
+        "shop ks.orders 20.0k - 7.9MB 12.3k 250 ms 25".split(),
+        "shop ks.stock - 300 7.9MB 12.3k 250 ms -".split(),
     ]
     assert "state of" not in drawn(width, {ORDERS: Fares("RUNNING")})
 

@@ -52,7 +52,7 @@ class Task:
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
-    keys can't be read, while it runs; `follows` why its data topic is not followed for its state just now. `waiting` is
+    keys can't be read, while it runs; `of_state` what its state lacks just now. `waiting` is
     what it waits for without having tried: its events topic, or brokers that are away. `held_back_by` is the group
     whose last batch may still write its data topic. `changed_at` is when a change of a commit log was last published,
     monotonic s. `last_error` is when an attempt last failed, s since the epoch, and why; it stays when all is well
@@ -66,7 +66,7 @@ class Task:
     error: HelenusError | None = None
     trouble: HelenusError | None = None
     unread: HelenusError | None = None
-    follows: HelenusError | None = None
+    of_state: HelenusError | None = None
     waiting: HelenusError | str | None = None
     held_back_by: str | None = None
     retry_at: float = 0.0
@@ -197,7 +197,7 @@ class Connector:
                 f"waits for the last batch of query.group {task.held_back_by}: it may write {task.settings.data}"
             )
         reason = reason or task.waiting or held_back
-        beside = task.unread or task.follows if state == "RUNNING" and reason is None else None
+        beside = task.unread or task.of_state if state == "RUNNING" and reason is None else None
         return TaskStatus(task.id, state, _trace(reason or beside), _kind(reason or beside), beside is not None)
 
 

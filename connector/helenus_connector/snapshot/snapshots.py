@@ -141,6 +141,23 @@ class Snapshots:
             self.store.of(task.connector, task.settings.table).needed = why
         self._changed.set()
 
+    def renew(self, task: Task) -> None:
+        """What snapshots of a table fed begins anew: those that are over count no longer. Returns when that is on
+        disk.
+        """
+        with self.store.changing():
+            known = self.store.of(task.connector, task.settings.table)
+            known.complete = ""
+            if known.snapshot is not None and known.snapshot.is_over:
+                known.snapshot = None
+        self._fresh.discard((task.connector, task.settings.table))
+        self._changed.set()
+
+    def has_all(self, task: Task) -> bool:
+        """Whether the rows of before are on a table's topic and processed, or are not to be."""
+        known = self.store.of(task.connector, task.settings.table)
+        return task.settings.snapshot_mode == "never" or bool(known.complete)
+
     def start(self, spark: Any) -> None:
         """Run snapshots on this session from now on."""
         self._thread = threading.Thread(target=self._run, args=(Jobs(spark),), name="snapshots", daemon=True)

@@ -66,7 +66,7 @@ def _followed(connector: Connector) -> dict[str, ConnectorSettings]:
 def _tell(connector: Connector, follower: Follower) -> None:
     """A follower that has failed fails its tasks: or else deletes would go on without it."""
     for task in list(connector.tasks.values()):
-        task.follows = follower.trouble
+        task.of_state = follower.trouble
         if follower.failure is not None and task.error is None:
             task.error = follower.failure
             task.last_error = time.time(), str(follower.failure)

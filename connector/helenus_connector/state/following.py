@@ -152,11 +152,14 @@ class Follower:
         index = frame.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
 
         def process(found: Any, batch_id: int) -> None:  # noqa: ARG001
+            reach("state.before-job")
+            begun = time.monotonic()
             rows = found.mapInArrow(ask(plan), DONE).collect()
             self._note(plan, rows)
-            size = size_of(self._query)
+            size, seconds = size_of(self._query), time.monotonic() - begun
             for labels in self._keys:
                 metrics.STATE_BYTES.labels(*labels).set(size / len(self._keys))
+                metrics.STATE_BATCH_SECONDS.labels(*labels).set(seconds)
             self._has_begun = True
             reach("state.before-commit")
 

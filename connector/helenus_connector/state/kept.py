@@ -61,6 +61,14 @@ class Kept:
             row = self.rows[name] = Row() if raw is None else Row.loads(raw)
         return row
 
+    def knows(self, name: bytes) -> bool:
+        """Whether anything is kept of a row."""
+        row = self.rows.get(name)
+        if row is not None:
+            return not row.is_empty()
+        self.fetch([name])
+        return self.raw[name] is not None
+
     def partition(self, home: bytes) -> Partition:
         if home not in self._partitions:
             self.fetch_partitions([home])

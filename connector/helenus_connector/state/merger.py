@@ -12,7 +12,7 @@ import contextlib
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.query.session import settled_slots
 from helenus_connector.query.source import EventsSource
+from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state import about
 from helenus_connector.state.about import About
 from helenus_connector.state.following import ON_ROCKSDB, size_of, starting
@@ -48,8 +49,8 @@ _GUESSES = 100
 
 
 class Merger:
-    """Runs from `start` until `stop`. `directory` is the run's own; `lost` is called with a task and why changes of its
-    table are missing.
+    """Runs from `start` until `stop`. `directory` is the run's own; `snapshots` give a state the rows of before, and
+    are told when changes were lost.
     """
 
     failure: Exception | None = None
@@ -60,13 +61,13 @@ class Merger:
         connectors: Connectors,
         group: str,
         directory: Path,
-        lost: Callable[[Task, str], None],
+        snapshots: Snapshots,
     ) -> None:
         self._worker = worker
         self._connectors = connectors
         self._group = group
         self._directory = directory
-        self._lost = lost
+        self._snapshots = snapshots
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._plan: Plan | None = None
@@ -75,6 +76,7 @@ class Merger:
         self._kept: dict[int, tuple[int, int]] = {}
         self._query: Any = None
         self._gaps: set[tuple[str | None, int | None]] = set()
+        self._light: set[str] = set()
 
     def start(self, spark: Any) -> None:
         """Begin, in a thread of its own."""
@@ -145,11 +147,12 @@ class Merger:
         return not self._stopping.is_set() and self._task() is task
 
     def _once(self, spark: Any, task: Task) -> None:
-        """Run the query until its table is to end. Raises what ended it."""
+        """Run the query until its table is to end, or all its rows are known. Raises what ended it."""
         start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
         if start is None:
             return
         of, self._done = self._about(spark, task), 0
+        is_whole = self._snapshots.has_all(task)
         settings = task.settings
         self._plan = plan = Plan(
             self._worker,
@@ -167,13 +170,13 @@ class Merger:
             if not self._wants(task):
                 return
         try:
-            query = self._query = self._begin(spark, plan, task, of.slots)
+            query = self._query = self._begin(spark, plan, task, of.slots, is_whole)
             _log.info("query.started", group=self._group, state="rows")
             while query.isActive and not self._done and self._wants(task):
                 time.sleep(_TURN_S)
         finally:
             starting.release()
-        while query.isActive and self._wants(task):
+        while query.isActive and self._wants(task) and is_whole == self._snapshots.has_all(task):
             time.sleep(_TURN_S)
         if query.isActive:
             query.stop()
@@ -193,11 +196,16 @@ class Merger:
             # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
             slots = max(2, settled_slots(spark, self._stopping.is_set))
             kept = About(task.table, topic, places(spark, partitions, slots), slots)
+            self._snapshots.renew(task)
             about.keep(checkpoint, kept)
+            if task.settings.snapshot_mode == "never":
+                where = {"connector": task.connector, "table": task.table}
+                reason = "snapshot.mode=never: a record of a row of before has only what was written since"
+                _log.warning("state.rows_unknown", **where, reason=reason, advice="helenus-connector snapshot")
         about.check(kept, task.table, topic, partitions, checkpoint)
         return kept
 
-    def _begin(self, spark: Any, plan: Plan, task: Task, slots: int) -> Any:
+    def _begin(self, spark: Any, plan: Plan, task: Task, slots: int, is_whole: bool) -> Any:
         session = spark.newSession()
         for key, value in ON_ROCKSDB.items():
             session.conf.set(key, value)
@@ -206,10 +214,12 @@ class Merger:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         patience_s = -(-task.settings.settle_min_age_ms // 1000)
-        merging = Merging(Definition(task.settings), patience_s, task.settings.markers)
+        merging = Merging(Definition(task.settings), patience_s, task.settings.markers, is_whole)
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
         def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
+            reach("state.before-job")
+            begun = time.monotonic()
             self._connectors.writes(self._group, [task.settings.data])
             try:
                 rows = frame.mapInArrow(publish(plan, task.settings), DONE).collect()
@@ -218,6 +228,9 @@ class Merger:
             self._apply(plan, task, [pickle.loads(row.done) for row in rows])
             self._connectors.writes(self._group, ())
             self._done += 1
+            seconds = time.monotonic() - begun
+            metrics.BATCH_SECONDS.observe(seconds)
+            metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
             reach("state.before-commit")
 
         return (
@@ -235,10 +248,11 @@ class Merger:
         for done in all_done:
             count(task, done.outcome, now)
             if done.outcome.lost:
-                self._lost(task, f"{done.outcome.lost} events expired before they were read")
+                self._snapshots.need(task, f"{done.outcome.lost} events expired before they were read")
             self._note_gaps(task, done.outcome)
             for ended in done.ended:
                 self._note(ended)
+        self._note_light(task, [ended for done in all_done for ended in done.ended])
         task.succeeded()
         metrics.ROWS_KEPT.labels(*task.labels).set(sum(kept for kept, _ in self._kept.values()))
         metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._kept.values()))
@@ -252,13 +266,27 @@ class Merger:
         else:
             self._due[ended.partition] = ended.due
 
+    def _note_light(self, task: Task, all_ended: Sequence[Ended]) -> None:
+        """Say of which nodes no change of the last batches had its cells, as each of these has its row read."""
+        celled = {node for ended in all_ended for node in ended.celled}
+        new = {node for ended in all_ended for node in ended.light} - celled - self._light
+        self._light = (self._light - celled) | new
+        error = None
+        if self._light:
+            what = f"changes of {task.table} come without their cells, and have their rows read; from nodes"
+            advice = f"set cells.include.list={task.table} of these nodes' agents; if it is set, rows are too large"
+            error = HelenusError(Kind.CONFIG, f"{what} {', '.join(sorted(self._light))}", task.settings.events, advice)
+        task.of_state = error
+        if new:
+            _log.warning("state.without_cells", connector=task.connector, table=task.table, reason=str(error))
+
     def _note_gaps(self, task: Task, outcome: Outcome) -> None:
         """Each gap once: it is in every partition."""
         for gap in outcome.gaps:
             if gap.partition or (gap.node, gap.until) in self._gaps:
                 continue
             self._gaps.add((gap.node, gap.until))
-            self._lost(task, f"a gap in the commit log of node {gap.node}")
+            self._snapshots.need(task, f"a gap in the commit log of node {gap.node}")
             metrics.GAPS.labels(*task.labels).inc()
             where = {"connector": task.connector, "topic": task.settings.events, "node": gap.node}
             _log.warning("events.gap", **where, until_us=gap.until, advice=ADVICE)

@@ -26,6 +26,7 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "notes binary, merged binary, ended binary"
 """Of each place a row with its notes, rows of what was merged, as `packed`, and a row with a pickled `Ended`."""
@@ -39,7 +40,8 @@ class Ended(NamedTuple):
     """What a batch leaves of a place: when something of it expires next, s since the epoch, and what was counted.
 
     `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place,
-    `waiting` the times that are noted for them.
+    `waiting` the times that are noted for them. Changes of a row came without their cells from the nodes `light`, and
+    with them from `celled`.
     """
 
     partition: int
@@ -50,17 +52,19 @@ class Ended(NamedTuple):
     unchanged: int
     kept: int
     waiting: int
+    light: frozenset[str] = frozenset()
+    celled: frozenset[str] = frozenset()
 
 
 class Merging(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s` and
-    `markers` as of `Rows`. Raises HelenusError for what must not be passed over: then the batch fails, and is done
-    again as a whole.
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s`,
+    `markers` and `is_whole` as of `Rows`. Raises HelenusError for what must not be passed over: then the batch fails,
+    and is done again as a whole.
     """
 
-    def __init__(self, table: Callable[[], Table], patience_s: int, markers: bool) -> None:
+    def __init__(self, table: Callable[[], Table], patience_s: int, markers: bool, is_whole: bool) -> None:
         self._table = table
-        self._patience_s, self._markers = patience_s, markers
+        self._more = patience_s, markers, is_whole
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -74,8 +78,7 @@ class Merging(StatefulProcessor):
         (place, *_), table = notes, self._table()
         gc_grace_s = max(table.gc_grace_s, LEAST_GRACE_S)
         store = Pages(self._store)
-        more = gc_grace_s, self._patience_s, self._markers
-        merging = Rows(table, KeyCodec(table), store, place.partition, *more)
+        merging = Rows(table, KeyCodec(table), store, place.partition, gc_grace_s, *self._more)
         later: list[Note] = []
         read = 0
 
@@ -90,10 +93,12 @@ class Merging(StatefulProcessor):
         for pack in packed(merging.take(events(), place.now)):
             yield _frame(merged=pack)
         store.flush()
+        reach("state.after-merge")
         if later:
             yield _frame(notes=pickle.dumps(later))
         counts = read, merging.copies, merging.outdated, merging.unchanged, merging.count, merging.waiting
-        yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts)))
+        nodes = frozenset(merging.light), frozenset(merging.celled)
+        yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts, *nodes)))
 
     def close(self) -> None:
         pass

@@ -57,8 +57,12 @@ class Rows:
 
     `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `patience_s`: after which time a read shows
     all that was written before. `markers`: whether delete markers are on the data topic, where the rows of their scope
-    that live follow them. `copies` counts events that were known,
-    `outdated` those of a table that had this name before, `unchanged` others of which no row shows anything.
+    that live follow them. `is_whole`: whether all rows of before are known. Else a row of which nothing is known is
+    read, or said to be gone.
+
+    `copies` counts events that were known, `outdated` those of a table that had this name before, `unchanged` others of
+    which no row shows anything. `light` and `celled` are the nodes from which changes of a row came without their
+    cells, and with them.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Rows:
         gc_grace_s: int = GC_GRACE_S,
         patience_s: int = PATIENCE_S,
         markers: bool = True,
+        is_whole: bool = True,
     ) -> None:
         counters = [column.name for column in table.values if column.type.name == "counter"]
         if counters:
@@ -83,10 +88,12 @@ class Rows:
         self._of_rows = Whole(table.regulars, table.dropped_at)
         self._of_statics = Whole(table.statics, table.dropped_at)
         self._kept = Kept(table, codec, store, gc_grace_s)
-        self._patience_s, self._markers = patience_s, markers
+        self._patience_s, self._markers, self._is_whole = patience_s, markers, is_whole
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._readings = {scope: self._reading(scope, columns) for scope, columns in of_scopes.items()}
         self.copies = self.outdated = self.unchanged = 0
+        self.light: set[str] = set()
+        self.celled: set[str] = set()
         self.next_due: float | None = None
 
     def _reading(self, scope: Scope, columns: Sequence[Column]) -> Reading:
@@ -211,7 +218,10 @@ class Rows:
                 yield from self._delete(change, key, deletion, event)
                 return
             said = Cells(b"", b"", {}, deletion=deletion)
-        if said is None:
+        if change.node is not None:
+            (self.light if said is None else self.celled).add(change.node)
+        is_unknown = not self._is_whole and not self._kept.knows(name)
+        if said is None or (is_unknown and scope is not _PARTITION and not is_read(change)):
             yield about(event, ASK)
             return
         static = scope is _STATIC
@@ -235,7 +245,7 @@ class Rows:
         if mutation is not None:
             row.saw(mutation)
         self._kept.put(name, row, home)
-        merged = self._said(name, key, before, event, change.write_time)
+        merged = self._said(name, key, before, event, change.write_time, is_unknown)
         if merged is not None:
             yield merged
         if in_doubt:
@@ -385,11 +395,19 @@ class Rows:
         self._kept.count = 0
 
     def _said(
-        self, name: bytes, key: bytes, before: Shown | None, event: Event | None, write_time: int | None
+        self,
+        name: bytes,
+        key: bytes,
+        before: Shown | None,
+        event: Event | None,
+        write_time: int | None,
+        is_unknown: bool = False,
     ) -> Merged | None:
-        """What became of a row; None if it is as it was."""
+        """What became of a row; None if it is as it was. One that is unknown may have lived before."""
         after = self._kept.shown[name] = self._of(name).shown(self._kept.rows[name], self._kept.now)
-        return None if before == after else self._record(name, key, before, after, event, write_time)
+        if before == after and (after is not None or not is_unknown):
+            return None
+        return self._record(name, key, before, after, event, write_time)
 
     def _record(
         self,
@@ -400,7 +418,7 @@ class Rows:
         event: Event | None,
         write_time: int | None,
     ) -> Merged:
-        op = "c" if before is None else "d" if after is None else "u"
+        op = "d" if after is None else "c" if before is None else "u"
         old, new = (None if shown is None else shown.values for shown in (before, after))
         scope = _STATIC if name[:1] == OF_STATIC else _ROW
         if scope is _ROW and self._table.statics:
