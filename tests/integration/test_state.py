@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Lasting, Pipeline
 from patience import eventually
+from processes import contents, family
 
 from helenus_stack.settings import LogName
 
@@ -149,6 +152,81 @@ def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, p
         assert pipeline.connector.dies() != 0
         pipeline.connector.start().ready()
     agrees(pipeline, session, table)
+
+
+def goes_on_from_a_copy(
+    pipeline: Pipeline, session: Any, table: str, written: Callable[[Any, str, int, int], None]
+) -> None:
+    """A checkpoint is put back as it was some batches ago: nothing is lost, and no row that lives is deleted."""
+    checkpoint, copy = pipeline.directory / "checkpoint", pipeline.directory / "copy"
+    for c in range(20):
+        session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (5, {c}, 'a', 'stays')")
+    written(session, table, 60, 31)
+    agrees(pipeline, session, table)
+    pipeline.connector.stop()
+    shutil.copytree(checkpoint, copy)
+    written(session, table, 60, 32)
+    pipeline.connector.start().ready()
+    session.execute(f"DELETE FROM {table} WHERE p = 1")
+    agrees(pipeline, session, table)
+    pipeline.connector.stop()
+    shutil.rmtree(checkpoint)
+    copy.rename(checkpoint)
+    written(session, table, 60, 33)
+    pipeline.connector.start().ready()
+    agrees(pipeline, session, table)
+    assert not [r for r in pipeline.records(table) if r.key and r.key["p"] == 5 and r.value is None]
+
+
+@pytest.mark.long  # it starts the worker again
+def test_a_checkpoint_is_restored_from_a_copy(pipeline: Pipeline, session: Any) -> None:
+    goes_on_from_a_copy(pipeline, session, "state.rows", write)
+
+
+@pytest.mark.long  # many rows
+@pytest.mark.timeout(900)
+def test_a_hundred_thousand_rows_of_one_delete(
+    pipeline: Pipeline, session: Any, record_property: Callable[[str, object], None]
+) -> None:
+    """The worker's memory is as it was, and the rows of others do not wait for them."""
+    table, rows = "state.rows", 100_000
+
+    def live() -> float:
+        return pipeline.connector.total("helenus_connector_live_keys", connector="state-rows")
+
+    insert = session.prepare(f"INSERT INTO {table} (p, c, d, v) VALUES (?, ?, 'a', 'x')")
+    execute_concurrent_with_args(session, insert, [(10, c) for c in range(rows)], concurrency=50)
+    eventually(lambda: live() >= rows, lambda: f"{live()} keys live\n{pipeline.connector.tail()}")
+    before = most = memory(pipeline)
+    session.execute(f"DELETE FROM {table} WHERE p = 10")
+    others: dict[int, float] = {}
+
+    def is_done() -> bool:
+        nonlocal most
+        others[len(others)] = time.time()
+        session.execute(insert, (11, len(others) - 1))
+        most = max(most, memory(pipeline))
+        return live() < rows / 10
+
+    eventually(is_done, lambda: f"{live()} keys live\n{pipeline.connector.tail()}")
+    agrees(pipeline, session, table)
+    records = pipeline.records(table)
+    gone = [r.timestamp for r in records if r.key and r.key["p"] == 10 and r.value is None and "scope" not in r.headers]
+    late = [r.timestamp / 1000 - others[r.key["c"]] for r in records if r.key and r.key["p"] == 11]
+    record_property("nulls and seconds", (len(gone), (max(gone) - min(gone)) / 1000))
+    record_property("others and latest, s", (len(late), max(late)))
+    record_property("MB before and at most", (before, most))
+    assert len(gone) >= rows
+    assert max(late) < 20
+    assert most - before < 400
+
+
+def memory(pipeline: Pipeline) -> int:
+    """MB that the worker's processes have for themselves."""
+    assert pipeline.connector.process is not None
+    rolls = [contents(process, "smaps_rollup") for process in family(pipeline.connector.process.pid)]
+    lines = [line for roll in rolls for line in roll.splitlines() if line.startswith(b"Private")]
+    return sum(int(line.split()[1]) for line in lines) // 1024
 
 
 @pytest.mark.long  # it starts the worker four times

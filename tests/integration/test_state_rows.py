@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from integration.pipeline import Lasting, Pipeline, script, write_properties
-from integration.test_state import OF_DRIVER, agrees, of_a_naive_sink
+from integration.test_state import OF_DRIVER, agrees, goes_on_from_a_copy, of_a_naive_sink
 from integration.test_verify import command as verify
 from patience import eventually
 
@@ -194,6 +194,11 @@ def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, p
         assert pipeline.connector.dies() != 0
         pipeline.connector.start().ready()
     agrees(pipeline, session, table)
+
+
+@pytest.mark.long  # it starts the worker again
+def test_a_checkpoint_is_restored_from_a_copy(pipeline: Pipeline, session: Any) -> None:
+    goes_on_from_a_copy(pipeline, session, "merged.rows", write)
 
 
 @pytest.mark.long  # it starts the worker again
