@@ -211,16 +211,20 @@ class Pipeline:
         """
         names = []
         for table, more in tables.items():
-            given = {**self.connector_properties(table), **more}
-            config = {key: str(value) for key, value in given.items() if value is not None}
-            names.append(config["name"])
-            self._rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
+            names.append(self.configure(table, more))
         try:
             eventually(lambda: self.connector.health()[0] == 200, lambda: f"{names} run\n{self.connector.tail()}")
             yield self
         finally:
             for name in names:
                 self._rest("DELETE", name)
+
+    def configure(self, table: str, more: Mapping[str, object]) -> str:
+        """Have a connector of this table with these further properties in the worker that runs; returns its name."""
+        given = {**self.connector_properties(table), **more}
+        config = {key: str(value) for key, value in given.items() if value is not None}
+        self._rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
+        return config["name"]
 
     def _rest(self, method: str, path: str, body: object = None) -> None:
         url, data = f"http://127.0.0.1:{self.connector.port}/connectors/{path}", json.dumps(body).encode()

@@ -180,6 +180,32 @@ def test_rows_of_before_and_events_without_cells_are_read(pipeline: Pipeline, se
     assert status == 0, (out, said)
 
 
+@pytest.mark.long  # a snapshot more
+def test_state_that_is_turned_on_begins_with_the_rows_of_before(pipeline: Pipeline, session: Any) -> None:
+    """Which an earlier snapshot published. A record with the columns of a change alone would take the others away."""
+    table, rows, initial = "merged.turned", 600, {"snapshot.mode": "initial"}
+    session.execute(f"DROP TABLE IF EXISTS {table}")
+    session.execute(
+        f"CREATE TABLE {table} (p int, c int, d text, v text, n int, PRIMARY KEY (p, c, d)) WITH cdc = true"
+    )
+    for c in range(rows):
+        session.execute(f"INSERT INTO {table} (p, c, d, v, n) VALUES ({c % 5}, {c}, 'a', 'before', {c})")
+    with pipeline.connected({table: initial}):
+        agrees(pipeline, session, table)
+        labels = {"connector": "merged-turned", "state": "COMPLETE"}
+        complete = lambda: pipeline.connector.total("helenus_connector_snapshot_state", **labels)  # noqa: E731
+        eventually(complete, pipeline.connector.tail)
+        pipeline.configure(table, {**initial, "state": "rows", "query.group": "turned"})
+        for c in range(0, rows, 3):
+            key = f"p = {c % 5} AND c = {c} AND d = 'a'"
+            statement = f"DELETE FROM {table}" if c % 2 else f"UPDATE {table} SET v = 'after'"
+            session.execute(f"{statement} WHERE {key}")
+        agrees(pipeline, session, table)
+        kept = lambda: pipeline.connector.total("helenus_connector_rows_kept", connector="merged-turned")  # noqa: E731
+        eventually(lambda: kept() >= rows * 5 / 6, lambda: f"{kept()} rows are kept\n{pipeline.connector.tail()}")
+        assert all(record.value is None or record.value["n"] is not None for record in pipeline.records(table))
+
+
 @pytest.mark.long  # it starts the worker again
 @pytest.mark.parametrize("point", [*OF_DRIVER, "after-merge", "before-flush", "after-flush"])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
