@@ -70,9 +70,11 @@ def agrees(pipeline: Pipeline, session: Any, table: str, columns: Sequence[str] 
         return sink == wanted
 
     def differ() -> str:
-        keys = [key for key in {*sink, *wanted} if sink.get(key) != wanted.get(key)]
-        some = [(key, sink.get(key), wanted.get(key)) for key in sorted(keys)[:5]]
-        return f"{table}: {len(keys)} keys differ, as key, sink, table: {some}\n{pipeline.connector.tail()}"
+        keys = sorted(key for key in {*sink, *wanted} if sink.get(key) != wanted.get(key))
+        some = [(key, sink.get(key), wanted.get(key)) for key in keys[:5]]
+        first = [r for r in pipeline.records(table) if r.key and keys and tuple(map(r.key.get, KEY)) == keys[0]]
+        last = "\n".join(map(str, first[-8:]))
+        return f"{table}: {len(keys)} keys differ, as key, sink, table: {some}\n{last}\n{pipeline.connector.tail()}"
 
     eventually(equal, differ)
 
