@@ -53,6 +53,14 @@ _TIME = Struct(">q")
 _NAME = Struct(">H")
 
 
+Element = tuple[int, bytes | None, bool]
+
+
+def element(cell: Cell) -> Element:
+    """What an element of a list is known by where a read left out its path: write time, value, whether it expires."""
+    return cell.write_time, cell.value, cell.expires is not None
+
+
 class Merge(NamedTuple):
     """What merging did: whether the row `changed`, and whether it is `in_doubt`, so that it is to be read."""
 
@@ -135,8 +143,8 @@ class Row:
             if there is None:
                 if name in from_reads:
                     # Which element this is, or whether it was there and is gone, only another read shows.
-                    if (time, cell[2]) in from_reads[name]:
-                        from_reads[name].remove((time, cell[2]))
+                    if element(cell) in from_reads[name]:
+                        from_reads[name].remove(element(cell))
                     else:
                         in_doubt = True
                     continue
@@ -153,13 +161,13 @@ class Row:
             return supersedes(liveness, known)
         return all(cell.write_time <= liveness.write_time for cell in self.cells.values() if cell.value is not None)
 
-    def _from_reads(self, said: Cells, lists: AbstractSet[str]) -> dict[str, list[tuple[int, bytes | None]]]:
-        """Of the lists that a mutation is about, those whose elements come from a read: write times and values."""
-        found: dict[str, list[tuple[int, bytes | None]]] = {}
+    def _from_reads(self, said: Cells, lists: AbstractSet[str]) -> dict[str, list[Element]]:
+        """Of the lists that a mutation is about, those whose elements come from a read."""
+        found: dict[str, list[Element]] = {}
         for name in lists & said.columns.keys():
             for (column, path), cell in self.cells.items():
                 if column == name and is_read_path(path):
-                    found.setdefault(name, []).append((cell.write_time, cell.value))
+                    found.setdefault(name, []).append(element(cell))
         return found
 
     def doubts(self, floor: int) -> bool:

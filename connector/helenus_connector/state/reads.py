@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from helenus_connector.state.cells import NEVER, Row, wins
+from helenus_connector.state.cells import NEVER, Row, element, wins
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read_path, read_path
@@ -143,13 +143,13 @@ class Reading:
         places = [p for p in row.cells if p[0] == name]
         here = [c for p in places if (c := row.cells[p]).value is not None and (c.expires is None or c.expires > at)]
         here.sort(key=lambda cell: _by_time(cell.path))
-        if [(c.write_time, c.value) for c in here] == [(c.write_time, c.value) for c in found]:
+        if [*map(element, here)] == [*map(element, found)]:
             return True, True
-        there = Counter((c.write_time, c.value) for c in found)
+        there = Counter(map(element, found))
         missing = []
         for cell in here:
-            there[cell.write_time, cell.value] -= 1
-            if there[cell.write_time, cell.value] < 0:
+            there[element(cell)] -= 1
+            if there[element(cell)] < 0:
                 missing.append(cell)
         of_events = [c for c in missing if not is_read_path(c.path)]
         since = at - self._patience_s
