@@ -144,3 +144,22 @@ def test_more_than_a_row_can_not_be_read(monkeypatch: pytest.MonkeyPatch) -> Non
     change = Change(DIGEST, NODE, Scope.RANGE, start=bound, end=bound)
     with pytest.raises(HelenusError, match=r"set cells\.include\.list"):
         Answers(monkeypatch, None).to(change)
+
+
+def test_a_row_is_read_once_for_all_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is answered, in their order: a hot key has many."""
+    answers, outcome = Answers(monkeypatch, row(Cell("v", W + 2, b"\0\0\0\2"))), Outcome()
+    other = KeyCodec(TABLE).encode((b"\0\0\0\2",))
+    asks = []
+    for number, key in enumerate((KEY, other, KEY, KEY)):
+        change = written(Effect.LIVE | column_bit("v"))._replace(write_time=W + number)
+        event = Event("events-ks.t", 3, number, int(time.time() * 1000), key, encode(change))
+        asks.append(Merged(3, key, Scope.ROW, None, ASK, None, None, None, None, event))
+    answers._asked.answer(asks, outcome)
+    assert (outcome.keys_read, outcome.statements) == (2, 2)
+    assert [(key, change.write_time) for _, key, change in answers.events if key == KEY] == [
+        (KEY, W),
+        (KEY, W + 2),
+        (KEY, W + 3),
+    ]
+    assert [key for _, key, _ in answers.events].count(other) == 1

@@ -19,7 +19,7 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import Merged
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.cells import CellReader, Found
-from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, Deletion, Liveness
@@ -49,33 +49,38 @@ class Asked:
         self._append = append
 
     def answer(self, asks: Sequence[Merged], outcome: Outcome) -> None:
-        """Read their rows, and append what is there. Raises as `CellReader`, and TABLE_UNSUPPORTED for an event of more
-        than a row, which no read can answer.
+        """Read their rows, each once, and append what is there. Raises as `CellReader`, and TABLE_UNSUPPORTED for an
+        event of more than a row, which no read can answer.
         """
-        for at in range(0, len(asks), _AT_ONCE):
-            asked = [self._change(ask) for ask in asks[at : at + _AT_ONCE]]
-            width = self._codec.partition_columns
-            keys = [(values[:width] if c.scope is Scope.STATIC else values, c.scope) for _, c, values in asked]
+        by_key: dict[tuple[Key, Scope], list[tuple[Merged, Change]]] = {}
+        for ask in asks:
+            change, values = self._change(ask)
+            if change.scope is Scope.STATIC:
+                values = values[: self._codec.partition_columns]
+            by_key.setdefault((values, change.scope), []).append((ask, change))
+        keys = list(by_key)
+        for at in range(0, len(keys), _AT_ONCE):
+            some = keys[at : at + _AT_ONCE]
             began = int(time.time() * 1000)
-            found = self._reader.read(keys, self._consistency)
-            outcome.keys_read += len(keys)
-            outcome.statements += len(keys)
-            for (ask, change, _), row in zip(asked, found, strict=True):
-                answer = self._answer(ask.event, change, row, began)
-                if answer is not None:
-                    self._append(ask.partition, ask.key, encode(answer))
+            outcome.keys_read += len(some)
+            outcome.statements += len(some)
+            for key, row in zip(some, self._reader.read(some, self._consistency), strict=True):
+                for ask, change in by_key[key]:
+                    answer = self._answer(ask.event, change, row, began)
+                    if answer is not None:
+                        self._append(ask.partition, ask.key, encode(answer))
 
-    def _change(self, ask: Merged) -> tuple[Merged, Change, tuple[bytes | None, ...]]:
-        """What asks, as a Change: that of its event, or one of the state."""
+    def _change(self, ask: Merged) -> tuple[Change, Key]:
+        """What asks, as a Change: that of its event, or one of the state; and the values of its key."""
         event = ask.event
         if event is None:
-            return ask, Change(None, None, ask.scope, origin=Origin.STATE), self._codec.decode(ask.key)
+            return Change(None, None, ask.scope, origin=Origin.STATE), self._codec.decode(ask.key)
         change, key = decoded(event, self._codec)
         if change.scope not in (Scope.ROW, Scope.STATIC):
             what = "the delete of more than a row, without its write time: no read can say what it took away"
             where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, where, "set cells.include.list of the agents")
-        return ask, change, self._codec.decode(key)
+        return change, self._codec.decode(key)
 
     def _answer(self, event: Event | None, change: Change, found: Found | None, began: int) -> Change | None:
         """What is appended: that the row was read, or that it is to be read again. None for a row that was deleted
