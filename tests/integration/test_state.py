@@ -55,7 +55,8 @@ def of_a_naive_sink(pipeline: Pipeline, table: str, columns: Sequence[str] = COL
 
 
 def of_cassandra(session: Any, table: str, columns: Sequence[str] = COLUMNS) -> Rows:
-    rows = session.execute(f"SELECT {', '.join([*KEY, *columns])} FROM {table}")
+    # All columns: asked for some, Cassandra passes over cells older than the row itself, also if that has expired.
+    rows = session.execute(f"SELECT * FROM {table}")
     # Static columns alone are a row without clustering columns.
     return {(row.p, row.c, row.d): {name: getattr(row, name) for name in columns} for row in rows if row.c is not None}
 
@@ -110,6 +111,11 @@ def test_deletes_of_more_than_a_row_and_ttls_reach_a_naive_sink(pipeline: Pipeli
         agrees(pipeline, session, table)
     assert of_cassandra(session, table)
     session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (9, 9, 'z', 'short') USING TTL 3")
+    agrees(pipeline, session, table)
+    session.execute(f"INSERT INTO {table} (p, c, d) VALUES (9, 8, 'z') USING TTL 6")
+    session.execute(f"UPDATE {table} USING TTL 2 SET v = 'shorter' WHERE p = 9 AND c = 8 AND d = 'z'")
+    eventually(lambda: (9, 8, "z") in of_a_naive_sink(pipeline, table), pipeline.connector.tail)
+    eventually(lambda: (9, 8, "z") not in of_cassandra(session, table), "it ends")
     agrees(pipeline, session, table)
     session.execute(f"TRUNCATE {table}")
     session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (1, 1, 'a', 'after')")

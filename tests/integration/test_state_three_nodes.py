@@ -26,7 +26,8 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
     for table in TABLES:
         session.execute(
             f"CREATE TABLE {table} (p int, c int, d text, v text, n int, m map<text, int>,"
-            " PRIMARY KEY (p, c, d)) WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
+            " l list<int>, st int static, sm map<text, int> static, PRIMARY KEY (p, c, d))"
+            " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
         )
     try:
         for agent in pipeline.agents:
