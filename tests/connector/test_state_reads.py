@@ -372,6 +372,39 @@ def test_a_row_of_its_key_alone_ends_with_the_ttl_of_its_event(cassandra: Cassan
     assert connector.seen == {}
 
 
+def test_an_insert_that_ends_replaces_a_guess_though_a_cell_was_written_after_it(cassandra: Cassandra) -> None:
+    connector = Connector(cassandra)
+    at = NOW * 10**6
+    cassandra.cell((1, 1, "v", None), at - 100, 1, NOW + 10, None)
+    snapshot(connector, 1)
+    cassandra.live(1, 1, at + 1, NOW + 30)
+    cassandra.cell((1, 1, "w", None), at + 2, 1, NOW + 10, None)
+    update = Update(TABLE, i(1), [Row((i(1),), {"w": Cell(i(1), at + 2, (10, NOW + 10))})])
+    insert = Update(TABLE, i(1), [Row((i(1),), time=at + 1, expires=(30, NOW + 30))])
+    settled(connector, *events(update), *events(insert))
+    for cassandra.now, seen in ((NOW + 10, {(1, 1): {}}), (NOW + 30, {})):
+        settled(connector)
+        assert connector.seen == seen
+
+
+def test_a_read_that_comes_late_does_not_bring_back_a_row_that_a_cell_outlived(cassandra: Cassandra) -> None:
+    """What kept the row alive after its deletion has ended when the read is merged."""
+    connector = Connector(cassandra)
+    at = NOW * 10**6
+    cassandra.cell((1, 1, "v", None), at - 100, 1, None, None)
+    cassandra.cell((1, 1, "w", None), at, 1, NOW + 3, None)
+    connector.append(0, CODEC.encode((i(1), i(1))), request(Scope.ROW, Origin.SNAPSHOT))
+    connector.batch()
+    cassandra.deletions.append((at - 1, lambda *_: True))
+    for event in events(Update(TABLE, i(1), [Row((i(1),), deletion=(at - 1, NOW))])):
+        connector.topic.insert(0, event)
+    cassandra.now = NOW + 30
+    settled(connector)
+    cassandra.now += PATIENCE_S
+    settled(connector)
+    assert connector.seen == {}
+
+
 def test_elements_of_a_list_that_was_read(cassandra: Cassandra) -> None:
     """Each of them once, also if its own event comes late; and none that was removed."""
     connector = Connector(cassandra)

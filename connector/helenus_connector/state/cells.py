@@ -159,7 +159,10 @@ class Row:
     def _replaces(self, liveness: Liveness, known: Liveness) -> bool:
         if self.bound is None:
             return supersedes(liveness, known)
-        return all(cell.write_time <= liveness.write_time for cell in self.cells.values() if cell.value is not None)
+        # Of what it was guessed from: what was written since, or had ended by then, was not written together with it.
+        ended = self.bound // 1_000_000
+        cells = [c for c in self.cells.values() if c.value is not None and c.write_time <= known.write_time]
+        return all(c.write_time <= liveness.write_time for c in cells if c.expires is None or c.expires > ended)
 
     def _from_reads(self, said: Cells, lists: AbstractSet[str]) -> dict[str, list[Element]]:
         """Of the lists that a mutation is about, those whose elements come from a read."""

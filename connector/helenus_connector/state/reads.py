@@ -15,7 +15,7 @@ A read shows what lives, with write times and TTLs, and merges as events do. But
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -102,7 +102,7 @@ class Reading:
             changed |= is_taken and not is_same
             is_open |= not is_taken
         if self._is_row and not is_known:
-            has_changed, is_sure = self._liveness(row, read, gone, bool(found), is_last)
+            has_changed, is_sure = self._liveness(row, read, gone, list(found.values()), is_last, now)
             changed |= has_changed
             is_open |= not is_sure
         if read.since is not None:
@@ -166,7 +166,9 @@ class Reading:
             row.cells[name, path] = cell._replace(path=path)
         return True, False
 
-    def _liveness(self, row: Row, read: Read, gone: int, is_found: bool, is_last: bool) -> tuple[bool, bool]:
+    def _liveness(
+        self, row: Row, read: Read, gone: int, found: Sequence[Cell], is_last: bool, now: int
+    ) -> tuple[bool, bool]:
         """The row itself: whether that changed, and whether it is sure."""
         guess, here, at = read.said.liveness, row.liveness, read.at // 1_000_000
         if here is not None and here.expires is not None and here.expires <= at:
@@ -180,14 +182,14 @@ class Reading:
                 _unseen(row, here.write_time, at)
                 return True, True
             return False, here is None
-        if (here is not None and row.bound is None) or guess.write_time <= gone or (read.said.cells and not is_found):
+        if (here is not None and row.bound is None) or guess.write_time <= gone or (read.said.cells and not found):
             return False, True
         changed = row.bound is None or here is None or not _is_same_life(guess, here)
         if changed:
             row.liveness = guess
         row.bound = max(read.at, row.bound or NEVER)
         # Of a row of its key alone, it may be that a deletion that is known had not been done yet.
-        return changed, bool(read.said.cells) or gone == NEVER
+        return changed, gone == NEVER or any(cell.expires is None or cell.expires > now for cell in found)
 
 
 def _unseen(row: Row, write_time: int, at: int) -> None:
