@@ -217,16 +217,17 @@ class Pipeline:
             yield self
         finally:
             for name in names:
-                self._rest("DELETE", name)
+                self.rest("DELETE", name)
 
     def configure(self, table: str, more: Mapping[str, object]) -> str:
         """Have a connector of this table with these further properties in the worker that runs; returns its name."""
         given = {**self.connector_properties(table), **more}
         config = {key: str(value) for key, value in given.items() if value is not None}
-        self._rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
+        self.rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
         return config["name"]
 
-    def _rest(self, method: str, path: str, body: object = None) -> None:
+    def rest(self, method: str, path: str, body: object = None) -> None:
+        """Ask the worker for something of its connectors."""
         url, data = f"http://127.0.0.1:{self.connector.port}/connectors/{path}", json.dumps(body).encode()
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
         urllib.request.urlopen(request, timeout=60).close()

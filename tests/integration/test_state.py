@@ -183,7 +183,7 @@ def goes_on_from_a_copy(
     written(session, table, 60, 33)
     pipeline.connector.start().ready()
     agrees(pipeline, session, table)
-    assert not [r for r in pipeline.records(table) if r.key and r.key["p"] == 5 and r.value is None]
+    assert not [r for r in pipeline.records(table) if r.key and r.key.get("p") == 5 and r.value is None]
 
 
 @pytest.mark.long  # it starts the worker again
@@ -219,8 +219,10 @@ def test_a_hundred_thousand_rows_of_one_delete(
     eventually(is_done, lambda: f"{live()} keys live\n{pipeline.connector.tail()}")
     agrees(pipeline, session, table)
     records = pipeline.records(table)
-    gone = [r.timestamp for r in records if r.key and r.key["p"] == 10 and r.value is None and "scope" not in r.headers]
-    late = [r.timestamp / 1000 - others[r.key["c"]] for r in records if r.key and r.key["p"] == 11]
+    gone = [
+        r.timestamp for r in records if r.key and r.key.get("p") == 10 and r.value is None and "scope" not in r.headers
+    ]
+    late = [r.timestamp / 1000 - others[r.key["c"]] for r in records if r.key and r.key.get("p") == 11]
     record_property("nulls and seconds", (len(gone), (max(gone) - min(gone)) / 1000))
     record_property("others and latest, s", (len(late), max(late)))
     record_property("MB before and at most", (before, most))

@@ -195,7 +195,9 @@ def test_state_that_is_turned_on_begins_with_the_rows_of_before(pipeline: Pipeli
         labels = {"connector": "merged-turned", "state": "COMPLETE"}
         complete = lambda: pipeline.connector.total("helenus_connector_snapshot_state", **labels)  # noqa: E731
         eventually(complete, pipeline.connector.tail)
+        pipeline.rest("PUT", "merged-turned/stop")
         pipeline.configure(table, {**initial, "state": "rows", "query.group": "turned"})
+        pipeline.rest("PUT", "merged-turned/resume")
         for c in range(0, rows, 3):
             key = f"p = {c % 5} AND c = {c} AND d = 'a'"
             statement = f"DELETE FROM {table}" if c % 2 else f"UPDATE {table} SET v = 'after'"
