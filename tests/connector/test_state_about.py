@@ -102,7 +102,8 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     began: list[Task] = []
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(renew=began.append)
     merger = Merger(settings, parts[0], "g", tmp_path, parts[1])
-    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    monkeypatch.setattr(merger_module, "settled_slots", lambda *_: 2)
+    spark = SimpleNamespace()
     with capture_logs() as logs:
         merger._about(spark, task)
     assert began == [task]
