@@ -31,7 +31,7 @@ from helenus_connector.shape.row import shown
 from helenus_connector.testing.broker import MemoryPlanner, Message
 from helenus_connector.testing.cassandra import Host, MemoryReader, Session
 from helenus_connector.testing.registry import MemoryRegistry
-from helenus_connector.verify import _rows, engine
+from helenus_connector.verify import _engine, _rows
 from helenus_connector.verify._entry import ASKED, COUNTS, KEY, NEVER, Entry, place
 from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
@@ -228,7 +228,7 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
     topic.publish(key, (int32(1), int32(1)), expires=1_000_000)
     topic.rows[key] = row
     (first,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
-    assert first[0] in engine._MAY_PASS, "its row's write time is to be read"
+    assert first[0] in _engine._MAY_PASS, "its row's write time is to be read"
     reader = MemoryReader({key: Image(row, written)}, topic.table)
     monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
     again = _rows._again(_rows.Rows(topic.job, times=True), [Entry(*first[2:])])
@@ -258,11 +258,11 @@ def test_records_of_another_table_are_known_by_their_schema() -> None:
 
     tables = [topic.table, replace(topic.table, name="third"), other.table]
     topic.messages = other.messages
-    assert engine._table_of(counted(), tables, topic.settings) == "ks1.other"
-    assert engine._table_of(counted(), tables[:2], topic.settings) is None, "an earlier version of ours, say"
+    assert _engine._table_of(counted(), tables, topic.settings) == "ks1.other"
+    assert _engine._table_of(counted(), tables[:2], topic.settings) is None, "an earlier version of ours, say"
     topic.messages = list(other.messages)
     topic.publish((int32(2), int32(1)), (int32(1),))
-    assert engine._table_of(counted(), tables, topic.settings) is None, "it has records of both"
+    assert _engine._table_of(counted(), tables, topic.settings) is None, "it has records of both"
 
 
 @pytest.mark.parametrize("form", FORMS[:3])
@@ -435,7 +435,7 @@ def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeyp
 
 def test_a_topic_without_a_leader_has_not_lost_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """An election is waited for; where there is no leader for long, nothing is said of the records."""
-    run, broker, waited = object.__new__(engine._Run), MemoryPlanner(), []
+    run, broker, waited = object.__new__(_engine._Run), MemoryPlanner(), []
     run._job, run._planner, run._ends = Topic(table(("v", "int")), {}).job, broker, {}
     run._progress = Progress()
     broker.ends, broker.start = {TOPIC: {}}, 0
