@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helenus_connector import metrics
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_connector.query.query import Query
@@ -140,6 +141,8 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     yield worker
     worker.connectors.delete("shop")
     worker._reports.states()
+    metrics.connector_state("db", None)  # of a file, it is there until the worker ends
+    metrics.reasons(worker._reports._reasons, set())
 
 
 @pytest.mark.parametrize("why", REASONS)
