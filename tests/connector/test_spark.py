@@ -104,7 +104,7 @@ def start(directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"spark_driver_memory": "9999999t"}, "Invalid maximum heap size"),
+        ({"spark_driver_memory": "99999999999g"}, "Invalid maximum heap size"),
         pytest.param({"spark_master": "yarn"}, "HADOOP_CONF_DIR", marks=pytest.mark.long),  # the same path as the first
     ],
 )
