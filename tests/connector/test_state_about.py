@@ -17,6 +17,7 @@ from helenus_connector.state import about
 from helenus_connector.state import merger as merger_module
 from helenus_connector.state.about import About
 from helenus_connector.state.merger import Merger
+from helenus_connector.testing.broker import MemoryPlanner
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
@@ -100,7 +101,7 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
     monkeypatch.setattr(merger_module, "places", lambda *_: (0, 1, 2))
     began: list[Task] = []
-    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(renew=began.append)
+    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(renew=began.append, has_all=lambda _: mode == "never")
     merger = Merger(settings, parts[0], "g", tmp_path, parts[1])
     monkeypatch.setattr(merger_module, "settled_slots", lambda *_: 2)
     spark = SimpleNamespace()
@@ -110,3 +111,37 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     assert [log["event"] for log in logs] == (["state.rows_unknown"] if mode == "never" else [])
     merger._about(spark, task)
     assert began == [task], "once"
+
+
+def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies on the topic behind the keys that were read. Until then the record of a change would lack columns."""
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
+    task = Task(0, ConnectorSettings.of({**given, "query.group": "g"}, "test"))
+    settings = WorkerSettings.of({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
+    topic, is_complete, read = task.settings.events, False, {"0": 10, "1": 10}
+    broker = MemoryPlanner()
+    broker.ends = {topic: {"0": 10, "1": 13}}
+    monkeypatch.setattr(merger_module, "planner", lambda _: broker)
+    monkeypatch.setattr(merger_module, "committed", lambda _: {topic: read})
+    parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
+    merger = Merger(settings, parts[0], "g", tmp_path, parts[1])
+    of = About("ks.t", topic, (0, 1), 2)
+    about.keep(tmp_path / "g", of)
+    assert not merger._has_learned(task, of)
+    is_complete = True
+    broker.refused[topic] = HelenusError(Kind.BROKER_UNREACHABLE, "away")
+    assert not merger._has_learned(task, of)
+    broker.refused.clear()
+    assert not merger._has_learned(task, of)
+    read["1"] = 12
+    broker.ends[topic]["1"] = 99  # what comes later need not be waited for
+    assert not merger._has_learned(task, of)
+    read["1"] = 13
+    assert merger._has_learned(task, of)
+    whole = about.kept(tmp_path / "g")
+    assert whole == About("ks.t", topic, (0, 1), 2, is_whole=True)
+    assert not merger._has_learned(task, whole)
+    is_complete = False  # the table was recreated
+    assert merger._about(SimpleNamespace(), task) == about.kept(tmp_path / "g") == of

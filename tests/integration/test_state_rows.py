@@ -203,6 +203,8 @@ def test_state_that_is_turned_on_begins_with_the_rows_of_before(pipeline: Pipeli
             statement = f"DELETE FROM {table}" if c % 2 else f"UPDATE {table} SET v = 'after'"
             session.execute(f"{statement} WHERE {key}")
         agrees(pipeline, session, table)
+        parts = [r for r in pipeline.records(table) if r.value and None in (r.value["v"], r.value["n"])]
+        assert not parts, "no record lacks a column"
         kept = lambda: pipeline.connector.total("helenus_connector_rows_kept", connector="merged-turned")  # noqa: E731
         eventually(lambda: kept() >= rows * 5 / 6, lambda: f"{kept()} rows are kept\n{pipeline.connector.tail()}")
 

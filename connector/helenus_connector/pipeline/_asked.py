@@ -106,15 +106,17 @@ class Asked:
             return change._replace(digest=None, node=None, foreign=False, segment=int(since * 1000), cells=None)
         at = began if found is None else found.at
         written = event.timestamp * 1000 if change.write_time is None else change.write_time
-        cells = self._cells(found)
-        if change.effect & Effect.ROW:
-            expires = change.expires_at
+        cells, effect, expires = self._cells(found), change.effect, change.expires_at
+        lives = expires is None or expires > at // 1000
+        if found is None and effect & Effect.LIVE and effect >> FIRST_COLUMN and lives:
+            effect &= ~int(Effect.ROW)  # it was deleted since, and was asked for until that is sure
+        if effect & Effect.ROW:
             ttl = None if expires is None else max(1, expires - written // 1_000_000)
             cells = cells._replace(liveness=Liveness(written, ttl, expires))
         if change.effect & Effect.GONE:
             cells = cells._replace(deletion=Deletion(written, at // 1000))
         answer = Change(None, None, change.scope, origin=Origin.STATE, segment=at, cells=encode_cells(cells))
-        return answer._replace(write_time=written, effect=change.effect)
+        return answer._replace(write_time=written, effect=effect)
 
     def _cells(self, found: Found | None) -> Cells:
         if found is not None:

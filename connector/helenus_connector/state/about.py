@@ -16,13 +16,15 @@ _VERSION = 2
 @dataclass(frozen=True)
 class About:
     """The state of `state=rows`: of a table's events topic, by its partitions. `places` groups the events of each
-    partition, among `slots` stores: Spark keeps that number with the checkpoint.
+    partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row that was there
+    before, all columns are known.
     """
 
     table: str
     topic: str
     places: tuple[int, ...]
     slots: int
+    is_whole: bool = False
 
 
 def kept(checkpoint: Path) -> About | None:
@@ -43,11 +45,12 @@ def kept(checkpoint: Path) -> About | None:
     if any((checkpoint / "commits").glob("[0-9]*")) and not (checkpoint / "state").exists():
         what = "the state is gone, and its offsets are not"
         raise HelenusError(Kind.STATE, what, str(checkpoint / "state"), advice(checkpoint))
-    return About(found["table"], found["topic"], tuple(found["places"]), found["slots"])
+    is_whole = found.get("is_whole", False)
+    return About(found["table"], found["topic"], tuple(found["places"]), found["slots"], is_whole)
 
 
 def keep(checkpoint: Path, about: About) -> None:
-    """Write it, before the first batch."""
+    """Write it: before the first batch, and when `is_whole` changes."""
     durable.make_directory(checkpoint)
     durable.save(checkpoint / _NAME, asdict(about), _VERSION, "what the state is of", "state.about-saved")
 

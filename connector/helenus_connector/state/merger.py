@@ -9,6 +9,7 @@ state moves on, and no position can be moved.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pickle
 import threading
 import time
@@ -23,11 +24,13 @@ from pyspark.errors import PySparkException
 from helenus_connector import metrics
 from helenus_connector.config.run_directory import replace
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.checkpoint import committed
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
+from helenus_connector.log.events import behind, ends
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.query.session import settled_slots
@@ -77,6 +80,7 @@ class Merger:
         self._query: Any = None
         self._gaps: set[tuple[str | None, int | None]] = set()
         self._light: set[str] = set()
+        self._answers: dict[str, int] | None = None
 
     def start(self, spark: Any) -> None:
         """Begin, in a thread of its own."""
@@ -151,8 +155,7 @@ class Merger:
         start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
         if start is None:
             return
-        of, self._done = self._about(spark, task), 0
-        is_whole = self._snapshots.has_all(task)
+        of, self._done, self._answers = self._about(spark, task), 0, None
         settings = task.settings
         self._plan = plan = Plan(
             self._worker,
@@ -170,18 +173,35 @@ class Merger:
             if not self._wants(task):
                 return
         try:
-            query = self._query = self._begin(spark, plan, task, of.slots, is_whole)
+            query = self._query = self._begin(spark, plan, task, of)
             _log.info("query.started", group=self._group, state="rows")
             while query.isActive and not self._done and self._wants(task):
                 time.sleep(_TURN_S)
         finally:
             starting.release()
-        while query.isActive and self._wants(task) and is_whole == self._snapshots.has_all(task):
+        while query.isActive and self._wants(task) and not self._has_learned(task, of):
             time.sleep(_TURN_S)
         if query.isActive:
             query.stop()
         elif self._wants(task):
             raise _error(str(query.exception() or "the query ended"))
+
+    def _has_learned(self, task: Task, of: About) -> bool:
+        """Whether all rows are known from now on, where they were not; then that is kept.
+
+        A snapshot is complete when all of its keys were read. What was read lies on the events topic behind them, and
+        is merged later.
+        """
+        if of.is_whole or not self._snapshots.has_all(task):
+            return False
+        if self._answers is None:
+            with contextlib.suppress(HelenusError), closing(planner(self._worker)) as broker:  # it is asked again
+                self._answers = ends(broker, of.topic)
+        checkpoint = self._worker.checkpoint_dir.absolute() / self._group
+        if self._answers is None or behind(of.topic, committed(checkpoint).get(of.topic, {}), self._answers):
+            return False
+        about.keep(checkpoint, dataclasses.replace(of, is_whole=True))
+        return True
 
     def _about(self, spark: Any, task: Task) -> About:
         """What the state is of, checked, or noted now. Raises HelenusError."""
@@ -195,7 +215,9 @@ class Merger:
         if kept is None:
             # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
             slots = max(2, settled_slots(spark, self._stopping.is_set))
-            kept = About(task.table, topic, places(spark, partitions, slots), slots)
+            kept = About(
+                task.table, topic, places(spark, partitions, slots), slots, task.settings.snapshot_mode == "never"
+            )
             self._snapshots.renew(task)
             about.keep(checkpoint, kept)
             if task.settings.snapshot_mode == "never":
@@ -203,18 +225,21 @@ class Merger:
                 reason = "snapshot.mode=never: a record of a row of before has only what was written since"
                 _log.warning("state.rows_unknown", **where, reason=reason, advice="helenus-connector snapshot")
         about.check(kept, task.table, topic, partitions, checkpoint)
+        if kept.is_whole and not self._snapshots.has_all(task):
+            kept = dataclasses.replace(kept, is_whole=False)
+            about.keep(checkpoint, kept)
         return kept
 
-    def _begin(self, spark: Any, plan: Plan, task: Task, slots: int, is_whole: bool) -> Any:
+    def _begin(self, spark: Any, plan: Plan, task: Task, of: About) -> Any:
         session = spark.newSession()
         for key, value in ON_ROCKSDB.items():
             session.conf.set(key, value)
-        session.conf.set("spark.sql.shuffle.partitions", str(slots))
+        session.conf.set("spark.sql.shuffle.partitions", str(of.slots))
         session.dataSource.register(EventsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         patience_s = -(-task.settings.settle_min_age_ms // 1000)
-        merging = Merging(Definition(task.settings), patience_s, task.settings.markers, is_whole)
+        merging = Merging(Definition(task.settings), patience_s, task.settings.markers, of.is_whole)
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
         def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
