@@ -60,7 +60,7 @@ def read(
     comes for a minute. A range that failed goes no further, the others do.
     """
     if worker.log == "pulsar":
-        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_reader").read(
+        found: Generator[list[Message], None, None] = _of_pulsar("_pulsar_reader").read(
             _pulsar(worker), places, data_loss, lost, failed
         )
         return found
@@ -80,7 +80,7 @@ def read_data(
 ) -> Generator[list[Message], None, None]:
     """As `read`, of data topics, with their records' headers. What a topic no longer has is left out."""
     if worker.log_of_data == "pulsar":
-        reader = _of_pulsar("pulsar_reader")
+        reader = _of_pulsar("_pulsar_reader")
         found: Generator[list[Message], None, None] = reader.read(
             _pulsar(worker), places, "continue", _ignored, failed, reader.record
         )
@@ -93,7 +93,7 @@ def read_signals(
 ) -> Generator[list[Message], None, None]:
     """As `read`, of topics of signals, where the events are: keys are text. What a topic no longer has is left out."""
     if worker.log == "pulsar":
-        reader = _of_pulsar("pulsar_reader")
+        reader = _of_pulsar("_pulsar_reader")
         found: Generator[list[Message], None, None] = reader.read(
             _pulsar(worker), places, "continue", _ignored, failed, reader.text
         )
@@ -156,4 +156,6 @@ def _installed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
+        if str(error.name).startswith("helenus"):
+            raise  # that is no extra's
         raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
