@@ -516,6 +516,19 @@ def test_a_state_that_begins_has_its_table_snapshot_once_more(house: House) -> N
     assert not house.snapshots._runs
 
 
+def test_a_state_that_begins_has_its_table_snapshot_though_an_earlier_snapshot_was_stopped(house: House) -> None:
+    """What an operator stopped was for a data topic that goes on without it; this one would never know its rows."""
+    house.turn()
+    house.turn()
+    house.snapshots.stop("n")
+    house.turn()
+    task = house.connectors.all()["n"].tasks["t"]
+    house.snapshots.renew(task)
+    shown = house.run()
+    assert (shown["state"], shown["cause"]) == ("COMPLETE", "initial")
+    assert house.snapshots.has_all(task)
+
+
 def test_a_gap_needs_nothing_of_a_connector_that_does_not_ask_for_it(house: House) -> None:
     house.run()
     house.snapshots.need(house.connectors.all()["n"].tasks["t"], "a gap")

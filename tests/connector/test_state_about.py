@@ -143,5 +143,5 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     whole = about.kept(tmp_path / "g")
     assert whole == About("ks.t", topic, (0, 1), 2, is_whole=True)
     assert not merger._has_learned(task, whole)
-    is_complete = False  # the table was recreated
+    is_complete = False  # the connector was deleted, and is there again
     assert merger._about(SimpleNamespace(), task) == about.kept(tmp_path / "g") == of

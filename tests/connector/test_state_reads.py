@@ -29,8 +29,8 @@ from helenus_connector.state.rows import Rows
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness, read_path
-from helenus_schemas.event.change import Origin, Scope
-from helenus_schemas.event.wire import request
+from helenus_schemas.event.change import Change, Effect, Origin, Scope, column_bit
+from helenus_schemas.event.wire import encode, request
 
 COLUMNS = "st int static, sl list<int> static, v int, w int, m map<int,int>, l list<int>"
 TABLE = table_of("t", f"k int pk, c int ck, {COLUMNS}")
@@ -515,3 +515,16 @@ def test_an_insert_whose_row_is_gone_when_it_is_read_makes_no_row_of_nulls(
     settled(connector, *(events(delete, cells=False, offset=1) if is_deleted else ()))
     assert connector.seen == cassandra.whole()
     assert said == ([] if is_deleted else ["c"])
+
+
+@pytest.mark.parametrize(("write_time", "lives"), [(NOW * 10**6, 0), (None, Effect.ROW)])
+def test_an_insert_that_was_not_asked_for_again_still_says_that_its_row_lives(
+    cassandra: Cassandra, write_time: int | None, lives: int
+) -> None:
+    """Without its write time nobody knows whether a read shows it: what was read once may have been too early."""
+    effect = int(Effect.LIVE | Effect.ROW | column_bit("v"))
+    change = Change("0" * 32, OTHER, Scope.ROW, write_time=write_time, effect=effect)
+    event = Event("t", 0, 0, NOW * 1000, CODEC.encode((i(1), i(1))), encode(change))
+    answer = Connector(cassandra)._asked._answer(event, change, None, (NOW + 2 * PATIENCE_S) * 1000)
+    assert answer is not None
+    assert answer.effect & Effect.ROW == lives

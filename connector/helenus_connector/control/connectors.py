@@ -143,7 +143,8 @@ class Connectors:
 
     def config(self, name: str) -> dict[str, str]:
         """The configuration as it was given: `${…}` is not resolved."""
-        return dict(self._shown(name).config)
+        with self.lock:
+            return dict(self._shown(name).config)
 
     def file(self, name: str) -> dict[str, str]:
         """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
@@ -392,8 +393,7 @@ class Connectors:
 
     def _shown(self, name: str) -> Connector:
         """As `get`, of those that are shown."""
-        shown = self.shown()
-        return shown[name] if name in shown else self.get(name)
+        return self._connectors.get(name) or self.files().get(name) or self.get(name)
 
     def _task(self, name: str, task: int) -> Task:
         for of_table in self.get(name).tasks.values():

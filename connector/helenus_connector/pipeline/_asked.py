@@ -108,8 +108,10 @@ class Asked:
         written = event.timestamp * 1000 if change.write_time is None else change.write_time
         cells, effect, expires = self._cells(found), change.effect, change.expires_at
         lives = expires is None or expires > at // 1000
-        if found is None and effect & Effect.LIVE and effect >> FIRST_COLUMN and lives:
-            effect &= ~int(Effect.ROW)  # it was deleted since, and was asked for until that is sure
+        # One that has a write time, and columns, was asked for until it is sure that it was deleted since.
+        is_sure = change.write_time is not None and effect & Effect.LIVE and effect >> FIRST_COLUMN
+        if found is None and is_sure and lives:
+            effect &= ~int(Effect.ROW)
         if effect & Effect.ROW:
             ttl = None if expires is None else max(1, expires - written // 1_000_000)
             cells = cells._replace(liveness=Liveness(written, ttl, expires))

@@ -217,8 +217,11 @@ class Query:
         )
 
     def _begin_batch(self, spark: Any) -> tuple[Plan, Mapping[str, Task]]:
-        """`refresh`, for a batch: from now on its tasks may write. It is of as many tasks as Spark runs at once now."""
-        self._slots = slots(spark)
+        """`refresh`, for a batch: from now on its tasks may write. The next one has as many tasks as Spark runs at once
+        now, which changes on a cluster alone.
+        """
+        if not self._is_local:
+            self._slots = slots(spark)
         with self._lock, self._connectors.lock:
             plan, tasks = self.refresh()
             self._connectors.writes(self._group, [task.settings.data for task in tasks.values()])

@@ -61,12 +61,13 @@ class OverviewResources:
         dead = metrics.by_table(metrics.EVENTS, outcome="dead_lettered")
         values["dead_letters"] = dead
         rates = self._history.rates()
-        shown = []
+        shown, own = [], set(self._connectors.names())
         for name, connector in sorted(self._connectors.shown().items()):
             snapshots: list[Json] = []
             with suppress(Unknown):  # of a file of several keyspaces, or deleted meanwhile
                 snapshots = [one.shown() for one in self._snapshots.of(name)]
-            shown.append(self._connector(name, connector, values, rates, snapshots))
+            of_one = self._connector(name, connector, values, rates, snapshots)
+            shown.append({**of_one, "is_file": name not in own})
         answer: Json = {
             "version": __version__,
             "writable": self._writable,
@@ -114,7 +115,6 @@ class OverviewResources:
             "name": name,
             "state": status.state,
             "reason": status.trace,
-            "is_file": name not in self._connectors.names(),
             "tables": tables,
             "snapshots": snapshots,
         }

@@ -142,14 +142,11 @@ class Snapshots:
         self._changed.set()
 
     def renew(self, task: Task) -> None:
-        """What snapshots of a table fed begins anew: those that are over count no longer. Returns when that is on
-        disk.
+        """What snapshots of a table fed starts from the beginning: those that are over count no longer, be they
+        complete or stopped. Returns when that is on disk.
         """
         with self.store.changing():
-            known = self.store.of(task.connector, task.settings.table)
-            known.complete = ""
-            if known.snapshot is not None and known.snapshot.is_over:
-                known.snapshot = None
+            self.store.of(task.connector, task.settings.table).forget_ended()
         self._fresh.discard((task.connector, task.settings.table))
         self._changed.set()
 

@@ -119,6 +119,14 @@ class Known:
         if one.is_whole:
             self.whole, self.needed = one, ""  # what is lost from now on needs another one
 
+    def forget_ended(self) -> None:
+        """As if none had been, but for what is under way."""
+        self.complete = ""
+        if self.snapshot is not None and self.snapshot.is_over:
+            self.snapshot = None
+        if self.whole is not None and self.whole.is_over:
+            self.whole = None
+
     @property
     def is_published(self) -> bool:
         """Whether the last one of the whole is complete, and none goes on."""

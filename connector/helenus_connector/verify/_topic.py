@@ -95,7 +95,8 @@ class Records:
             scope = headers.get("scope")
             if again and scope is None:
                 continue
-            if (schema_id := headers.get("schema_id")) and len(self._schema_ids) < _MOST_SCHEMAS:
+            schema_id = headers.get("schema_id")
+            if schema_id and (schema_id in self._schema_ids or len(self._schema_ids) < _MOST_SCHEMAS):
                 self._schema_ids[schema_id] += 1
             if scope == b"table":
                 partition = message.partition()
