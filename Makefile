@@ -9,8 +9,9 @@ COMPILED := agent/helenus_agent/commitlog/decoder.py connector/helenus_connector
 	connector/helenus_connector/reread/_ordinary.py connector/helenus_connector/shape/_direct.py \
 	connector/helenus_connector/shape/_rows.py schemas/helenus_schemas/codec/_columns.py \
 	schemas/helenus_schemas/codec/_key_bytes.py schemas/helenus_schemas/event/own_format.py
-# Tests wait for much: three processes keep two cores busy. With servers each needs 3 GB.
+# Tests wait for much, so more processes than cores keep these busy. With servers each needs 3 GB.
 WORKERS ?= 3
+UNIT_WORKERS ?= 5
 # tests/longest.py has the order of the files.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
@@ -46,7 +47,7 @@ test-cluster: $(READY) ## The tests on three Cassandra nodes
 
 .PHONY: test-unit
 test-unit: $(READY) ## The tests that need no server
-	$(BIN)/pytest -m "not integration and not long and not containers" -n $(WORKERS) $(BY_FILE)
+	$(BIN)/pytest -m "not integration and not long and not containers" -n $(UNIT_WORKERS) $(BY_FILE)
 
 .PHONY: check
 check: $(READY) ## Style, types, and that the house is tidy
@@ -65,6 +66,13 @@ screenshots: $(READY) ## Make the pictures of the page for the docs again (needs
 .PHONY: bench
 bench: $(READY) ## Measure; docs/performance.md says what and how
 	$(BIN)/python -m bench
+
+# What connector/helenus_connector/query/LocalFiles.java is for: docs/decisions/0025-chmod.md.
+.PHONY: local-files
+local-files: $(READY) ## Compile LocalFiles.java into local_files.jar again (needs a JDK 17)
+	javac --release 17 -g:none -cp "$$($(BIN)/python -c 'import pyspark; print(pyspark.__path__[0])')/jars/*" \
+		-d build/local-files connector/helenus_connector/query/LocalFiles.java
+	jar --create --file connector/helenus_connector/query/local_files.jar --date 2026-01-01T00:00:00Z -C build/local-files .
 
 .PHONY: constraints
 constraints: ## Print the newest versions that pyproject.toml allows, for constraints.txt

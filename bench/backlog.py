@@ -61,8 +61,8 @@ class Backlog:
         self._topic = f"events-bench.{table}"
         self._codec = KeyCodec(self.table)
         self._connector = programs.connector(status, directory, "bench", table)
-        self.worker_file = self._connector.files[0]
-        with self._connector.files[1].open("a") as settings:
+        self.worker_file, self.connector_file = self._connector.files
+        with self.connector_file.open("a") as settings:
             settings.write("\n".join(["\ntasks.max=2", *more, ""]))
         self._log = events_log(WorkerSettings.load(self._connector.files[0]))
         self._log.create(self._topic, PARTS, {})

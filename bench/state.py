@@ -1,6 +1,7 @@
 """What state costs, beside the same connector without it, and what it keeps.
 
     python -m bench state [--events 100000] [--rounds 2] [--states none keys rows] [--copies 1]
+    python -m bench state --known 10000000
 
 - backlog: records per second, and CPU seconds per million, for each `state`. Counted until the worker is idle
   again: a connector with state goes on after its records are written.
@@ -9,6 +10,9 @@
   with the keys: `--events 1000000 --rounds 1`.
 - restart: seconds until a worker that is started again is ready, and until its state has done a batch.
 - expiry, of `keys`: rows expire in the same second, and how fast their null records come.
+- known, instead of all these: so many keys are on the data topic before `state=keys` is turned on, half of them with an
+  expiry of tomorrow. How fast they are learned, MB of each kind of process at a tenth of them and at all, and the
+  seconds of a restart.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them. For latencies:
 `python -m bench path --set state=keys`.
@@ -18,16 +22,29 @@ from __future__ import annotations
 
 import argparse
 import os
+import struct
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from bench.backlog import Backlog
+from cassandra.metadata import Murmur3Token
+
+from bench.backlog import PARTS, Backlog
 from bench.connector import create
 from bench.path import wait
+from helenus_connector.config.files import load
+from helenus_connector.interfaces.image import Image
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import RowShape
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.event.placement import partition
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.cql import session
 from helenus_stack.progress import Terminal
 from helenus_stack.stack import Stack
+from helenus_stack.status import Status
 
 MOST_EXPIRING = 100_000
 
@@ -38,6 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--copies", type=int, default=1, help="by how many nodes a change is reported")
     parser.add_argument("--states", nargs="*", default=["none", "keys", "rows"])
+    parser.add_argument("--known", type=int, default=0, help="keys on the data topic when the state begins")
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with (
@@ -46,6 +64,9 @@ def main() -> None:
         session(stack.status()) as cassandra,
     ):
         create(cassandra, 10)
+        if options.known:
+            known(stack.status(), cassandra, Path(folder), options.known)
+            return
         for state in options.states:
             more = ["snapshot.mode=never", f"state={state}", f"query.group=of_{state}"]
             bench = Backlog(stack.status(), cassandra, Path(folder) / state, f"of_{state}", more)
@@ -61,12 +82,48 @@ def main() -> None:
                     print(f"state={state}: {kept(bench, state)}", flush=True)
                 if state == "keys":
                     print(f"state={state}: {expiry(bench, min(options.events, MOST_EXPIRING))}", flush=True)
-            began = time.monotonic()
-            with bench:
-                print(f"state={state}: ready {time.monotonic() - began:.1f} s after a restart", flush=True)
-                if state != "none":
-                    wait(lambda bench=bench, state=state: count(bench, state) > 0, "a batch of the state", 900)
-                    print(f"state={state}: a batch after {time.monotonic() - began:.1f} s", flush=True)
+            restart(bench, state)
+
+
+def restart(bench: Backlog, state: str) -> None:
+    """How long a worker with what is kept takes until it is ready, and until its state is."""
+    began = time.monotonic()
+    with bench:
+        print(f"state={state}: ready {time.monotonic() - began:.1f} s after a restart", flush=True)
+        if state != "none":
+            wait(lambda: count(bench, state) > 0, "a batch of the state", 900)
+            print(f"state={state}: a batch after {time.monotonic() - began:.1f} s", flush=True)
+
+
+def known(status: Status, cassandra: Any, folder: Path, keys: int) -> None:
+    """A state that is turned on over a topic that has so many keys already."""
+    bench = Backlog(status, cassandra, folder / "known", "known", ["snapshot.mode=never", "state=keys"])
+    _as_by_default(bench)
+    began = time.monotonic()
+    publish(status, bench, keys)
+    print(f"{keys} records written in {time.monotonic() - began:.0f} s", flush=True)
+    began = time.monotonic()
+    with bench:
+        print(f"MB at first: {bench.memory()}", flush=True)
+        for part in (keys // 10, keys):
+            wait(lambda part=part: count(bench, "keys") >= part, f"{part} keys", 3600)
+            seconds = time.monotonic() - began
+            print(f"{part} keys: {part / seconds:.0f}/s since the start; {kept(bench, 'keys')}", flush=True)
+    restart(bench, "keys")
+
+
+def publish(status: Status, bench: Backlog, keys: int) -> None:
+    """Records of rows 0 to `keys`, as the connector makes them; every second one expires tomorrow."""
+    worker, (settings,) = load(bench.worker_file, [bench.connector_file])
+    codec, tomorrow = KeyCodec(bench.table), int(time.time()) + 86_400
+    with tempfile.TemporaryDirectory() as memory, closing(KafkaLog(worker.producer_config)) as log:
+        shape = RowShape(bench.table, settings, Registry(settings, Path(memory) / "schemas.json"))
+        log.create(settings.data, PARTS, {"cleanup.policy": "compact"})
+        for n in range(keys):
+            raw = struct.pack(">i", n)
+            record = shape.row(codec.encode((raw,)), Image((raw, b"x" * 10), 1), 1, expires=tomorrow if n % 2 else None)
+            log.append(settings.data, partition(Murmur3Token.hash_fn(raw), PARTS), *record)
+        log.flush(600)
 
 
 def _as_by_default(bench: Backlog) -> None:
@@ -98,7 +155,7 @@ def expiry(bench: Backlog, rows: int) -> str:
     if time.time() > until - 3:
         return "rows expired before they were published: give fewer --events"
     done = bench.metric("records_total")
-    wait(lambda: bench.metric("records_total") > done, "the first that expires", 120)
+    wait(lambda: bench.metric("records_total") > done, "the first that expires", until - time.time() + 120)
     first = time.time()
     wait(lambda: bench.metric("records_total") >= done + rows, "all that expire", 600)
     seconds = time.time() - first

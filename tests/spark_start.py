@@ -18,10 +18,13 @@ from pathlib import Path
 
 import pyspark
 
+import helenus_connector.query
 from helenus_stack.files import cache_directory
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 
+_JAR = Path(helenus_connector.query.__file__).with_name("local_files.jar")
+"""The first on the class path of a worker's Spark: an archive is of the class path that it was made with."""
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUIET = "-Xlog:disable"  # the JVM would say on standard output which classes it does not archive
 _QUERY = """
@@ -46,7 +49,8 @@ def settings() -> dict[str, str]:
 def java_options() -> str:
     """For each of Spark's processes."""
     jars = Path(pyspark.__file__).with_name("jars")
-    name = hashlib.md5(str(jars).encode(), usedforsecurity=False).hexdigest()
+    path = f"{jars} {_JAR} {_JAR.stat().st_mtime_ns}"
+    name = hashlib.md5(path.encode(), usedforsecurity=False).hexdigest()
     archive = cache_directory() / "java" / f"spark-{pyspark.__version__}-{name}.jsa"
     archive.parent.mkdir(parents=True, exist_ok=True)
     with open(archive.with_suffix(".lock"), "w") as lock:
@@ -59,11 +63,11 @@ def java_options() -> str:
 def _make(archive: Path) -> None:
     """Without one Spark is slower, that is all: a JVM that can't make it is no reason to fail."""
     made = archive.with_suffix(".new")
-    java = f"spark.driver.extraJavaOptions={_BRIEF} -XX:ArchiveClassesAtExit={made} {_QUIET}"
+    java = f"--conf 'spark.driver.extraJavaOptions={_BRIEF} -XX:ArchiveClassesAtExit={made} {_QUIET}'"
     environment = {
         **os.environ,
         "JAVA_HOME": str(spark_java_home(Silent())),
-        "PYSPARK_SUBMIT_ARGS": f"--conf '{java}' --conf spark.ui.enabled=false pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"{java} --driver-class-path '{_JAR}' --conf spark.ui.enabled=false pyspark-shell",
     }
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-c", _QUERY], env=environment, capture_output=True, timeout=300, check=False)

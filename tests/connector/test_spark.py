@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import processes
+import pyspark
 import pytest
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query import session
 from helenus_connector.query.session import _settings
 
 SECRET = "hunter2 \\ \"and\" 'more'"
+JAR = Path(session.__file__).with_name("local_files.jar")
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
 
 
@@ -47,6 +51,68 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
     settings = _settings(WorkerSettings.of({**LEAST, "spark.master": master}, "worker"), Path(directory))
     assert settings.get("spark.python.unix.domain.socket.dir") == found
     assert settings.get("spark.python.unix.domain.socket.enabled") == ("true" if found else None)
+
+
+@pytest.mark.parametrize(
+    ("given", "made_by", "path"),
+    [
+        ({}, "helenus.LocalFiles", str(JAR)),
+        ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{JAR}:/opt/mine.jar"),
+        ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", None),
+        ({"spark.master": "spark://m:7077"}, None, None),
+    ],
+)
+def test_which_class_makes_files(given: dict[str, str], made_by: str | None, path: str | None) -> None:
+    settings = _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path("/run/mine"))
+    assert settings.get("spark.hadoop.fs.file.impl") == made_by
+    assert settings.get("spark.driver.extraClassPath") == path
+
+
+def test_the_jar_is_what_its_source_says(tmp_path: Path) -> None:
+    """Of the same version of Java: `make local-files` compiles it."""
+    jars = Path(pyspark.__file__).with_name("jars") / "*"
+    source = JAR.with_name("LocalFiles.java")
+    compiler = ["javac", "--release", "17", "-g:none", "-cp", str(jars), "-d", str(tmp_path), str(source)]
+    subprocess.run(compiler, check=True)
+    with zipfile.ZipFile(JAR) as jar:
+        packed = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
+    assert packed == {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.class")}
+
+
+FILES = """
+import os, sys
+from pathlib import Path
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query.session import session
+
+worker = WorkerSettings.load(sys.argv[1])
+run = Path(sys.argv[2])
+spark = session(worker, run)
+java, conf = spark.sparkContext._jvm, spark.sparkContext._jsc.hadoopConfiguration()
+path = java.org.apache.hadoop.fs.Path
+files = path(f"file:{run}").getFileSystem(conf)
+jvm = java.java.lang.ProcessHandle.current().pid()
+
+def ended():  # page faults of processes that this one had started
+    return int(Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()[8])
+
+before = ended()
+for mode in ("644", "600", "751"):
+    made = path(f"file:{run}/m{mode}")
+    files.create(made, True).close()
+    files.setPermission(made, java.org.apache.hadoop.fs.permission.FsPermission(mode))
+print(ended() - before)
+print(*(f"{(run / f'm{mode}').stat().st_mode & 0o777:o}" for mode in ("644", "600", "751")))
+print(sorted(one.name for one in run.glob(".m*.crc")))
+spark.stop()
+"""
+
+
+@pytest.mark.integration
+def test_no_process_is_started_to_make_a_file(tmp_path: Path) -> None:
+    ended = start(tmp_path, FILES)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["0", "644 600 751", "['.m600.crc', '.m644.crc', '.m751.crc']"]
 
 
 SCRIPT = """
@@ -91,12 +157,12 @@ spark.stop()
 """
 
 
-def start(directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def start(directory: Path, script: str = STARTS, **more: str) -> subprocess.CompletedProcess[str]:
     (directory / "run").mkdir()
     keys = {**LEAST, "spark.master": "local[1]", **{key.replace("_", "."): value for key, value in more.items()}}
     worker = directory / "worker.properties"
     worker.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-    command = [sys.executable, "-c", STARTS, str(worker), str(directory / "run")]
+    command = [sys.executable, "-c", script, str(worker), str(directory / "run")]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
