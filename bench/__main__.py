@@ -1,6 +1,6 @@
 """What Helenus costs, and how fast it is, on this machine.
 
-    python -m bench [agent|connector|path|records|snapshot|stage|state|tables|verify|written [its options]]
+    python -m bench [agent|connector|executors|path|records|snapshot|stage|state|tables|verify|written [its options]]
 
 Without a name all run, one after the other. `python -m bench NAME --help` tells what one measures.
 """
@@ -10,7 +10,19 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ["agent", "connector", "path", "records", "snapshot", "stage", "state", "tables", "verify", "written"]
+NAMES = [
+    "agent",
+    "connector",
+    "executors",
+    "path",
+    "records",
+    "snapshot",
+    "stage",
+    "state",
+    "tables",
+    "verify",
+    "written",
+]
 name, options = (sys.argv[1], sys.argv[2:]) if sys.argv[1:] else (None, [])
 if name is not None and name not in NAMES:
     sys.exit(__doc__)
