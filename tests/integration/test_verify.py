@@ -183,7 +183,7 @@ def command(pipeline: Pipeline, table: str, *options: str) -> tuple[int, str, st
         [script("helenus-connector"), "verify", name, "--url", url, *options],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
