@@ -40,8 +40,6 @@ from helenus_stack.stack import Stack
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
 PORT = 19404
 PIECE = 1 << 20
-# CPU s per million events of others, measured once on a machine of this size, not in this run.
-PEERS = {"DataStax 2.3.9": 64.0, "Debezium 3.5, tuned": 78.0}
 
 
 def create(session: Any, more: str = "") -> None:
@@ -299,7 +297,6 @@ def main() -> None:
                 name = ("compiled" if decoder.COMPILED else "plain") + (", cells" if cells else "")
                 print(f"{name:<16} {mutations:>10} {events:>10} {best / events * 1e6:>9.2f}")
 
-        costs: dict[str, float] = {}
         print(f"{'agent':<16} {'events/s':>10} {'CPU s/M':>10} {'peak MB':>9}")
         for form, environment in (("compiled", {}), ("plain", {"HELENUS_PURE": "1"})):
             if form == "compiled" and not installed.COMPILED:
@@ -313,11 +310,8 @@ def main() -> None:
                 cpu, seconds, peak = drain(
                     status, directory / name.replace(", ", "-"), events, mine, cells, **environment
                 )
-                costs[name] = (cpu - base) / events * 1e6
-                print(f"{name:<16} {events / seconds:>10.0f} {costs[name]:>10.2f} {peak:>9.0f}")
-        least = min(costs.values())
-        print("times the least: " + ", ".join(f"{name} {cost / least:.1f}" for name, cost in (costs | PEERS).items()))
-
+                cost = (cpu - base) / events * 1e6
+                print(f"{name:<16} {events / seconds:>10.0f} {cost:>10.2f} {peak:>9.0f}")
         cluster.shutdown()
 
 
