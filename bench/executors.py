@@ -106,8 +106,9 @@ def measure(
     events_log(worker).create(settings.events, PARTS, {})
     spark = start_spark(worker, folder)
     try:
-        assert settled_slots(spark, lambda: False) == executors * CORES
-        jobs, found = Jobs(spark), []
+        found = settled_slots(spark, lambda: False)
+        assert found == executors * CORES, found
+        jobs, rates = Jobs(spark), []
         for turn in range(ROUNDS + 1):
             start = time.monotonic()
             slices = [Slice(worker, settings, table, s, "", PARTS, rows, 600.0, False, setup()) for s in stretches()]
@@ -116,13 +117,13 @@ def measure(
             assert not [one.error for one in done if one.error], done
             assert sum(one.rows for one in done) == rows
             if turn:
-                found.append(rows / (time.monotonic() - start))
-        rates = ", ".join(f"{rate:.0f}" for rate in found)
+                rates.append(rows / (time.monotonic() - start))
+        shown = ", ".join(f"{rate:.0f}" for rate in rates)
         print(
-            f"{executors} executors, {jobs.most} slices at once: {rates} keys/s; load {os.getloadavg()[0]:.1f}",
+            f"{executors} executors, {jobs.most} slices at once: {shown} keys/s; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
-        return max(found)
+        return max(rates)
     finally:
         spark.stop()
 

@@ -24,13 +24,14 @@ from helenus_connector.interfaces.merged import Merged
 from helenus_connector.log.events import Range
 from helenus_connector.query import _reading
 from helenus_connector.query._limits import Part, Parts
-from helenus_connector.query.packs import Note
+from helenus_connector.query.packs import Note, unpacked
 from helenus_connector.state.merger import Merger
 from helenus_connector.state.merging import Ended, Merging, in_turn, packed, unpacked_merged
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import request
 
+THIRD = "ad310466-96a7-4cb2-acf4-59535a960814"
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
 
 
@@ -132,6 +133,30 @@ def test_a_repeated_batch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     state.rows = stood  # Spark goes back
     assert merged([read(monkeypatch, second, (0,))], state) == first_time
     assert [m.op for m in first_time[0]] == ["u", "d"]
+
+
+def test_copies_of_a_batch_are_not_shuffled_and_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = insert(1, 1, v=1), insert(1, 2, v=2)
+    light = events(two, node=THIRD, cells=False)
+    some = [
+        *events(one, two),
+        *events(one, two, node=OTHER),
+        *light,
+        *events(two, node=OTHER),
+        *events(insert(2, 1, v=1)),
+    ]
+    rows = read(monkeypatch, {0: some}, (0,))
+    packs = [pack for pack in rows["events"] if pack is not None]
+    assert [len(unpacked(pack)) for pack in packs] == [2, 1, 1], (
+        "what has no cells goes on, as a row may have to be read"
+    )
+    found, ended = merged([rows], MapState())
+    assert [(m.op, m.after and m.after["v"]) for m in found] == [("c", i(1)), ("u", i(2)), ("c", i(1))]
+    assert (ended.read, ended.copies, ended.celled) == (7, 4, {NODE, OTHER})
+    state = MapState()
+    merged([read(monkeypatch, {0: some[:2]}, (0,))], state)
+    found, ended = merged([read(monkeypatch, {0: some[2:4]}, (0,))], state)
+    assert (found, ended.read, ended.copies) == ([], 2, 2), "in another batch the state knows them"
 
 
 def test_what_was_not_read_stops_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

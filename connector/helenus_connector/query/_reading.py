@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +18,7 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.choice import read
 from helenus_connector.log.events import Message, Range
 from helenus_connector.query._limits import Parts
-from helenus_connector.query.packs import Note, packed, placed_row
+from helenus_connector.query.packs import Copies, Note, packed, placed_row
 from helenus_schemas.errors import HelenusError, Kind
 
 _FIELDS_BYTES = 16
@@ -112,13 +112,13 @@ def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
         if part.lost:
             first = part.ranges[0].partition
             about[first] = replace(about[first], lost=part.lost)
-    for place, note in about.items():
-        if place >= len(plan.places):
-            what = f"the events topic has a partition {place}, and had {len(plan.places)} when the state began"
+    for number, note in about.items():
+        if number >= len(plan.places):
+            what = f"the events topic has a partition {number}, and had {len(plan.places)} when the state began"
             note = replace(note, error=HelenusError(Kind.STATE, what, note.topic))
             yield placed_row(plan.places[0], 0, notes=pickle.dumps([note]))
             return
-        yield placed(place, notes=pickle.dumps([note]))
+        yield placed(number, notes=pickle.dumps([note]))
     found: list[Note] = []
 
     def lost(place: Range, events: int) -> None:
@@ -129,13 +129,16 @@ def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
         found.append(replace(about[place.partition], error=error))
 
     random.shuffle(places)
+    copies = defaultdict[int, Copies](Copies)
     try:
         with closing(read(plan.worker, places, partition.parts[0].data_loss, lost, failed)) as chunks:
             for chunk in chunks:
-                for events in packed(chunk):
-                    yield placed(chunk[0].partition(), events=events)
+                at = chunk[0].partition()
+                for events in packed(copies[at].left_out(chunk)):
+                    yield placed(at, events=events)
     except HelenusError as error:  # of the client, on this host
-        for at in places:
-            failed(at, error)
+        for place in places:
+            failed(place, error)
+    found += [replace(about[at], copies=of.found) for at, of in copies.items() if of.found]
     for note in found:
         yield placed(note.partition, notes=pickle.dumps([note]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.event.own_format import match_own_format, parse_match
 
 _PLACED = pa.schema([("place", pa.int32()), ("turn", pa.int32()), ("notes", pa.binary()), ("events", pa.binary())])
 _PACK_EVENTS = 1_000
@@ -26,8 +28,9 @@ class Note:
 
     In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
     events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
-    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it. `now` is the
-    batch's time, s since the epoch, the same if the batch is repeated; only for an operator with state.
+    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it. Only for an
+    operator with state: `now` is the batch's time, s since the epoch, the same if the batch is repeated, and `copies`
+    counts by node what was left out as `Copies` says.
     """
 
     topic: str
@@ -39,6 +42,34 @@ class Note:
     end: int | None = None
     now: float = 0.0
     read: int = 0
+    copies: Mapping[str, int] = field(default_factory=dict)
+
+
+class Copies:
+    """Leaves out of a partition's events, in one batch, what another node has reported before: the same digest for the
+    same key, both with cells. It would change nothing, and to shuffle it costs more than to find it. `found` counts by
+    node.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[bytes | None, bytes]] = set()
+        self.found = Counter[str]()
+
+    def left_out(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages, in order, without copies."""
+        return [message for message in messages if not self._is_copy(message)]
+
+    def _is_copy(self, message: Message) -> bool:
+        value = message.value()
+        match = match_own_format(value) if value else None
+        if match is None or parse_match(match).cells is None:
+            return False
+        change = message.key(), match.digest + match.scope
+        if change not in self._seen:
+            self._seen.add(change)
+            return False
+        self.found[match.node.decode()] += 1
+        return True
 
 
 def packed(messages: Sequence[Message]) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import marshal
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -96,8 +97,19 @@ class Merging(StatefulProcessor):
         reach("state.after-merge")
         if later:
             yield _frame(notes=pickle.dumps(later))
-        counts = read, merging.copies, merging.outdated, merging.unchanged, merging.count, merging.waiting
-        nodes = frozenset(merging.light), frozenset(merging.celled)
+        left_out = Counter[str]()
+        for note in later:
+            left_out.update(note.copies)
+        copies = left_out.total()
+        counts = (
+            read + copies,
+            merging.copies + copies,
+            merging.outdated,
+            merging.unchanged,
+            merging.count,
+            merging.waiting,
+        )
+        nodes = frozenset(merging.light), frozenset(merging.celled) | left_out.keys()
         yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts, *nodes)))
 
     def close(self) -> None:
