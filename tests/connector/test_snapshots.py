@@ -824,9 +824,9 @@ def test_a_damaged_file_is_named(house: House) -> None:
 
 
 def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
-    assert unprocessed(5_000, -math.inf, 0.0) == 50_000
+    assert unprocessed(5_000, -math.inf, 0.0) == 75_000
     assert unprocessed(5_000, 100.0, 159.0) == 5_000
-    assert unprocessed(5_000, 100.0, 161.0) == 50_000
+    assert unprocessed(5_000, 100.0, 161.0) == 75_000
 
 
 @pytest.mark.parametrize(

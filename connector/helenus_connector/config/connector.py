@@ -113,8 +113,8 @@ class ConnectorSettings(StateSettings):
     snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
     """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
     there is `query.max.rate`."""
-    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 7_500
-    """A snapshot pauses while this many events of its table are not processed yet; ten times as many while the table
+    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
+    """A snapshot pauses while this many events of its table are not processed yet; 15 times as many while the table
     has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes
     later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 _SLICE = 20_000
 _FEWEST = 100
 _QUIET_S = 60.0
-_QUIET = 10
+_QUIET = 15
 
 
 class Rate:
@@ -37,7 +37,7 @@ class Rate:
 
 
 def unprocessed(most: int, changed_at: float, now: float) -> int:
-    """How many events of a table may be unprocessed: `most`, and ten times as many while nothing waits behind them, as
+    """How many events of a table may be unprocessed: `most`, and 15 times as many while nothing waits behind them, as
     its last change was processed a minute ago. Times are monotonic s.
     """
     return most if now - changed_at < _QUIET_S else most * _QUIET
