@@ -67,12 +67,9 @@ screenshots: $(READY) ## Make the pictures of the page for the docs again (needs
 bench: $(READY) ## Measure; docs/performance.md says what and how
 	$(BIN)/python -m bench
 
-# What connector/helenus_connector/query/LocalFiles.java is for: docs/decisions/0025-chmod.md.
 .PHONY: local-files
-local-files: $(READY) ## Compile LocalFiles.java into local_files.jar again (needs a JDK 17)
-	javac --release 17 -g:none -cp "$$($(BIN)/python -c 'import pyspark; print(pyspark.__path__[0])')/jars/*" \
-		-d build/local-files connector/helenus_connector/query/LocalFiles.java
-	jar --create --file connector/helenus_connector/query/local_files.jar --date 2026-01-01T00:00:00Z -C build/local-files .
+local-files: $(READY) ## Compile connector/helenus_connector/query/LocalFiles.java again
+	@$(BIN)/python tests/connector/local_files.py
 
 .PHONY: constraints
 constraints: ## Print the newest versions that pyproject.toml allows, for constraints.txt

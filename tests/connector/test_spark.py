@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import processes
-import pyspark
 import pytest
+from connector import local_files
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query import session
 from helenus_connector.query.session import _settings
 
 SECRET = "hunter2 \\ \"and\" 'more'"
-JAR = Path(session.__file__).with_name("local_files.jar")
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
 
 
@@ -56,8 +53,8 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
 @pytest.mark.parametrize(
     ("given", "made_by", "path"),
     [
-        ({}, "helenus.LocalFiles", str(JAR)),
-        ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{JAR}:/opt/mine.jar"),
+        ({}, "helenus.LocalFiles", str(local_files.JAR)),
+        ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{local_files.JAR}:/opt/mine.jar"),
         ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", None),
         ({"spark.master": "spark://m:7077"}, None, None),
     ],
@@ -68,15 +65,9 @@ def test_which_class_makes_files(given: dict[str, str], made_by: str | None, pat
     assert settings.get("spark.driver.extraClassPath") == path
 
 
-def test_the_jar_is_what_its_source_says(tmp_path: Path) -> None:
-    """Of the same version of Java: `make local-files` compiles it."""
-    jars = Path(pyspark.__file__).with_name("jars") / "*"
-    source = JAR.with_name("LocalFiles.java")
-    compiler = ["javac", "--release", "17", "-g:none", "-cp", str(jars), "-d", str(tmp_path), str(source)]
-    subprocess.run(compiler, check=True)
-    with zipfile.ZipFile(JAR) as jar:
-        packed = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
-    assert packed == {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.class")}
+def test_the_jar_is_what_its_source_says() -> None:
+    """`make local-files` packs it again."""
+    assert local_files.packed() == local_files.compiled()
 
 
 FILES = """
