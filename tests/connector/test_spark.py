@@ -57,6 +57,7 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
         ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{local_files.JAR}:/opt/mine.jar"),
         ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", None),
         ({"spark.master": "spark://m:7077"}, None, None),
+        ({"spark.master": "local-cluster[2,1,1024]"}, None, None),
     ],
 )
 def test_which_class_makes_files(given: dict[str, str], made_by: str | None, path: str | None) -> None:

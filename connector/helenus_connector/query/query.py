@@ -21,7 +21,7 @@ from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
 from helenus_connector.query._batches import Batches
-from helenus_connector.query.session import answers, slots
+from helenus_connector.query.session import answers, is_local, slots
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 _log = structlog.get_logger(__name__)
@@ -182,7 +182,7 @@ class Query:
 
     @property
     def _is_local(self) -> bool:
-        return self._worker.spark.get("master", "local").startswith("local")
+        return is_local(self._worker.spark.get("master", "local"))
 
     def _once(self, spark: Any) -> HelenusError | None:
         """Run the query until it ends, and say why it did; None if it was to stop."""

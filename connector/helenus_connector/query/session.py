@@ -171,6 +171,11 @@ def answers(spark: Any) -> bool:
         return False
 
 
+def is_local(master: str) -> bool:
+    """Whether Spark runs its tasks in the one Java process: not with `local-cluster[...]`, which is for its own tests."""
+    return re.match(r"local($|\[)", master) is not None
+
+
 def slots(spark: Any) -> int:
     """How many tasks Spark runs at once now: on a cluster executors come and go."""
     return int(spark.sparkContext.defaultParallelism)
@@ -181,7 +186,7 @@ def settled_slots(spark: Any, is_over: Callable[[], bool]) -> int:
     waits until their number stays the same, half a minute at most, or until it `is_over`.
     """
     context = spark.sparkContext
-    if re.match(r"local($|\[)", context.master):
+    if is_local(context.master):
         return slots(spark)
     begun = since = time.monotonic()
     executors = -1
@@ -211,7 +216,7 @@ def _say_no_more(spark: Any) -> None:
 
 def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     given = {f"spark.{key}": value for key, value in worker.spark.items()}
-    local = given.get("spark.master", _DEFAULTS["spark.master"]).startswith("local")
+    local = is_local(given.get("spark.master", _DEFAULTS["spark.master"]))
     ours = dict(_ALONE) if local else {}
     if local and _FILES not in given and os.pathsep not in str(_JAR):
         # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
