@@ -172,7 +172,7 @@ def answers(spark: Any) -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs its tasks in the one Java process: not with `local-cluster[...]`, which is for its own tests."""
+    """Whether Spark runs its tasks in its one Java process: not with `local-cluster[...]`, made for its own tests."""
     return re.match(r"local($|\[)", master) is not None
 
 
