@@ -25,6 +25,7 @@ from helenus_connector.shape._debezium_cassandra import DebeziumCassandra
 from helenus_connector.shape._debezium_range import class_of, value_text
 from helenus_connector.shape.row import shown
 from helenus_connector.testing.registry import MemoryRegistry
+from helenus_schemas.avro.compare import incompatibility, parsed, without_names
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
@@ -504,6 +505,29 @@ def test_names_of_the_schemas() -> None:
     plain = Made(TABLE, **{**AVRO, "data.topic": "", "name": "a-b"})
     found = json.loads(plain.registry.schema(plain.registry.subjects["data-ks.t-value"]) or "")
     assert found["connect.name"] == "io.debezium.connector.cassandra.a-b.ks.t.Envelope"
+
+
+def test_keys_keep_the_schema_that_debezium_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other bytes would be another key: a topic that is compacted kept both."""
+    columns: list[str] = []
+
+    def keep(_: MemoryRegistry, subject: str, schema: str, value: str) -> int:
+        theirs = {name: part for name, part in json.loads(schema).items() if name != "cql_id"}
+        known, ours, after = (parsed(text) for text in (json.dumps(theirs), schema, value))
+        assert subject == "dbz.ks.t-key"
+        assert without_names(known) == without_names(ours)
+        assert incompatibility(known, ours, after) is None
+        columns.extend(field["name"] for field in after["fields"])
+        return 41
+
+    monkeypatch.setattr(MemoryRegistry, "keep", keep)
+    made = Made(TABLE, **AVRO)
+    (event,) = events(Update(TABLE, K, [Row((C,), {}, time=T)], lowest=LOWEST))
+    (shaped,) = made.shape.records(made.resolved(event))
+    assert shaped is not None
+    assert shaped.record.key is not None
+    assert shaped.record.key[:5] == b"\0\0\0\0\x29"
+    assert {c.name for c in TABLE.columns} <= set(columns)
 
 
 def test_tuples_and_maps_of_one_name_are_types_of_their_own() -> None:

@@ -249,11 +249,12 @@ class Pipeline:
 
     def records(self, table: str) -> list[Record]:
         if self.status.log == "kafka":
-            return self._held.records(f"data-{table}")
+            return self.held.records(f"data-{table}")
         return [self.reader.record(message) for message in self.reader.messages(f"data-{table}")]
 
     @cached_property
-    def _held(self) -> Held:
+    def held(self) -> Held:
+        """What topics of Kafka hold; it is closed with the pipeline."""
         return Held(self.status, self.reader)
 
     @contextmanager
@@ -335,7 +336,7 @@ class Pipeline:
         for command in (getattr(self, "connector", None), self.agent):
             if command is not None and command.process is not None:
                 command.stop()
-        if held := self.__dict__.pop("_held", None):
+        if held := self.__dict__.pop("held", None):
             held.close()
         self.reader.close()
         self._disconnect()

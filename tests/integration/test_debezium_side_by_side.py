@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cassandra.cluster import Cluster
 from integration.pipeline import Pipeline
-from integration.their_debezium import debezium
+from integration.their_debezium import debezium, file_of
 from patience import eventually
 
 from helenus_sinks.kafka.log import KafkaLog
@@ -110,8 +110,8 @@ def test_of_the_same_statements_the_same_records(pipeline: Pipeline) -> None:
         with closing(KafkaLog({"bootstrap.servers": status.bootstrap_servers})) as log:
             for table in TABLES:  # the broker makes none by itself
                 log.create(f"theirs.{table}", 1, {})
-        with debezium(status, pipeline.directory / "debezium", "theirs") as said:
-            eventually(lambda: "Started" in said.read_text(), lambda: said.read_text()[-3000:])
+        with debezium(file_of(status, pipeline.directory / "debezium", "theirs")) as theirs:
+            eventually(theirs.started, theirs.tail)
             for statement in STATEMENTS:
                 session.execute(statement)
             eventually(lambda: not differences(pipeline), lambda: "\n".join(differences(pipeline)))

@@ -6,11 +6,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
-from integration.pipeline import _end_with_parent, free_port, write_properties
+from integration.pipeline import _end_with_parent, dotted, free_port, write_properties
 
 from helenus_stack.jars import Artifact, fetch, parse_lock
 from helenus_stack.java import java_home
@@ -37,10 +38,27 @@ def jars() -> list[Path]:
     return fetch(artifacts, Silent(), partial(maven, parents=[Artifact.parse(PARENT)]))
 
 
-@contextmanager
-def debezium(status: Status, directory: Path, prefix: str) -> Iterator[Path]:
-    """Its log; it runs until the end of the block. Topics are `prefix.keyspace.table`, records JSON."""
-    directory.mkdir(parents=True, exist_ok=True)
+@dataclass(frozen=True)
+class Debezium:
+    """The connector as it runs, or ran."""
+
+    file: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def started(self) -> bool:
+        """Whether it reads the commit log, and publishes."""
+        said = self.log.read_text()
+        return all(f"Started {name}" in said for name in ("Commit Log Processor", "Queue Processor"))
+
+    def tail(self) -> str:
+        return self.log.read_text()[-3000:]
+
+
+def file_of(status: Status, directory: Path, prefix: str, **more: object) -> Path:
+    """Its properties file: topics are `prefix.keyspace.table`, records JSON. `more` are keys with `_` for dots."""
+    for name in ("relocated", "offsets"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
     driver = directory / "application.conf"
     driver.write_text(
         "datastax-java-driver.basic {\n"
@@ -48,7 +66,7 @@ def debezium(status: Status, directory: Path, prefix: str) -> Iterator[Path]:
         f'  load-balancing-policy.local-datacenter = "{status.local_dc}"\n}}\n'
     )
     json = "org.apache.kafka.connect.json.JsonConverter"
-    properties = write_properties(
+    return write_properties(
         directory / "debezium.properties",
         {
             "topic.prefix": prefix,
@@ -67,10 +85,15 @@ def debezium(status: Status, directory: Path, prefix: str) -> Iterator[Path]:
             "cdc.dir.poll.interval.ms": "100",
             "poll.interval.ms": "50",
             "http.port": free_port(),
+            **dotted(more),
         },
     )
-    for name in ("relocated", "offsets"):
-        (directory / name).mkdir(exist_ok=True)
+
+
+@contextmanager
+def debezium(file: Path) -> Iterator[Debezium]:
+    """It runs from this file until the end of the block, or until it is killed."""
+    directory = file.parent
     opens = [
         *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENED),
         *(f"--add-opens=java.base/jdk.internal.{package}=ALL-UNNAMED" for package in INTERNAL),
@@ -90,11 +113,11 @@ def debezium(status: Status, directory: Path, prefix: str) -> Iterator[Path]:
     classes = ":".join(map(str, jars()))
     java = java_home(17, Silent()) / "bin/java"
     log = directory / "debezium.log"
-    command = [str(java), "-Xmx512m", "-XX:+UseSerialGC", *opens, "-cp", classes, MAIN, str(properties)]
+    command = [str(java), "-Xmx512m", "-XX:+UseSerialGC", *opens, "-cp", classes, MAIN, str(file)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory, preexec_fn=_end_with_parent)
     try:
-        yield log
+        yield Debezium(file, log, process)
     finally:
         process.terminate()
         try:

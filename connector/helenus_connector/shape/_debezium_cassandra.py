@@ -10,6 +10,7 @@ are set. `docs/debezium-cassandra.md` has the whole of it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -21,7 +22,7 @@ from helenus_connector.shape._debezium_schemas import schemas
 from helenus_connector.shape._debezium_values import AVRO, JSON
 from helenus_connector.shape._source import Source, source_of
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
-from helenus_connector.shape.forms import frame_of
+from helenus_connector.shape.forms import frame_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import RowShape
 from helenus_schemas.cql.table import Table
@@ -49,7 +50,9 @@ class DebeziumCassandra:
         topic = topic or settings.data
         key, value = schemas(table, settings)
         if settings.is_avro:
-            frames = frame_of(registry, f"{topic}-key", key), frame_of(registry, f"{topic}-value", value)
+            # The bytes of a key in a topic of Debezium's stay what they are there, with the id of its schema.
+            key_frame, _, _ = keys_of(table, settings, registry, topic, key, _after(value))
+            frames = key_frame, frame_of(registry, f"{topic}-value", value)
             self._values = Records(AVRO, table, settings, cluster, frames, b"\1")
         else:
             self._values = Records(JSON, table, settings, cluster, (b"", b""), "true")
@@ -157,6 +160,11 @@ class DebeziumCassandra:
         if op == "d" and self._tombstones:
             tombstone = Record(record.key, None, [])
             yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+
+
+def _after(value: str) -> str:
+    """Of a value's schema that of the columns, as text."""
+    return json.dumps(next(field["type"] for field in json.loads(value)["fields"] if field["name"] == "after"))
 
 
 def _expiries(cells: Cells) -> dict[str, int]:
