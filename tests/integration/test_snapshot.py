@@ -77,14 +77,8 @@ class Table:
             session.execute(f"INSERT INTO {name} (p, q, c, v) VALUES {values}")
 
     def leave_the_log(self, stack: Stack, nodes: Sequence[int] = (1,)) -> None:
-        """Have the nodes delete the segments that hold the rows: no agent sees them any more."""
-        filler = f"{self.name.partition('.')[0]}.filler"
-        self.session.execute(f"CREATE TABLE IF NOT EXISTS {filler} (id int PRIMARY KEY, content blob)")
-        fill = self.session.prepare(f"INSERT INTO {filler} (id, content) VALUES (?, ?)")
-        for n in range(FILLERS):
-            self.session.execute(fill, (n, bytes(1 << 20)))
-        for node in nodes:
-            stack.nodetool("flush", node=node)
+        """As the function does, for its keyspace."""
+        leave_the_log(self.session, self.name.partition(".")[0], stack, nodes)
 
     @contextmanager
     def written(self) -> Iterator[None]:
@@ -122,6 +116,16 @@ class Table:
             short = f"({p}, 'q', {ROWS + c}, 'soon gone {n}') USING TTL {5 + n % 15}"
             statements.append(f"INSERT INTO {self.name} (p, q, c, v) VALUES {short}")
         self.session.execute(self.random.choice(statements))
+
+
+def leave_the_log(session: Any, keyspace: str, stack: Stack, nodes: Sequence[int] = (1,)) -> None:
+    """Have the nodes delete the segments that hold the rows of now: no agent sees them any more."""
+    session.execute(f"CREATE TABLE IF NOT EXISTS {keyspace}.filler (id int PRIMARY KEY, content blob)")
+    fill = session.prepare(f"INSERT INTO {keyspace}.filler (id, content) VALUES (?, ?)")
+    for n in range(FILLERS):
+        session.execute(fill, (n, bytes(1 << 20)))
+    for node in nodes:
+        stack.nodetool("flush", node=node)
 
 
 @pytest.fixture
@@ -350,7 +354,7 @@ def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> N
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize("log", ["kafka"], indirect=True)
 def test_a_partition_of_many_rows(
-    pipeline: Pipeline, session: Any, record_property: Callable[[str, object], None]
+    pipeline: Pipeline, stack: Stack, session: Any, record_property: Callable[[str, object], None]
 ) -> None:
     """Next to small ones: each row is published, and no process holds the partition."""
     name = "snapshots.skew"
@@ -364,6 +368,7 @@ def test_a_partition_of_many_rows(
     execute_concurrent_with_args(session, batch, values, concurrency=20)
     few = [[v for c in range(at_once) for v in (p, c)] for p in range(1, 101)]
     execute_concurrent_with_args(session, batch, few, concurrency=20)
+    leave_the_log(session, "snapshots", stack)
     session.execute(f"ALTER TABLE {name} WITH cdc = true")
     pipeline.agent.start().ready()
     connector = pipeline.connect(name, snapshot_mode="initial").start()
