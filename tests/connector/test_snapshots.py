@@ -29,7 +29,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, Unknown
 from helenus_connector.log.events import Offsets
-from helenus_connector.snapshot import _keys, _scan
+from helenus_connector.snapshot import _keys, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot._pace import Rate, room, unprocessed
@@ -364,14 +364,20 @@ def test_killed_again_and_again(seed: int, tmp_path: Path, monkeypatch: pytest.M
     assert appended(house.log) == (house.rows.keys, house.rows.with_statics)
 
 
-def test_it_waits_for_a_connector_that_lags(house: House) -> None:
+def test_it_waits_for_a_connector_that_lags(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.processed = False
     for _ in range(100):
         house.turn()
     assert 0 < len(house.log.acknowledged) <= 150, "snapshot.max.lag, and what was on its way"
     [one] = house.snapshots.of("n")
-    assert one.state == "SCANNING"
+    assert (one.state, one.waiting) == ("SCANNING", None), "that it waits for a moment is how it goes on"
+    monkeypatch.setattr(_run, "_LAGS_S", -1.0)
+    house.turn()
+    unprocessed = sum(house.ends().values())
+    assert one.waiting == f"{unprocessed} events of the table are not processed yet: snapshot.max.lag"
     house.processed = True
+    house.turn()
+    assert one.waiting is None
     assert house.run()["state"] == "COMPLETE"
 
 

@@ -20,6 +20,7 @@ from helenus_schemas.errors import Action, HelenusError
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _SAY_S = 10.0
+_LAGS_S = 10.0
 
 
 @dataclass(eq=False)
@@ -43,6 +44,7 @@ class Run:
     looks_again: bool = False
     has_begun: bool = False
     _failures: int = 0
+    _lags_since: float | None = None
     _went_on_at: float | None = None
     _said_at: float = field(default_factory=time.monotonic)
 
@@ -56,6 +58,19 @@ class Run:
         if now is not None and self._went_on_at is not None:
             self.snapshot.seconds += now - self._went_on_at
         self._went_on_at = now
+
+    def lags(self) -> None:
+        """Nothing may be scanned now, as too many events are unprocessed: after some seconds that is why it waits."""
+        now = time.monotonic()
+        self._lags_since = self._lags_since or now
+        if not self.flying and now - self._lags_since > _LAGS_S and self.retry_at < now:
+            self.snapshot.waiting = f"{self.behind:,} events of the table are not processed yet: snapshot.max.lag"
+
+    def fly(self, future: Future[Scanned], stretch: Stretch, most: int) -> None:
+        """A slice is on its way."""
+        self.flying[future] = stretch, most
+        if self._lags_since is not None:
+            self._lags_since = self.snapshot.waiting = None
 
     def next(self, most: int, tasks: int) -> Stretch | None:
         """A stretch that no slice is at, None if there is none. The longest one is divided while tasks are idle."""

@@ -305,10 +305,10 @@ class Snapshots:
             if time.monotonic() - run.asked_at > _ASK_S:
                 run.behind, run.asked_at = self._behind(run), time.monotonic()
             may_lag = unprocessed(settings.snapshot_max_lag, run.task.changed_at, time.monotonic())
-            most = min(
-                rate.may(settings.snapshot_max_rate, at_once),
-                room(may_lag, run.behind, run.in_flight),
-            )
+            most = room(may_lag, run.behind, run.in_flight)
+            if not most:
+                return run.lags()
+            most = min(most, rate.may(settings.snapshot_max_rate, at_once))
             if not most:
                 return
             if not run.has_begun:
@@ -331,7 +331,7 @@ class Snapshots:
             rate.took(most, settings.snapshot_max_rate)
             future = jobs.submit(slice_)
             future.add_done_callback(lambda _: self._changed.set())
-            run.flying[future] = stretch, most
+            run.fly(future, stretch, most)
 
     def _scanned(self, run: Run) -> None:
         one, at = run.snapshot, self._ends(run)
