@@ -66,6 +66,7 @@ def test_which_class_makes_files(given: dict[str, str], made_by: str | None, pat
     assert settings.get("spark.driver.extraClassPath") == path
 
 
+@pytest.mark.integration  # it needs no server, and takes as long as one
 def test_the_jar_is_what_its_source_says() -> None:
     """`make local-files` packs it again."""
     assert local_files.packed() == local_files.compiled()
