@@ -354,14 +354,15 @@ def test_keys_stay_with_their_consumer(settings: PulsarConfig) -> None:
     """Two consumers share a subscription by key: batches of one key each are given whole to the right one."""
     log = PulsarLog(replace(settings, batches="key"))
     log.create("shared", 1, KEEP)
-    log.extend("shared", 0, ((b"%d" % (n // 3 % 20), b"%d" % n) for n in range(600)))
-    log.flush(20)
-    log.close()
     quiet = client.FileLogger(client.LoggerLevel.Error, "/dev/null")
     talking = client.Client(settings.service_url, logger=quiet)
     kind = client.ConsumerType.KeyShared
     start = client.InitialPosition.Earliest
+    # Both before there is anything: what the first got while it was alone might be of the other's keys.
     one, other = (talking.subscribe("shared", "s", kind, initial_position=start) for _ in range(2))
+    log.extend("shared", 0, ((b"%d" % (n // 3 % 20), b"%d" % n) for n in range(600)))
+    log.flush(20)
+    log.close()
     seen: list[dict[str, list[int]]] = [{}, {}]
     left, deadline = 600, time.monotonic() + 120
     while left:
