@@ -11,7 +11,7 @@ COMPILED := agent/helenus_agent/commitlog/decoder.py connector/helenus_connector
 	schemas/helenus_schemas/codec/_key_bytes.py schemas/helenus_schemas/event/own_format.py
 # Tests wait for much, so more processes than cores keep these busy. With servers each needs 3 GB.
 WORKERS ?= 3
-UNIT_WORKERS ?= 6
+UNIT_WORKERS ?= 5
 # tests/longest.py has the order of the files.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
