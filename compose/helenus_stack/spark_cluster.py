@@ -33,6 +33,7 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
+        """What `spark.master` is to be."""
         return f"spark://127.0.0.1:{self._port}"
 
     def _start(self, *arguments: str) -> None:
@@ -63,6 +64,7 @@ class SparkCluster:
         until = time.monotonic() + _START_S
         while self._alive() < 2:
             if time.monotonic() > until:
+                self.__exit__()
                 raise TimeoutError(f"two Spark workers are not there after {_START_S} s: {self._directory}/spark.log")
             time.sleep(0.5)
         return self

@@ -374,7 +374,7 @@ def test_it_waits_for_a_connector_that_lags(house: House, monkeypatch: pytest.Mo
     monkeypatch.setattr(_run, "_LAGS_S", -1.0)
     house.turn()
     unprocessed = sum(house.ends().values())
-    assert one.waiting == f"{unprocessed} events of the table are not processed yet: snapshot.max.lag"
+    assert one.waiting == f"{unprocessed} events of the table are not processed yet (snapshot.max.lag)"
     house.processed = True
     house.turn()
     assert one.waiting is None

@@ -66,14 +66,14 @@ def test_which_class_makes_files(given: dict[str, str], made_by: str | None, pat
     assert settings.get("spark.driver.extraClassPath") == path
 
 
-@pytest.mark.integration  # it needs no server, and takes as long as one
+@pytest.mark.integration  # no server, but seconds of Java
 def test_the_jar_is_what_its_source_says() -> None:
     """`make local-files` packs it again."""
     assert local_files.packed() == local_files.compiled()
 
 
 FILES = """
-import os, sys
+import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import session
@@ -86,7 +86,7 @@ path = java.org.apache.hadoop.fs.Path
 files = path(f"file:{run}").getFileSystem(conf)
 jvm = java.java.lang.ProcessHandle.current().pid()
 
-def ended():  # page faults of processes that this one had started
+def ended():  # page faults of the processes that it started, and that have ended
     return int(Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()[8])
 
 before = ended()

@@ -32,8 +32,9 @@ from helenus_stack.status import Status
 pytestmark = pytest.mark.integration
 
 ROWS = int(os.environ.get("HELENUS_ROWS", "3000"))
-WIDE = int(os.environ.get("HELENUS_WIDE", "1000000"))
 """A multiple of 300. A snapshot's rates here follow it, so that it lasts as long."""
+WIDE = int(os.environ.get("HELENUS_WIDE", "1000000"))
+"""Rows of the large partition."""
 IN_PARTITION = ROWS // 300
 """How many of them a partition of an odd number has."""
 FILLERS = 6

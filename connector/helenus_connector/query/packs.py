@@ -10,6 +10,7 @@ from itertools import accumulate, repeat
 
 import pyarrow as pa
 
+from helenus_connector.gate.event import identity
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
@@ -52,7 +53,7 @@ class Copies:
     """
 
     def __init__(self) -> None:
-        self._seen: set[tuple[bytes | None, bytes]] = set()
+        self._seen: set[bytes] = set()  # 16 bytes for each: keys may be large, and a batch has many
         self.found = Counter[str]()
 
     def left_out(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -62,11 +63,14 @@ class Copies:
     def _is_copy(self, message: Message) -> bool:
         value = message.value()
         match = match_own_format(value) if value else None
-        if match is None or parse_match(match).cells is None:
+        if match is None:
             return False
-        change = message.key(), match.digest + match.scope
-        if change not in self._seen:
-            self._seen.add(change)
+        change = parse_match(match)
+        name = None if change.cells is None else identity(change, message.key() or b"")
+        if name is None:
+            return False
+        if name not in self._seen:
+            self._seen.add(name)
             return False
         self.found[match.node.decode()] += 1
         return True

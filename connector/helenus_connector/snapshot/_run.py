@@ -64,7 +64,7 @@ class Run:
         now = time.monotonic()
         self._lags_since = self._lags_since or now
         if not self.flying and now - self._lags_since > _LAGS_S and self.retry_at < now:
-            self.snapshot.waiting = f"{self.behind:,} events of the table are not processed yet: snapshot.max.lag"
+            self.snapshot.waiting = f"{self.behind:,} events of the table are not processed yet (snapshot.max.lag)"
 
     def fly(self, future: Future[Scanned], stretch: Stretch, most: int) -> None:
         """A slice is on its way."""
