@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +120,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return longest.scheduler(config, log)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Searches for garbage pass by the thousands of tests that stay to the end."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Searches for garbage wait until all tests are collected, and then pass by them: they stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

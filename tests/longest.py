@@ -28,9 +28,11 @@ integration/test_snapshot integration/test_failures integration/test_pulsar_edge
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
 integration/test_groups integration/test_large integration/test_nodes_away
 
-agent/test_operations connector/test_rest connector/test_verify connector/test_gate_simulated agent/test_cli
-agent/test_large_events agent/test_fuzz connector/test_convergence connector/test_cli stack/test_again
-connector/test_logging agent/test_decoder agent/test_fuzz_segment
+agent/test_operations connector/test_rest agent/test_cli agent/test_large_events connector/test_verify
+connector/test_gate_simulated connector/test_snapshots connector/test_registry test_mistakes stack/test_again
+sinks/test_kafka_topics agent/test_agent connector/test_connectors connector/test_cli connector/test_page
+sinks/test_pulsar_client connector/test_source stack/test_cli stack/test_process connector/test_ordinary agent/test_fuzz
+connector/test_convergence connector/test_logging agent/test_decoder agent/test_fuzz_segment
 """.split()
 """Those with servers of their own, those that share a stack, and those without servers."""
 LONGEST = [name for group in GROUPS for name in group.split("+")]

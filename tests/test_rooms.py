@@ -63,11 +63,17 @@ def test_a_module_of_its_room_is_used_there_alone() -> None:
     assert not [line for line in wrong if not line.startswith(stand_ins)]
 
 
-USED: dict[str, set[str]] = {}  # by each room what others use of it
-for _module, _path in MODULES.items():
-    for _name in imports(_path):
-        if _name in MODULES and room_of(_name) != room_of(_module):
-            USED.setdefault(room_of(_name), set()).add(_name.rpartition(".")[2])
+@cache
+def used() -> dict[str, set[str]]:
+    """By each room what others use of it."""
+    found: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        for name in imports(path):
+            if name in MODULES and room_of(name) != room_of(module):
+                found.setdefault(room_of(name), set()).add(name.rpartition(".")[2])
+    return found
+
+
 # Each of their modules is one that commands and tests start from, or their own turn is to come.
 OTHERS = {*HOMES, "helenus_connector.testing", "helenus_connector.state", "helenus_connector.snapshot"}
 
@@ -77,7 +83,7 @@ def test_a_room_names_what_others_use_and_hides_the_rest(room: str) -> None:
     own = {name.rpartition(".")[2] for name in MODULES.keys() - ROOMS if name.rpartition(".")[0] == room}
     shown = {name for name in own if not name.startswith("_")}
     named = re.findall(r"`(\w+)`", ast.get_docstring(ast.parse(MODULES[room].read_text())) or "")
-    assert shown - USED.get(room, set()) == set()
+    assert shown - used().get(room, set()) == set()
     assert own & set(named) == shown
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from helenus_stack import ports, pulsar, readiness
+from helenus_stack import ports, pulsar, readers, readiness
 from helenus_stack.cli import main
 from helenus_stack.errors import StackError
 from helenus_stack.process import Process, stop
@@ -95,7 +95,8 @@ def said_of(result: Result) -> str:
     return result.stderr[result.stderr.index("Error: ") :]
 
 
-def test_watching_a_stack_that_is_down(directory: Path) -> None:
+def test_watching_a_stack_that_is_down(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_TIMEOUT", 1)
     Settings(port_offset=ports.HIGHEST).save(directory / "stack.json")
     assert "start it with helenus-stack up" in said_of(run("watch", "data-shop.orders", "--dir", directory))
 
