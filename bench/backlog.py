@@ -112,10 +112,12 @@ class Backlog:
             return int(self.metric("records_total"))
         return sum(self._ends.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in range(PARTS))
 
-    def round(self, count: int, copies: int = 1, until_idle: bool = False) -> str:
-        """What a backlog of so many changes cost; with `until_idle` also what is done after their records."""
+    def round(self, count: int, copies: int = 1, until_idle: bool = False, keys: int | None = None) -> str:
+        """What a backlog of so many changes cost, of as many rows if `keys` says of no fewer; with `until_idle` also
+        what is done after their records.
+        """
         self._put("pause")
-        self._produce(count, copies)
+        self._produce(count, copies, keys)
         servers = [s for s in self._status.servers if s.name.startswith("cassandra") or s.name == self._status.log]
         pids = [s.pid or 0 for s in servers]
         mine = self._connector.process.pid
@@ -124,9 +126,10 @@ class Backlog:
         before, parts = [cpu_of(pid) for pid in (mine, *pids)], by_kind(mine)
         start, done, read = time.monotonic(), self.records(), self.metric("events_read_total") + count * copies
         self._put("resume")
-        wait(lambda: self.records() >= done + count, "the backlog", max(900, count // 1000))
-        if copies > 1:
-            wait(lambda: self.metric("events_read_total") >= read, "the copies", 900)
+        if keys is None:
+            wait(lambda: self.records() >= done + count, "the backlog", max(900, count // 1000))
+        if keys is not None or copies > 1:
+            wait(lambda: self.metric("events_read_total") >= read, "all events are read", 900)
         seconds = time.monotonic() - start
         if until_idle:
             wait(lambda: cost(mine) < 0.2, "the connector is done", 300)
@@ -135,19 +138,19 @@ class Backlog:
         costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
         now = by_kind(mine)
         kinds = ", ".join(f"{kind} {(now[kind] - parts.get(kind, 0)) / count * 1e6:.1f}" for kind in sorted(now))
-        rate, load = f"{count / seconds:.0f} records/s", os.getloadavg()[0]
-        if copies > 1:
+        rate, load = f"{(self.records() - done) / seconds:.0f} records/s", os.getloadavg()[0]
+        if keys is not None or copies > 1:
             rate += f" of {count * copies / seconds:.0f} events/s"
         return f"{count} changes, {rate}; CPU s per million: {costs} ({kinds}); load {load:.1f}"
 
-    def _produce(self, rows: int, copies: int) -> None:
-        for n in range(rows):
-            raw = struct.pack(">i", n)
+    def _produce(self, changes: int, copies: int, keys: int | None = None) -> None:
+        for n in range(changes):
+            raw = struct.pack(">i", n % (keys or changes))
             partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
-            digest = hashlib.md5(raw + bytes([self._turn]), usedforsecurity=False).hexdigest()
+            digest = hashlib.md5(struct.pack(">iI", self._turn, n), usedforsecurity=False).hexdigest()
             cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
             for node in self._nodes[:copies]:
-                value = encode(change(digest, node, self._turn * rows + n, cells))
+                value = encode(change(digest, node, self._turn * changes + n, cells))
                 self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
         self._log.flush(60)
         self._turn += 1

@@ -1,6 +1,6 @@
 """What the connector does in a second, as ratios of one run, and what it costs.
 
-    python -m bench connector [reads] [copies] [memory] [backlog] [--seconds 6] [--events 100000]
+    python -m bench connector [reads] [copies] [memory] [backlog] [--seconds 6] [--events 100000] [--keys 5000]
 
 - reads: rows re-read per second against one query per event as DataStax's connector sends them: batches of 200, ten
   single threads, one SELECT each, and a barrier. Both cover the same events, in one process, in turns.
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", default=list(PIECES))
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
+    parser.add_argument("--keys", type=int, help="that the backlog's events are of; each of another one if not given")
     parser.add_argument("--rounds", type=int, default=3, help="of the backlog")
     parser.add_argument("--nodes", type=int, default=1, choices=[1, 2, 3], help="of Cassandra, each with all rows")
     parser.add_argument("--copies", type=int, default=1, help="of each change of the backlog")
@@ -291,10 +292,13 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
     In rounds: Cassandra's and Spark's JVMs go on getting faster for minutes.
     """
     with Backlog(status, cassandra, directory, "backlog", options.set) as bench:
-        bench.fill(0 if bench.has_cells else options.events)
+        bench.fill(0 if bench.has_cells else options.keys or options.events)
         bench.warm_up(options.copies)
         for turn in range(options.rounds):
-            print(f"backlog, round {turn + 1}: {bench.round(options.events, options.copies)}", flush=True)
+            print(
+                f"backlog, round {turn + 1}: {bench.round(options.events, options.copies, keys=options.keys)}",
+                flush=True,
+            )
 
 
 PIECES: dict[str, Callable[..., None]] = {"reads": reads, "copies": copies, "memory": memory, "backlog": backlog}

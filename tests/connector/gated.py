@@ -72,7 +72,7 @@ class Gated:
         """The record of a work is published."""
         proof = work.proof
         for change in work.awaited:
-            self.gate.mark(work.topic, work.partition, change, change not in proof.unproven, change in proof.by_age)
+            self.gate.mark(work.topic, work.partition, [change], change not in proof.unproven, change in proof.by_age)
 
     def save(self) -> None:
         self.gate.save()

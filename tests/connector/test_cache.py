@@ -43,9 +43,9 @@ def test_nodes_are_counted_not_copies(cache: ChangeCache) -> None:
 def test_flags_are_seen_by_another_process_of_the_host(tmp_path: Path, cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, cache.look(change), cache.bit(NODES[0]))
-    cache.mark(change, PUBLISHED)
+    cache.mark([change], PUBLISHED)
     cache.save()
-    cache.mark(change, CONFIRMED)
+    cache.mark([change], CONFIRMED)
     cache.save()
     other = ChangeCache(tmp_path / "c", 1024, 60)
     assert other.look(change) == Entry(nodes=1, flags=PUBLISHED | CONFIRMED)
@@ -61,7 +61,7 @@ def test_changes_are_forgotten_with_age(tmp_path: Path, monkeypatch: pytest.Monk
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, cache.look(change), cache.bit(NODES[0]))
-    cache.mark(change, CONFIRMED)
+    cache.mark([change], CONFIRMED)
     cache.save()
     now += 61
     assert cache.look(change) == Entry()
@@ -136,7 +136,7 @@ def test_a_node_that_is_no_uuid_is_not_counted(cache: ChangeCache) -> None:
 def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, cache.look(change), cache.bit(NODES[0]))
-    cache.mark(change, PUBLISHED)
+    cache.mark([change], PUBLISHED)
     cache.begin()
     cache.save()
     assert cache.look(change) == Entry()
@@ -156,7 +156,7 @@ def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
         cache.begin()
         for name in some:
             cache.report(name, cache.look(name), cache.bit(NODES[0]))
-            cache.mark(name, CONFIRMED)
+            cache.mark([name], CONFIRMED)
         cache.save()
         status = (tmp_path / "c").stat()
         assert status.st_blocks * 512 >= status.st_size

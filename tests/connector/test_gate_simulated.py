@@ -288,7 +288,7 @@ class Connector:
         self.dies()
         is_confirmed = {held.id: world.random.random() < 0.7 for held in admitted}
         for held in [h for h in admitted if h.verifying is None] + verified:
-            gate.mark(TOPIC, held.event.partition, held.id or b"", is_confirmed[held.id])
+            gate.mark(TOPIC, held.event.partition, [held.id or b""], is_confirmed[held.id])
         gate.save()
         left = intake.at_gate
         late = {(w.event.partition, w.id): w for w in waits.overdue}

@@ -142,7 +142,7 @@ class Gated:
 
     def publish(self, admitted: Sequence[Admitted]) -> None:
         for one in admitted:
-            self.gate.mark(EVENTS, one.event.partition, one.id or b"", True)
+            self.gate.mark(EVENTS, one.event.partition, [one.id or b""], True)
         self.gate.save()
 
     @property

@@ -38,7 +38,7 @@ def run(module: ModuleType, taken: list[tuple[bytes, str, int]]) -> object:
             if step == "report":
                 slots.report(name, slots.look(name), 1 << n)
             elif step == "mark":
-                slots.mark(name, n)
+                slots.mark([name], n)
             elif step in ("keep", "forget"):
                 getattr(slots, step)()
             entry = slots.look(name)

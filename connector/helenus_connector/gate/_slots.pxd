@@ -24,8 +24,8 @@ cdef class Slots:
 
     cpdef report(self, bytes change, Entry entry, unsigned long long bit)
 
-    @cython.locals(entry=Entry)
-    cpdef mark(self, bytes change, unsigned int flags)
+    @cython.locals(change=bytes, entry=Entry)
+    cpdef mark(self, object changes, unsigned int flags)
 
     @cython.locals(change=bytes, entry=Entry, at=Py_ssize_t)
     cpdef keep(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 COMPILED = not __file__.endswith(".py")
@@ -61,15 +62,16 @@ class Slots:
         entry.nodes |= bit
         self._held[change] = entry
 
-    def mark(self, change: bytes, flags: int) -> None:
-        """Set flags of a change, unless it is forgotten: only after the flush of its record is acknowledged."""
-        entry = self._held.get(change)
-        if entry is None:
-            entry = self._find(change)
-            if entry.at < 0:
-                return
-            self._held[change] = entry
-        entry.flags |= flags
+    def mark(self, changes: Iterable[bytes], flags: int) -> None:
+        """Set flags of changes, unless they are forgotten: only after the flush of their records is acknowledged."""
+        for change in changes:
+            entry = self._held.get(change)
+            if entry is None:
+                entry = self._find(change)
+                if entry.at < 0:
+                    continue
+                self._held[change] = entry
+            entry.flags |= flags
 
     def forget(self) -> None:
         """Forget what was not kept."""

@@ -63,11 +63,13 @@ class OneGate:
             count = self._counts[name] = self._reported(cache, entry, key)
         return count
 
-    def mark(self, topic: str, partition: int, change: bytes, is_confirmed: bool, by_age: bool = False) -> None:
+    def mark(
+        self, topic: str, partition: int, changes: Iterable[bytes], is_confirmed: bool, by_age: bool = False
+    ) -> None:
         flags = PUBLISHED
         if is_confirmed:
             flags |= CONFIRMED | BY_AGE if by_age else CONFIRMED
-        self._caches.of(topic, partition).mark(change, flags)
+        self._caches.of(topic, partition).mark(changes, flags)
 
     def save(self) -> None:
         self._caches.save()
@@ -78,13 +80,15 @@ class OneGate:
         self._caches.close()
 
     def _admitted(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[Admitted]:
-        stopped = intake.at_gate.stopped
+        stopped, at, cache = intake.at_gate.stopped, None, None
         for event in events:
             if stopped and event.partition in stopped:
                 continue  # it is read again
             intake.read += 1
+            if cache is None or event.partition != at:
+                at, cache = event.partition, self._caches.of(event.topic, event.partition)
             try:
-                admitted = self._admit(event, intake)
+                admitted = self._admit(event, cache, intake)
             except Malformed as error:
                 if isinstance(error, Outgrown) or written_at(event) < made_at:
                     intake.outdated += 1
@@ -95,8 +99,8 @@ class OneGate:
             if admitted is not None:
                 yield admitted
 
-    def _admit(self, event: Event, intake: Intake) -> Admitted | None:
-        codec, cache = self._codec, self._caches.of(event.topic, event.partition)
+    def _admit(self, event: Event, cache: ChangeCache, intake: Intake) -> Admitted | None:
+        codec = self._codec
         match = match_own_format(event.value) if event.value and event.key is not None else None
         copied: tuple[int, bytes, bytes, bytes] | None = None
         if match is not None and event.key is not None:

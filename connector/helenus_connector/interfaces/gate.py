@@ -167,11 +167,13 @@ class Gate(Protocol):
         """How many current replicas of a key, where it is read, reported a change, by its `id`."""
         ...
 
-    def mark(self, topic: str, partition: int, change: bytes, is_confirmed: bool, by_age: bool = False) -> None:
-        """Note that a change is published, and whether it is confirmed: its copies are dropped from now on.
+    def mark(
+        self, topic: str, partition: int, changes: Iterable[bytes], is_confirmed: bool, by_age: bool = False
+    ) -> None:
+        """Note that changes are published, and whether they are confirmed: their copies are dropped from now on.
 
         One that is confirmed `by_age` alone goes on once more if a node reports it a second time. Only after the flush
-        of its record is acknowledged. Unknown changes are ignored; the same call twice is the same as one.
+        of their records is acknowledged. Unknown changes are ignored; the same call twice is the same as one.
         """
         ...
 

@@ -283,7 +283,7 @@ def integer(data: bytes) -> int:
 def done(
     works: Iterable[Work],
     left: Mapping[int, int],
-    mark: Callable[[str, int, bytes, bool], None],
+    mark: Callable[[str, int, Iterable[bytes], bool], None],
     rest: Callable[[Work], None],
 ) -> int:
     """How many events are published and confirmed: each such change is `mark`ed. What is more than that to do of a work
@@ -302,7 +302,5 @@ def done(
             rest(work)
             continue
         events += work.events
-        topic, partition = work.topic, work.partition
-        for change in work.awaited:
-            mark(topic, partition, change, True)
+        mark(work.topic, work.partition, work.awaited, True)
     return events

@@ -423,7 +423,7 @@ class Reread:
         if work.read_at is not None and id(work) not in self._live.left:  # of a truncation in part, a part is left
             for change in work.awaited:
                 is_confirmed = change not in proof.unproven
-                self._gate.mark(work.topic, work.partition, change, is_confirmed, change in proof.by_age)
+                self._gate.mark(work.topic, work.partition, [change], is_confirmed, change in proof.by_age)
 
     def _takes(self, work: Work) -> bool:
         """Whether changes that a read was to show are published now: as if their events had come with this batch."""

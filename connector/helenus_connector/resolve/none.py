@@ -94,7 +94,7 @@ class AsWritten:
         handed.outdated += self._handed.outdated
         for admitted in self._written:
             if admitted.id is not None:
-                self._gate.mark(admitted.event.topic, admitted.event.partition, admitted.id, True)
+                self._gate.mark(admitted.event.topic, admitted.event.partition, [admitted.id], True)
         self._written, self._handed = [], HandedBack()
         return handed
 
