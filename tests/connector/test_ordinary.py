@@ -232,7 +232,8 @@ def test_works_that_are_done(ordinary: ModuleType, works: list[Work], data: st.D
         and id(one) not in left
     ]
     assert events == sum(one.events for one in plain)
-    assert marked == [(one.topic, one.partition, change, True) for one in plain for change in one.awaited]
+    found = [(topic, partition, list(changes), flag) for topic, partition, changes, flag in marked]
+    assert found == [(one.topic, one.partition, list(one.awaited), True) for one in plain]
     assert [id(one) for one in rest] == [id(one) for one in works if not any(one is other for other in plain)]
 
 
