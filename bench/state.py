@@ -1,6 +1,6 @@
 """What state costs, beside the same connector without it, and what it keeps.
 
-    python -m bench state [--events 100000] [--rounds 2] [--states none keys rows] [--copies 1]
+    python -m bench state [--events 100000] [--rounds 2] [--states none keys rows] [--copies 1] [--set KEY=VALUE]
     python -m bench state --known 10000000
 
 - backlog: records per second, and CPU seconds per million, for each `state`. Counted until the worker is idle
@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=1, help="by how many nodes a change is reported")
     parser.add_argument("--states", nargs="*", default=["none", "keys", "rows"])
     parser.add_argument("--known", type=int, default=0, help="keys on the data topic when the state begins")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the connectors")
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with (
@@ -68,7 +69,7 @@ def main() -> None:
             known(stack.status(), cassandra, Path(folder), options.known)
             return
         for state in options.states:
-            more = ["snapshot.mode=never", f"state={state}", f"query.group=of_{state}"]
+            more = ["snapshot.mode=never", f"state={state}", f"query.group=of_{state}", *options.set]
             bench = Backlog(stack.status(), cassandra, Path(folder) / state, f"of_{state}", more)
             _as_by_default(bench)
             with bench:
