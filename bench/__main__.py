@@ -1,8 +1,9 @@
 """What Helenus costs, and how fast it is, on this machine.
 
-    python -m bench [agent|connector|executors|path|records|snapshot|stage|state|tables|verify|written [its options]]
+    python -m bench [NAME [its options]]
 
-Without a name all run, one after the other. `python -m bench NAME --help` tells what one measures.
+NAME is one of agent, connector, executors, path, records, snapshot, soak, stage, state, tables, verify, written. Without
+one all run, one after the other, but for soak, which takes an hour. `python -m bench NAME --help` tells what one measures.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ NAMES = [
     "path",
     "records",
     "snapshot",
+    "soak",
     "stage",
     "state",
     "tables",
@@ -26,7 +28,7 @@ NAMES = [
 name, options = (sys.argv[1], sys.argv[2:]) if sys.argv[1:] else (None, [])
 if name is not None and name not in NAMES:
     sys.exit(__doc__)
-for each in NAMES if name is None else [name]:
+for each in [n for n in NAMES if n != "soak"] if name is None else [name]:
     print(f"== {each}", flush=True)
     sys.argv = [f"bench.{each}", *options]
     importlib.import_module(f"bench.{each}").main()
