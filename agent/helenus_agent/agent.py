@@ -45,6 +45,8 @@ from helenus_sinks.log import Log, TopicError
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # events at which a piece ends early
 _LIST = 0.5  # s between two listings of cdc_raw
+_QUIET = 5.0  # s without anything to read, after which there are fewer looks
+_QUIET_PAUSE = 0.06  # s between two of these, at least
 _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
@@ -85,6 +87,7 @@ class Agent:
         self._listed = 0.0
         self._committed = 0.0
         self._moved = False
+        self._worked = 0.0
         self._oldest: float | None = None
         self._trouble: str | None = "the agent is starting"
         self._drains = self.drained = False
@@ -224,7 +227,12 @@ class Agent:
                         self.drained = True
                         stop.set()
                         return
-                time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
+                time.sleep(self._pause())  # a fraction of what stop.wait costs
+
+    def _pause(self) -> float:
+        """Seconds until the next look."""
+        pause = self._settings.poll_interval_ms / 1000
+        return max(pause, _QUIET_PAUSE) if time.monotonic() - self._worked > _QUIET else pause
 
     def _list(self) -> None:
         """List cdc_raw, and see how full it is."""
@@ -295,6 +303,7 @@ class Agent:
             ends = batch.broken and (position, what) == batch.problems[-1]
             gaps.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
         self._moved = True
+        self._worked = time.monotonic()
 
     def _commit(self, timeout: float) -> None:
         """7 commit: flush, save, remove."""

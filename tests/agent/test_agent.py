@@ -494,6 +494,17 @@ def test_quiet_segments_are_saved_seldom(bench: Bench) -> None:
     assert bench.log.flushes == flushes + 1  # the first, long after the last commit
 
 
+def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 0))
+    agent = bench.start()
+    assert agent._pause() == 0.06
+    bench.work()
+    assert agent._pause() == 0.02
+    monkeypatch.setattr(module, "_QUIET", 0.0)
+    assert agent._pause() == 0.06
+
+
 def test_the_age_of_waiting_segments(bench: Bench) -> None:
     bench.raw.segment(10)
     agent = bench.start()
