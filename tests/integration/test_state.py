@@ -150,7 +150,7 @@ def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipelin
 @pytest.mark.parametrize("point", [*OF_DRIVER, "after-merge", "before-flush", "after-asked"])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
     """Of a task, which Spark does again, and of the driver, which is started again."""
-    table, once = "state.rows", pipeline.directory / point
+    table, once = "state.rows", pipeline.directory / f"keys-{point}"
     pipeline.connector.stop()
     write(session, table, 60, 11)
     pipeline.connector.start(HELENUS_FAILPOINT=f"state.{point}@{once}")

@@ -213,7 +213,7 @@ def test_state_that_is_turned_on_begins_with_the_rows_of_before(pipeline: Pipeli
 @pytest.mark.parametrize("point", [*OF_DRIVER, "after-merge", "before-flush", "after-flush"])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
     """Of a task, which Spark does again, and of the driver, which is started again."""
-    table, once = "merged.rows", pipeline.directory / point
+    table, once = "merged.rows", pipeline.directory / f"rows-{point}"
     pipeline.connector.stop()
     write(session, table, 60, 11)
     pipeline.connector.start(HELENUS_FAILPOINT=f"state.{point}@{once}")
