@@ -27,6 +27,7 @@ from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
+from helenus_connector.query.garbage import freeze
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
@@ -41,7 +42,7 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _TURN_S = 0.25
 _TOPICS_S = 1.0
-_LAG_S = 5.0
+_STATES_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
@@ -71,7 +72,7 @@ class Worker:
         self._spark: Any = None
         self._stopping = threading.Event()
         self._started = time.monotonic()
-        self._made_at = self._lag_at = 0.0
+        self._made_at = self._states_at = self._lag_at = 0.0
         self._reports = Reports(self.connectors)
         self._history = History()
         self._missing: set[metrics.Labels] = set()
@@ -194,10 +195,13 @@ class Worker:
             query.refresh()
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and all(query.is_running for query in self._queries.values()):
+            freeze("worker")
             self._followers.turn()
-        if now - self._lag_at > _LAG_S:
+        if now - self._lag_at > self._reports.lag_every_s:
             self._lag_at = now
             self._reports.lag(self._topics)
+        if now - self._states_at > _STATES_S:
+            self._states_at = now
             self._reports.states()
             self._history.note(now)
 

@@ -90,7 +90,11 @@ class Query:
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
-    monkeypatch.setattr(job, "run", lambda frame, *_: [pickle.loads(pickle.dumps(done)) for done in frame.done])
+    def run(frame: Any, _: Path, function_for: Callable[[set[str]], object]) -> list[Done]:
+        function_for({done.topic for done in frame.done})
+        return [pickle.loads(pickle.dumps(done)) for done in frame.done]
+
+    monkeypatch.setattr(job, "run", run)
     query = Query(tmp_path)
     yield query
     for task in query.tasks.values():

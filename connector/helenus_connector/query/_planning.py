@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import overlaid
 from helenus_connector.log.choice import planner
-from helenus_connector.log.events import Offsets, Planner, Range
+from helenus_connector.log.events import Offsets, Planner, Range, pace_s
 from helenus_connector.query._limits import Part, Parts, limited, shared_out
 from helenus_connector.query._losses import Lineages, Losses, lineage, noted
 from helenus_connector.query._resume import Resume
@@ -30,7 +30,6 @@ _POLL_S = 0.02
 _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
 _KEEP_WARM_S = 25.0
-_RECOUNT_S = 5.0
 
 
 class Planning:
@@ -51,6 +50,7 @@ class Planning:
         self._away: str | None = ""  # an earlier planner may have left its file
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
+        self._idle: tuple[dict[str, Any], Offsets, Lineages, Plan] | None = None
 
     def prepare_available_now(self) -> None:
         self._target = self._broker().latest(self._known())
@@ -58,7 +58,6 @@ class Planning:
     def latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """What a batch from `start` may read. Waits a little for events, so that an idle query hardly spins."""
         until = time.monotonic() + _WAIT_S
-        idle: tuple[Offsets, Lineages, Plan] | None = None
         while True:
             self._refresh()
             now = time.time()
@@ -67,12 +66,14 @@ class Planning:
                 if self._target is not None:
                     latest = {t: self._target[t] for t in latest if t in self._target}
                 lineages = lineage(self._ids, self._broker().leaders(), self.plan.epochs)
-                seen = latest, lineages, self.plan
-                if seen == idle and now < self._due():  # with many tables, the rest takes some ms
+                seen = start, latest, lineages, self.plan
+                # With many tables, the rest takes some ms.
+                if seen == self._idle and now < self._due() and self._target is None:
                     if time.monotonic() > until:
                         return start
                     self._pause(now)
                     continue
+                self._idle = None
                 begin = overlaid(start["topics"], self.plan.held)
                 # Deleted, or not made yet.
                 self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
@@ -130,9 +131,9 @@ class Planning:
                 if end["topics"] != start["topics"]:
                     self._last_event = now
                 return end
+            self._idle = None if self._losses.may_recover else seen
             if self._target is not None or isinstance(limit, ReadAllAvailable) or time.monotonic() > until:
                 return start
-            idle = None if self._losses.may_recover else seen
             self._pause(now)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -222,14 +223,14 @@ class Planning:
 
     def _broker(self) -> Planner:
         if self._planner is None:
-            self._planner = planner(self.plan.worker)
+            self._planner = planner(self.plan.worker, watches=True)
         return self._planner
 
     def _known(self) -> dict[str, int]:
         """How many partitions each existing topic has. A topic may get more: once in a while all are counted."""
         asked = [t for t in self.plan.connectors if not self._partitions.get(t)]
         now = time.monotonic()
-        if now - self._counted > _RECOUNT_S:
+        if now - self._counted > pace_s(sum(self._partitions.values())):
             asked, self._counted = list(self.plan.connectors), now
         try:
             if asked:

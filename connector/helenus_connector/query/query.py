@@ -28,6 +28,7 @@ _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TURN_S = 0.1
+_LOOK_S = 0.5
 _ENDING_S = 5.0
 """Spark kills a Python worker within 2 s. On other hosts there may be no fence that shows its end."""
 
@@ -196,7 +197,7 @@ class Query:
         self._batches = batches
         query = self._begin(spark, batches)
         _log.info("query.started", group=self._group)
-        while query.isActive and not self._stopping.wait(0.1):
+        while query.isActive and not self._stopping.wait(_LOOK_S):
             if batches.done:
                 self._trouble = None
         if self._stopping.is_set():
