@@ -81,7 +81,8 @@ class Planner:
             (topic, int(p)) for topic, ends in found.items() for p, _ in ends.items() - before.get(topic, {}).items()
         }
         self._news.update(dict.fromkeys(changed, now))
-        self._quiet.leave([place for place in self._quiet.places if place in changed or place[0] not in self._ends])
+        if changed or before.keys() != self._ends.keys():
+            self._quiet.leave([place for place in self._quiet.places if place in changed or place[0] not in self._ends])
         if self._watches and len(self._news) + len(self._quiet.places) > FEW:
             self._watch_quiet(now)
         return dict(self._ends)

@@ -8,9 +8,10 @@ has `now`, too: the batch's time, which stays the same when the batch is repeate
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from copy import deepcopy
 from typing import Any
 
 import structlog
@@ -39,6 +40,7 @@ class Planning:
 
     def __init__(self, plan_file: str) -> None:
         self.plan = Plan.load(plan_file)
+        self._plan_file, self._due_file = str(self.plan.file), str(self.plan.due_file)  # looked at fifty times a second
         self._seen: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
@@ -50,6 +52,7 @@ class Planning:
         self._away: str | None = ""  # an earlier planner may have left its file
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
+        self._known_by: tuple[object, Lineages] = None, {}
         self._idle: tuple[dict[str, Any], Offsets, Lineages, Plan] | None = None
 
     def prepare_available_now(self) -> None:
@@ -65,7 +68,7 @@ class Planning:
                 latest = self._broker().latest(self._known())
                 if self._target is not None:
                     latest = {t: self._target[t] for t in latest if t in self._target}
-                lineages = lineage(self._ids, self._broker().leaders(), self.plan.epochs)
+                lineages = self._lineages()
                 seen = start, latest, lineages, self.plan
                 # With many tables, the rest takes some ms.
                 if seen == self._idle and now < self._due() and self._target is None:
@@ -206,9 +209,9 @@ class Planning:
 
     def _changed(self) -> tuple[Plan, object] | None:
         """The plan in its file, and its identity, if it changed since it was applied."""
-        stat = self.plan.file.stat()
+        stat = os.stat(self._plan_file)
         seen = (stat.st_mtime_ns, stat.st_ino)
-        return None if seen == self._seen else (Plan.load(str(self.plan.file)), seen)
+        return None if seen == self._seen else (Plan.load(self._plan_file), seen)
 
     def _broker_is(self, away: str | None) -> None:
         """Log, once each time, that the broker is away or back; the driver too, which would not notice."""
@@ -220,6 +223,13 @@ class Planning:
                 structlog.get_logger(__name__).info("source.broker_back")
             self.plan.away_file.unlink(missing_ok=True)
         self._away = away
+
+    def _lineages(self) -> Lineages:
+        """`lineage`, which is made anew only if something of it changed."""
+        of = self._ids, self._broker().leaders(), self.plan.epochs
+        if of != self._known_by[0]:
+            self._known_by = deepcopy(of), lineage(*of)
+        return self._known_by[1]
 
     def _broker(self) -> Planner:
         if self._planner is None:
@@ -249,7 +259,8 @@ class Planning:
         """When to make a batch without events, s since the epoch."""
         warm = self._last_batch + _KEEP_WARM_S
         try:
-            return min(warm, float(Path(self.plan.due_file).read_text() or warm))
+            with open(self._due_file, encoding="ascii") as file:
+                return min(warm, float(file.read() or warm))
         except FileNotFoundError:
             return warm
 
