@@ -114,6 +114,7 @@ class Worker:
         server = None
         looking: Future[None] | None = None
         session: Future[Any] | None = None
+        looked = False
         try:
             parts = self.connectors, self.snapshots, self.verifications
             server = serve(self.worker, *parts, self._history, self.ready, self.health)
@@ -122,9 +123,14 @@ class Worker:
                     if looking is not None:
                         looking.result()
                         self._end_if_all_failed()
-                        # Spark takes seconds to load: it begins when there is something to run.
-                        session = session or _in_thread(lambda: self._session(directory))
+                        looked = True
                     looking = _in_thread(lambda: self._look(directory))
+                # Spark takes seconds to load: it begins when there is something to run.
+                if session is None and (looked or self._groups()):
+                    session = _in_thread(lambda: self._session(directory))
+                if time.monotonic() - self._made_at > _TOPICS_S:
+                    self._made_at = time.monotonic()
+                    self._make_topics()
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
                     self._followers = Followers(self.worker, self.connectors, directory, self._spark)
@@ -172,11 +178,8 @@ class Worker:
         return spark
 
     def _turn(self, directory: Path) -> None:
-        """Do what is due: topics of new tables, queries of new groups, changed plans, lag."""
+        """Do what is due: queries of new groups, changed plans, lag."""
         now = time.monotonic()
-        if now - self._made_at > _TOPICS_S:
-            self._made_at = now
-            self._make_topics()
         for group in self._groups() - self._queries.keys():
             try:
                 query = self._query(group, directory)

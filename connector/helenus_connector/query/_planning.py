@@ -8,7 +8,6 @@ has `now`, too: the batch's time, which stays the same when the batch is repeate
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from copy import deepcopy
@@ -40,7 +39,7 @@ class Planning:
 
     def __init__(self, plan_file: str) -> None:
         self.plan = Plan.load(plan_file)
-        self._plan_file, self._due_file = str(self.plan.file), str(self.plan.due_file)  # looked at fifty times a second
+        self._plan_file, self._due_file = self.plan.file, self.plan.due_file  # looked at fifty times a second
         self._seen: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
@@ -209,9 +208,9 @@ class Planning:
 
     def _changed(self) -> tuple[Plan, object] | None:
         """The plan in its file, and its identity, if it changed since it was applied."""
-        stat = os.stat(self._plan_file)
+        stat = self._plan_file.stat()
         seen = (stat.st_mtime_ns, stat.st_ino)
-        return None if seen == self._seen else (Plan.load(self._plan_file), seen)
+        return None if seen == self._seen else (Plan.load(str(self._plan_file)), seen)
 
     def _broker_is(self, away: str | None) -> None:
         """Log, once each time, that the broker is away or back; the driver too, which would not notice."""
@@ -259,8 +258,7 @@ class Planning:
         """When to make a batch without events, s since the epoch."""
         warm = self._last_batch + _KEEP_WARM_S
         try:
-            with open(self._due_file, encoding="ascii") as file:
-                return min(warm, float(file.read() or warm))
+            return min(warm, float(self._due_file.read_text() or warm))
         except FileNotFoundError:
             return warm
 

@@ -82,6 +82,11 @@ class Registry:
         self._is_needed = settings.is_avro
         self._away_until = 0.0
 
+    @property
+    def place(self) -> object:
+        """Identifies the registry, and who asks it."""
+        return self._is_needed, *sorted(self._config.items())
+
     def check(self) -> None:
         """Raise HelenusError if the registry does not answer, where there has to be one."""
         if self._url and self._is_needed:
