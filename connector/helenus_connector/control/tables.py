@@ -95,7 +95,7 @@ class Tables:
         return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
 
     def _check(self, registry: Registry) -> None:
-        """`registry.check`, once for connectors that are looked at one after the other: each time takes a connection."""
+        """`registry.check`, once for connectors that are looked at in a row: each time takes a connection."""
         if time.monotonic() - self._answered.get(registry.place, -math.inf) > _ANSWERED_S:
             registry.check()
             self._answered[registry.place] = time.monotonic()
