@@ -152,16 +152,18 @@ class Planning:
         for topic, connector in self.plan.connectors.items():
             ends = end["topics"].get(topic, {})
             starts = begin.get(topic, {})
-            ranges = [
-                Range(topic, int(p), starts.get(p, last), last)
-                for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
-            ]
             loss, epoch = connector.data_loss, self.plan.epochs.get(topic, 0)
             error, lost = self._wrong.get(topic), gone.get(topic, [])
             if lost and loss == "fail" and error is None:
                 what = f"events were dropped before helenus-{connector.name} had read them"
                 error = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}, partition {', '.join(lost)}")
             everything = start["tick"] != end["tick"] or topic in fresh or error is not None or bool(lost)
+            if ends == starts and not everything:
+                continue  # as of most of hundreds
+            ranges = [
+                Range(topic, int(p), starts.get(p, last), last)
+                for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
+            ]
             # A range may lie before what is held, if that was moved since the batch was planned.
             ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
             read = {int(p): at for p, at in self._resume.read(self.plan, topic).items() if starts.get(p, at) < at}
