@@ -102,9 +102,9 @@ class Query:
         with self._lock:
             tasks = self._connectors.running(self._group, time.time())
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
-            epochs = {topic: self._held.epoch(topic) for topic in tasks}
+            epochs = self._held.epochs(tasks)
             connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
-            tables = {t.settings.events for connector in connectors for t in list(connector.tasks.values())}
+            tables = [t.settings.events for connector in connectors for t in list(connector.tasks.values())]
             held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
             plan = Plan(
                 self._worker,
@@ -115,7 +115,7 @@ class Query:
                 epochs,
                 self._slots,
                 self._start,
-                {topic: self._held.epoch(topic) for topic in sorted(tables)},
+                self._held.epochs(tables),
             )
             if plan != self._plan:
                 plan.save()
