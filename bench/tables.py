@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.backlog import by_kind, cpu_of, memory_by_kind
-from bench.path import Arrivals, delays, is_ready, report, running, topics_exist, wait
+from bench.path import Arrivals, add, delays, is_ready, report, running, topics_exist, wait
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_stack import programs
 from helenus_stack.cql import session
@@ -64,6 +64,8 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
     """A worker with a connector for each of some tables."""
     folder = stack.directory / f"bench{len(tables)}"
     made = [programs.connector(status, folder, "bench", table) for table in tables]
+    for program in made:
+        add(program.files[1], ["snapshot.mode=never"])
     worker = programs.Program("connector", Path(status.directory), [made[-1].files[0], *(p.files[1] for p in made)])
     java = {"JAVA_HOME": str(spark_java_home(Terminal()))}
     with running(worker, java):

@@ -40,7 +40,7 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-_TURN_S = 0.25
+_TURN_S = 0.5
 _TOPICS_S = 1.0
 _STATES_S = 5.0
 _FIRST_PAUSE_S = 1.0
