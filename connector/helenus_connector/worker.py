@@ -165,10 +165,12 @@ class Worker:
             remove(directory)
 
     def _session(self, directory: Path) -> Any:
-        from helenus_connector.query.session import session
+        from helenus_connector.query.session import session, warm
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
-        return session(self.worker, directory)
+        spark = session(self.worker, directory)
+        warm(spark)
+        return spark
 
     @staticmethod
     def _prepared(spark: Any) -> Any:
