@@ -71,7 +71,7 @@ class Topics:
     def _readable(self, topics: Sequence[str]) -> Collection[str]:
         """Those of these topics whose ends can be asked for: of hundreds it is one question."""
         with suppress(HelenusError):
-            return self.latest(topics).keys()
+            return self.latest(topics).keys() if topics else ()
         return ()
 
     def _make(self, task: Task, events: int) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 Place = tuple[str, int]
 """A topic and partition."""
-WAITS_S = 5.0
+WAITS_S = 2.0
 """So long a request waits for records. Each has all partitions, and costs client and broker some ms for a thousand."""
 _SETTINGS = {
     "log_level": "0",
