@@ -69,7 +69,7 @@ def main(worker_file: str, events: str, target: str) -> None:
     stage = partial(append_all, worker, target)
 
     def process(frame: Any, _: int) -> None:
-        job.run(frame, plan.parts_file, stage)
+        job.run(frame, plan.parts_file, lambda _: stage)
 
     frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
     checkpoint = {"checkpointLocation": f"{directory}/checkpoint"}

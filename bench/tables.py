@@ -1,24 +1,27 @@
 """What twenty connectors on one worker cost, against one.
 
-    python -m bench tables [--tables 20]
+    python -m bench tables [--tables 20] [--rate 20] [--alone]
 
-In one run on one stack, first a worker with one connector, then one with a connector for each table:
+In one run on one stack, first a worker with one connector, then one with a connector for each table (with `--alone`
+only that one):
 
-- write → record at 20 writes a second, over all tables.
-- Idle: the CPU of the worker, its JVM and its Python workers over half a minute without writes, and their memory.
+- How long the worker takes to be ready: with new topics, and when it starts again.
+- write → record at so many writes a second, over all tables, and the CPU of the worker's processes meanwhile.
+- Idle: their CPU over half a minute without writes, their memory and threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.backlog import cpu_of
-from bench.path import Arrivals, delays, is_ready, report, running, topics_exist, wait
+from bench.backlog import by_kind, cpu_of, memory_by_kind
+from bench.path import Arrivals, add, delays, is_ready, report, running, topics_exist, wait
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_stack import programs
 from helenus_stack.cql import session
@@ -36,7 +39,10 @@ KEYS = 1_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=20)
-    tables = [f"t{i:02}" for i in range(parser.parse_args().tables)]
+    parser.add_argument("--rate", type=float, default=20, help="writes a second")
+    parser.add_argument("--alone", action="store_true", help="not with one connector first")
+    options = parser.parse_args()
+    tables = [f"t{i:02}" for i in range(options.tables)]
     with (
         tempfile.TemporaryDirectory() as folder,
         Stack(Path(folder) / "stack", brief=False, progress=Terminal()) as stack,
@@ -50,43 +56,67 @@ def main() -> None:
                 cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
             with running(programs.agent(status, stack.directory / "bench"), {}):
                 topics_exist(status, *(f"events-bench.{table}" for table in tables))
-                for some in (tables[:1], tables):
-                    measure(stack, status, cassandra, some)
+                for some in [tables] if options.alone else [tables[:1], tables]:
+                    measure(stack, status, cassandra, some, options.rate)
 
 
-def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str]) -> None:
+def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rate: float) -> None:
     """A worker with a connector for each of some tables."""
     folder = stack.directory / f"bench{len(tables)}"
     made = [programs.connector(status, folder, "bench", table) for table in tables]
+    for program in made:
+        add(program.files[1], ["snapshot.mode=never"])
     worker = programs.Program("connector", Path(status.directory), [made[-1].files[0], *(p.files[1] for p in made)])
-    with running(worker, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
+    java = {"JAVA_HOME": str(spark_java_home(Terminal()))}
+    with running(worker, java):
+        started(worker, f"{len(tables)} tables, new topics")
+    with running(worker, java):
         topics = [f"data-bench.{table}" for table in tables]
-        topics_exist(status, *topics)
-        wait(lambda: is_ready(worker), "the connectors are ready", 300)
-        write(cassandra, tables, WARM_UP_SECONDS)
+        started(worker, f"{len(tables)} tables, once more")
+        pid = worker.process.pid
+        assert pid is not None
+        write(cassandra, tables, WARM_UP_SECONDS, RATE)
         arrivals = Arrivals(status, *topics)
         time.sleep(1)
-        writes = write(cassandra, tables, SECONDS)
+        before = by_kind(pid)
+        writes = write(cassandra, tables, SECONDS, rate)
+        spent(pid, before, f"{len(tables)} tables, {rate:g} writes/s")
         time.sleep(5)
         arrivals.close()
         found = [d for t in tables for d in delays(writes[t], arrivals.seen[f"data-bench.{t}"])]
         report(f"{len(tables)} tables, write → record", found)
-        pid = worker.process.pid
-        assert pid is not None
         time.sleep(10)
-        before = cpu_of(pid)
+        before = by_kind(pid)
         time.sleep(SECONDS)
-        idle = (cpu_of(pid) - before) / SECONDS
-        print(f"{len(tables)} tables, idle: {idle:.1%} of a core, {memory_of(pid):.0f} MB resident", flush=True)
+        spent(pid, before, f"{len(tables)} tables, idle")
+        kinds = memory_by_kind(pid)
+        print(f"{len(tables)} tables: {memory_of(pid):.0f} MB resident; for themselves {kinds}", flush=True)
 
 
-def write(cassandra: Any, tables: list[str], seconds: float) -> dict[str, list[tuple[bytes, int, float]]]:
-    """Write at the rate, to one table after the other; key, write time in µs and acknowledgement of each, by table."""
+def started(worker: programs.Program, what: str) -> None:
+    """Wait until a worker is ready that was just started."""
+    start = time.monotonic()
+    wait(lambda: is_ready(worker), "the connectors are ready", 600)
+    seconds = time.monotonic() - start
+    pid = worker.process.pid
+    assert pid is not None
+    print(f"{what}: ready after {seconds:.1f} s, {cpu_of(pid):.1f} CPU s, load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def spent(process: int, before: dict[str, float], what: str) -> None:
+    """What a worker's processes took since `before`, `SECONDS` ago."""
+    shares = {kind: (now - before.get(kind, 0.0)) / SECONDS for kind, now in by_kind(process).items()}
+    each = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
+    print(f"{what}: {sum(shares.values()):.1%} of a core ({each}), load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def write(cassandra: Any, tables: list[str], seconds: float, rate: float) -> dict[str, list[tuple[bytes, int, float]]]:
+    """Write at a rate, to one table after the other; key, write time in µs and acknowledgement of each, by table."""
     statements = {t: cassandra.prepare(f"INSERT INTO bench.{t} (k, v) VALUES (?, ?) USING TIMESTAMP ?") for t in tables}
     writes: dict[str, list[tuple[bytes, int, float]]] = {t: [] for t in tables}
     start = time.monotonic()
-    for i in range(int(RATE * seconds)):
-        time.sleep(max(0.0, start + i / RATE - time.monotonic()))
+    for i in range(int(rate * seconds)):
+        time.sleep(max(0.0, start + i / rate - time.monotonic()))
         table, key, written = tables[i % len(tables)], random.randrange(KEYS), time.time_ns() // 1000
         cassandra.execute(statements[table], (key, "x" * 100, written))
         writes[table].append((long_bytes(key), written, time.time()))

@@ -74,6 +74,7 @@ class KafkaReader:
         self._decoder = Decoder(status.registry_url)
         config = {"group.id": "helenus-stack", "enable.auto.commit": "false", "log_level": "0"}
         self._consumer = Consumer({**self._login, **config})
+        self._asking = Consumer({**self._login, **config})  # the other's questions wait for what it fetches
 
     def topics(self) -> set[str]:
         with _stack_errors(self._where):
@@ -88,7 +89,7 @@ class KafkaReader:
             known = self._consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
             places = [TopicPartition(topic, number) for number in known.partitions]
             for place in places:
-                at = OFFSET_BEGINNING if whole else self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)[1]
+                at = OFFSET_BEGINNING if whole else self._asking.get_watermark_offsets(place, timeout=_TIMEOUT)[1]
                 place.offset = at
             self._consumer.incremental_assign(places)
 
@@ -109,6 +110,7 @@ class KafkaReader:
 
     def close(self) -> None:
         self._consumer.close()
+        self._asking.close()
         self._decoder.close()
 
 

@@ -12,7 +12,7 @@ import structlog
 from helenus_connector import metrics
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.topics import Topics
-from helenus_connector.log.events import Offsets, behind
+from helenus_connector.log.events import Offsets, behind, pace_s
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
@@ -39,7 +39,8 @@ class Ends:
 class Reports:
     """Keeps the series of connectors and tables. One thread uses it at a time.
 
-    `away` is why the message broker did not answer when it was last asked for lag, or None.
+    `away` is why the message broker did not answer when it was last asked for lag, or None. `lag_every_s` is how often
+    to ask for it, by how many partitions there were the last time.
     """
 
     def __init__(self, connectors: Connectors) -> None:
@@ -50,6 +51,7 @@ class Reports:
         self._ends: dict[metrics.Labels, Ends] = {}
         self._reasons: set[tuple[str, ...]] = set()
         self.away: HelenusError | None = None
+        self.lag_every_s = pace_s(0)
 
     def lag(self, topics: Topics) -> None:
         """How far each table is behind the end of its events topic."""
@@ -73,11 +75,13 @@ class Reports:
             if self.away is None:
                 _log.warning("broker.away", error=str(error))
             self.away = error
+            self.lag_every_s = pace_s(0)
             for task in tasks:
                 metrics.LAG.labels(*task.labels).set(math.nan)
                 metrics.LAG_SECONDS.labels(*task.labels).set(math.nan)
                 task.waiting = error
             return
+        self.lag_every_s = pace_s(sum(map(len, latest.values())))
         if self.away is not None:
             _log.info("broker.back")
             self.away = None

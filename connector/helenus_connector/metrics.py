@@ -148,6 +148,8 @@ _OF_TABLE: tuple[MetricWrapperBase, ...] = (
 Labels = tuple[str, str, str]
 """Connector, keyspace and table."""
 _tasks: dict[Labels, int] = {}
+_states: dict[Labels, str] = {}
+_connector_states: dict[str, str] = {}
 
 
 def begin(labels: Labels, task: int) -> None:
@@ -164,6 +166,7 @@ def begin(labels: Labels, task: int) -> None:
 def forget(labels: Labels) -> None:
     """Ends a table's series."""
     _tasks.pop(labels, None)
+    _states.pop(labels, None)
     of_state = LIVE_KEYS, LIVE_KEYS_ASKED, ROWS_KEPT, STATE_WAITING, STATE_BYTES, STATE_BATCH_SECONDS
     for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, *of_state):
         metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
@@ -171,6 +174,9 @@ def forget(labels: Labels) -> None:
 
 def state(labels: Labels, now: str) -> None:
     """Sets which of STATES a table's task is in."""
+    if _states.get(labels) == now:
+        return
+    _states[labels] = now
     for name in STATES:
         STATE.labels(*labels, name).set(name == now)
 
@@ -178,8 +184,12 @@ def state(labels: Labels, now: str) -> None:
 def connector_state(name: str, now: str | None) -> None:
     """Sets which of STATES a connector is in; None ends its series. It has them also without a table."""
     if now is None:
+        _connector_states.pop(name, None)
         CONNECTOR_STATE.remove_by_labels({"connector": name})
         return
+    if _connector_states.get(name) == now:
+        return
+    _connector_states[name] = now
     for state in STATES:
         CONNECTOR_STATE.labels(name, state).set(state == now)
 

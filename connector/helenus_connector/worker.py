@@ -27,6 +27,7 @@ from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
+from helenus_connector.query.garbage import freeze
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
@@ -39,9 +40,9 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-_TURN_S = 0.25
+_TURN_S = 0.5
 _TOPICS_S = 1.0
-_LAG_S = 5.0
+_STATES_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
@@ -71,7 +72,7 @@ class Worker:
         self._spark: Any = None
         self._stopping = threading.Event()
         self._started = time.monotonic()
-        self._made_at = self._lag_at = 0.0
+        self._made_at = self._states_at = self._lag_at = 0.0
         self._reports = Reports(self.connectors)
         self._history = History()
         self._missing: set[metrics.Labels] = set()
@@ -113,6 +114,7 @@ class Worker:
         server = None
         looking: Future[None] | None = None
         session: Future[Any] | None = None
+        looked = False
         try:
             parts = self.connectors, self.snapshots, self.verifications
             server = serve(self.worker, *parts, self._history, self.ready, self.health)
@@ -121,9 +123,14 @@ class Worker:
                     if looking is not None:
                         looking.result()
                         self._end_if_all_failed()
-                        # Spark takes seconds to load: it begins when there is something to run.
-                        session = session or _in_thread(lambda: self._session(directory))
+                        looked = True
                     looking = _in_thread(lambda: self._look(directory))
+                # Spark takes seconds to load: it begins when there is something to run.
+                if session is None and (looked or self._groups()):
+                    session = _in_thread(lambda: self._session(directory))
+                if time.monotonic() - self._made_at > _TOPICS_S:
+                    self._made_at = time.monotonic()
+                    self._make_topics()
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
                     self._followers = Followers(self.worker, self.connectors, directory, self._spark)
@@ -158,10 +165,12 @@ class Worker:
             remove(directory)
 
     def _session(self, directory: Path) -> Any:
-        from helenus_connector.query.session import session
+        from helenus_connector.query.session import session, warm
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
-        return session(self.worker, directory)
+        spark = session(self.worker, directory)
+        warm(spark)
+        return spark
 
     @staticmethod
     def _prepared(spark: Any) -> Any:
@@ -171,11 +180,8 @@ class Worker:
         return spark
 
     def _turn(self, directory: Path) -> None:
-        """Do what is due: topics of new tables, queries of new groups, changed plans, lag."""
+        """Do what is due: queries of new groups, changed plans, lag."""
         now = time.monotonic()
-        if now - self._made_at > _TOPICS_S:
-            self._made_at = now
-            self._make_topics()
         for group in self._groups() - self._queries.keys():
             try:
                 query = self._query(group, directory)
@@ -194,10 +200,13 @@ class Worker:
             query.refresh()
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and all(query.is_running for query in self._queries.values()):
+            freeze("worker")
             self._followers.turn()
-        if now - self._lag_at > _LAG_S:
+        if now - self._lag_at > self._reports.lag_every_s:
             self._lag_at = now
             self._reports.lag(self._topics)
+        if now - self._states_at > _STATES_S:
+            self._states_at = now
             self._reports.states()
             self._history.note(now)
 

@@ -90,7 +90,11 @@ class Query:
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
-    monkeypatch.setattr(job, "run", lambda frame, *_: [pickle.loads(pickle.dumps(done)) for done in frame.done])
+    def run(frame: Any, _: Path, function_for: Callable[[set[str]], object]) -> list[Done]:
+        function_for({done.topic for done in frame.done})
+        return [pickle.loads(pickle.dumps(done)) for done in frame.done]
+
+    monkeypatch.setattr(job, "run", run)
     query = Query(tmp_path)
     yield query
     for task in query.tasks.values():
@@ -372,6 +376,20 @@ def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypa
     assert shown(task) == ("RUNNING", None)
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
     assert room == [5, 2]
+
+
+def test_tasks_are_sent_the_settings_of_the_tables_that_they_read(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of hundreds take some ms in each batch. The caches of all tables stay."""
+    sent: list[Plan] = []
+    monkeypatch.setattr(batches, "task", lambda plan, *_: sent.append(plan))
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(fine(B, 0)), 0)
+    plan, _ = query._planned()
+    assert list(sent[0].connectors) == [B]
+    assert len(plan.connectors) > 1
+    assert (sent[0].tables, sent[0].checkpoint, sent[0].start) == (plan.tables, plan.checkpoint, plan.start)
 
 
 def test_what_waits_at_the_gate_is_handed_to_the_next_batch(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

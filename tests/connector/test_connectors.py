@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control import _kept
 from helenus_connector.control.checkpoint import committed
 from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
 from helenus_connector.control.offsets import alter, offsets, reset
@@ -82,6 +83,14 @@ def test_connectors_and_their_states_survive_a_restart(tmp_path: Path) -> None:
     after.load({})
     assert after.config("a")["cassandra.password"] == "s3cret"
     assert after.status("a").state == "PAUSED"
+
+
+def test_a_start_with_hundreds_of_files_saves_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all are written, and synced: of two hundred it took a second of CPU, and more of waiting."""
+    saved: list[list[str]] = []
+    monkeypatch.setattr(_kept, "save", lambda _, kept: saved.append(sorted(kept)))
+    connectors(tmp_path).load({name: {**CONFIG, "table": name} for name in ("a", "b", "c")})
+    assert saved == [["a", "b", "c"]]
 
 
 def test_a_changed_file_replaces_the_saved_configuration(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Nodes(Session):
 
 @pytest.fixture(autouse=True)
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(node: Any, keyspace: str) -> dict[object, Table]:
+    def read(node: Any, keyspace: str, name: str) -> dict[object, Table]:
         table = node.execute("system.local").response_future.coordinator_host.table
         return {table.id: table} if table else {}
 
@@ -115,7 +115,7 @@ def test_a_table_recreated_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> 
     torn = replace(new, columns=old.columns)
     answers: list[Table | None] = [torn, None, new, new]
 
-    def read_torn(session: Any, keyspace: str) -> dict[object, Table]:
+    def read_torn(session: Any, keyspace: str, name: str) -> dict[object, Table]:
         table = answers.pop(0)
         if table is None:
             raise ValueError("unknown CQL type 'place'")

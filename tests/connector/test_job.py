@@ -40,14 +40,14 @@ def sizes(given: Iterator[Parts]) -> Iterator[int]:
 def test_each_task_has_what_was_offered_for_it(tmp_path: Path) -> None:
     for most in ([7, 8], [], [9]):
         job.offer(tmp_path / "parts", [Parts([Part((), "fail", 0)], size) for size in most])
-        assert job.run(Context(), tmp_path / "parts", sizes) == most
+        assert job.run(Context(), tmp_path / "parts", lambda _: sizes) == most
 
 
 def test_no_batch_runs_what_was_offered_for_another(tmp_path: Path) -> None:
     job.offer(tmp_path / "parts", [Parts([], 7)])
-    assert job.run(Context(), tmp_path / "parts", sizes) == [7]
+    assert job.run(Context(), tmp_path / "parts", lambda _: sizes) == [7]
     with pytest.raises(HelenusError, match="without asking") as error:
-        job.run(Context(), tmp_path / "parts", sizes)
+        job.run(Context(), tmp_path / "parts", lambda _: sizes)
     assert error.value.kind is Kind.BATCH_FAILED
 
 
@@ -61,4 +61,4 @@ def test_an_error_of_a_task_is_ours_again(tmp_path: Path) -> None:
 
     context.collect = fails  # type: ignore[method-assign]
     with pytest.raises(HelenusError, match="no host is there"):
-        job.run(context, tmp_path / "parts", sizes)
+        job.run(context, tmp_path / "parts", lambda _: sizes)

@@ -56,7 +56,7 @@ class Topic:
     def __init__(self, stack: Stack, name: str) -> None:
         self.name = name
         self.servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
-        self.planner = Planner(self.servers)
+        self.planner = Planner(self.servers, watches=True)
         self.admin = AdminClient(self.servers)
         make(self.admin, name, 1)
 
@@ -181,9 +181,9 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
     """More partitions than are asked for each time. None is missed: new ones, in bursts, of a topic made again."""
     monkeypatch.setattr(_kafka_planner, "FEW", 8)
     monkeypatch.setattr(_kafka_planner, "_QUIET_S", 0.5)
-    monkeypatch.setattr(_kafka_planner, "_ALL_S", 3600.0)  # or that would find it
+    monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)  # or that would find it
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
-    planner, admin, producer = Planner(servers), AdminClient(servers), Producer(servers)
+    planner, admin, producer = Planner(servers, watches=True), AdminClient(servers), Producer(servers)
     topics = {f"quiet-{n}": 5 for n in range(4)}
     for topic, n in topics.items():
         make(admin, topic, n)

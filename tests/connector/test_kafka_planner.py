@@ -21,6 +21,8 @@ from helenus_schemas.errors import HelenusError, Kind
 class Admin:
     """Every partition ends at 9, unless its topic has an error."""
 
+    end = 9
+
     def __init__(self) -> None:
         self.errors: dict[str, int] = {}
 
@@ -31,7 +33,7 @@ class Admin:
             if place.topic in self.errors:
                 answers[place].set_exception(KafkaException(KafkaError(self.errors[place.topic])))
             else:
-                answers[place].set_result(SimpleNamespace(offset=9, leader_epoch=3))
+                answers[place].set_result(SimpleNamespace(offset=self.end, leader_epoch=3))
         return answers
 
 
@@ -109,3 +111,48 @@ def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, 
     chunks = list(_kafka_reader.read({}, places, "fail", lambda *_: None, lambda *place: failed.append(place)))
     assert sorted((m.partition(), m.offset()) for chunk in chunks for m in chunk) == events
     assert not failed
+
+
+class Group:
+    """An admin client that notes which positions a consumer group was given, and refuses if it is to."""
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, int]] = []
+        self.error: KafkaException | None = None
+
+    def alter_consumer_group_offsets(self, asked: list[Any], request_timeout: float) -> dict[str, Future[Any]]:
+        (group,) = asked
+        self.given.append({f"{place.topic}/{place.partition}": place.offset for place in group.topic_partitions})
+        answer: Future[Any] = Future()
+        answer.set_exception(self.error) if self.error else answer.set_result(group)
+        return {group.group_id: answer}
+
+
+def test_a_group_is_given_only_the_positions_that_moved() -> None:
+    """A request for each of hundreds of groups, after every batch, would cost the broker more than the batch."""
+    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}), Group()
+    planner._admin = admin
+    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 3}})
+    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 3}})
+    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 4}})
+    planner.commit("other", {"b": {"0": 4}})
+    assert admin.given == [{"a/0": 1, "a/1": 2, "b/0": 3}, {"b/0": 4}, {"b/0": 4}]
+    admin.given.clear()
+    admin.error = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 5}})
+    admin.error = None
+    with capture_logs() as logs:
+        planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 5}})
+    assert [entry["event"] for entry in logs] == ["source.commit_failed"]
+    assert admin.given == [{"b/0": 5}, {"a/0": 1, "a/1": 2, "b/0": 5}], "what was refused is given again"
+
+
+def test_one_that_does_not_watch_asks_for_all_ends_each_time() -> None:
+    """A snapshot is complete when all before the ends is done: none may be of some seconds ago."""
+    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}), Admin()
+    planner._admin = admin
+    many = {"a": 70, "b": 1}
+    planner.latest(many)
+    planner._news.clear()  # as if nothing had come for a while
+    admin.end = 10
+    assert planner.latest(many) == {"a": {str(p): 10 for p in range(70)}, "b": {"0": 10}}

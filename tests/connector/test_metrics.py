@@ -50,6 +50,19 @@ def test_a_task_has_one_state_at_a_time() -> None:
         assert [name for name, value in states.items() if value] == [now]
 
 
+def test_a_state_that_did_not_change_is_set_again_after_its_series_ended() -> None:
+    """As when a connector is deleted and made again. Of hundreds, those that did not change are left as they are."""
+    for _ in range(2):
+        metrics.state(ORDERS, "RUNNING")
+        metrics.connector_state("shop", "RUNNING")
+        assert read("helenus_connector_task_state", **of(ORDERS), state="RUNNING") == 1
+        assert read("helenus_connector_state", connector="shop", state="RUNNING") == 1
+        metrics.forget(ORDERS)
+        metrics.connector_state("shop", None)
+        assert read("helenus_connector_task_state", **of(ORDERS), state="RUNNING") is None
+        assert read("helenus_connector_state", connector="shop", state="RUNNING") is None
+
+
 def test_names_of_kafka_connect() -> None:
     metrics.EVENTS_READ.labels(*VISITS).inc(5)
     metrics.RECORDS.labels(*VISITS).inc(4)

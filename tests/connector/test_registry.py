@@ -195,6 +195,26 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
     assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
 
 
+def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
+    server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stops answering is noticed soon all the same; and another login may be refused."""
+    settings = settings_of(f"http://127.0.0.1:{server}")
+    row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"))
+    monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
+    monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {})
+    tables, asked = Tables(), len(Answer.logins)
+    for _ in range(3):
+        tables.look(settings, tmp_path)
+    assert len(Answer.logins) == asked + 1
+    Answer.away = True
+    with pytest.raises(HelenusError):
+        tables.look(settings_of(f"http://user:secret@127.0.0.1:{server}"), tmp_path)
+    monkeypatch.setattr("helenus_connector.control.tables._ANSWERED_S", 0.0)
+    with pytest.raises(HelenusError):
+        tables.look(settings, tmp_path)
+
+
 class Latest(Answer):
     """A registry whose subjects all have the schema `known`, and take any other."""
 

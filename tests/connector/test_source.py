@@ -140,6 +140,30 @@ def test_what_changes_while_an_idle_query_waits_is_seen(
     assert list(planned.reader._wrong) == ([TOPIC] if change in ("partitions", "recreated") else [])
 
 
+def test_an_idle_query_looks_closely_once_and_not_in_each_trigger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A close look at hundreds of topics takes some ms. One from another position is close again."""
+    monkeypatch.setattr(_planning, "_WAIT_S", 0.0)
+    monkeypatch.setattr(_planning.time, "sleep", lambda _: None)
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 12, "1": 10}}
+    idle = planned.reader.latest_offset(offset(0, 10, 10), ReadMaxRows(5))
+    looks = []
+    losses = planned.reader._losses.find
+    monkeypatch.setattr(planned.reader._losses, "find", lambda *given: looks.append(1) or losses(*given))
+    for _ in range(3):
+        assert planned.reader.latest_offset(json.loads(json.dumps(idle)), ReadMaxRows(5)) == idle
+    assert len(looks) == 1
+    before = {**idle, "topics": {TOPIC: {"0": 12, "1": 9}}}
+    assert planned.reader.latest_offset(before, ReadMaxRows(5))["topics"] == idle["topics"]
+    assert len(looks) == 2
+    planned.broker.ends[TOPIC]["0"] = 11  # a leader that may not know its end for a moment
+    for _ in range(3):
+        planned.reader.latest_offset(idle, ReadMaxRows(5))
+    assert len(looks) == 5
+
+
 def test_with_state_a_repeated_batch_has_the_same_events_and_the_same_time(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 7, "1": 3})  # where a run without state would step back to
     planned.change(places=(0, 1))
@@ -374,7 +398,7 @@ def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: p
     later = planned.reader.latest_offset(at, ReadMaxRows(5))
     assert later["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 9}}
     assert planned.broker.counted == [[TOPIC, OTHER]], "not at every look"
-    monkeypatch.setattr(_planning, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(_planning, "pace_s", lambda _: -1.0)
     planned.broker.ends[OTHER] = {"0": 10}
     end = planned.reader.latest_offset(later, ReadMaxRows(5))
     assert end["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 10}}
@@ -387,7 +411,7 @@ def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: p
 
 def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its partitions has no leader just now, or nobody answers."""
-    monkeypatch.setattr(_planning, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(_planning, "pace_s", lambda _: -1.0)
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 5}, OTHER: {"0": 5}}
@@ -518,7 +542,7 @@ def replaced(planned: Planned, how: str) -> dict[str, int]:
 @pytest.fixture
 def read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Planned, dict[str, Any]]:
     """A topic of which all was read, and what the end of that batch says."""
-    monkeypatch.setattr(_planning, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(_planning, "pace_s", lambda _: -1.0)
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 300, "1": 300}}
     planned.broker.topic_ids, planned.broker.epochs = {TOPIC: "old"}, {TOPIC: {"0": 7, "1": 7}}

@@ -20,7 +20,12 @@ GONE = HelenusError(Kind.TOPIC_MISSING, "Unknown topic or partition", "h:1, topi
 
 
 class Broker(MemoryLog):
-    """A Log, and a planner of its topics, which are empty."""
+    """A Log, and a planner of its topics, which are empty. Topics that are `refused` may not be read."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        super().__init__(counts)
+        self.refused: set[str] = set()
+        self.asked: list[list[str]] = []
 
     @property
     def made(self) -> dict[str, tuple[int, dict[str, str]]]:
@@ -30,7 +35,10 @@ class Broker(MemoryLog):
         return {topic: self.counts.get(topic, 0) for topic in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
+        self.asked.append(list(partitions))
+        if partitions and self.refused >= partitions.keys():
+            raise HelenusError(Kind.BROKER_REFUSED, "not authorized", ", ".join(partitions))
+        return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items() if topic not in self.refused}
 
 
 @pytest.fixture
@@ -79,3 +87,23 @@ def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
     topics.make([task])
     assert task.error is not None
     assert task.error.kind is Kind.PARTITIONS_CHANGED
+
+
+@pytest.mark.parametrize("refused", [0, 1, 3])
+def test_the_ends_of_many_topics_are_one_question_and_refused_ones_fail_alone(
+    topics: Topics, broker: Broker, refused: int
+) -> None:
+    given = {"name": "n", "keyspace": "ks", "output.format": "json"}
+    tasks = [Task(n, ConnectorSettings.of({**given, "table": f"t{n}"}, "n")) for n in range(3)]
+    broker.counts.update({task.settings.events: 4 for task in tasks})
+    broker.refused = {task.settings.events for task in tasks[:refused]}
+    topics.make(tasks)
+    assert [task.error.where if task.error else None for task in tasks] == [
+        *(task.settings.events for task in tasks[:refused]),
+        *[None] * (3 - refused),
+    ]
+    assert [task.ready for task in tasks] == [task.error is None for task in tasks]
+    assert broker.asked == [
+        [task.settings.events for task in tasks],
+        *([task.settings.events] for task in tasks[:refused]),
+    ]

@@ -43,7 +43,8 @@ def read(given):
         yield [int(event.value) for event in read_parts(worker, parts)[1][topic]]
 
 def process(frame, batch):
-    print(json.dumps([number for found in job.run(frame, plan.parts_file, read) for number in found]), flush=True)
+    done = job.run(frame, plan.parts_file, lambda _: read)
+    print(json.dumps([number for found in done for number in found]), flush=True)
 
 frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
 query = frame.writeStream.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True)

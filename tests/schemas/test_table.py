@@ -36,6 +36,25 @@ def schema(*columns: dict[str, Any], **more: list[dict[str, Any]]) -> SystemSche
     return SystemSchema(tables=[table], columns=list(columns), **more)
 
 
+def test_of_one_table_only_its_own_rows_are_asked_for() -> None:
+    """A keyspace of hundreds is read in as many times; its types have no table."""
+    asked: dict[str, tuple[str, object]] = {}
+
+    class Asked(SystemSchema):
+        def execute(self, query: str, args: object = None) -> list[SimpleNamespace]:
+            asked[query.split("system_schema.")[1].split()[0]] = query.partition(" WHERE ")[2], args
+            return super().execute(query, args)
+
+    assert read_tables(Asked(), "ks", "t") == {}
+    of_table = "keyspace_name = %s AND table_name = %s", ("ks", "t")
+    of_keyspace = "keyspace_name = %s", ("ks",)
+    assert asked == {"types": of_keyspace, "columns": of_table, "dropped_columns": of_table, "tables": of_table}
+    read_tables(Asked(), "ks")
+    assert set(asked.values()) == {of_keyspace}
+    read_tables(Asked())
+    assert set(asked.values()) == {("", None)}
+
+
 @pytest.mark.parametrize(
     "text",
     ["int", "frozen<map<text, frozen<list<int>>>>", "tuple<int, text>", "vector<float, 3>", "set<uuid>", "'x.Y'"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -440,6 +441,7 @@ def _is_avro(form: str, converter: str) -> bool:
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 
+@functools.lru_cache(maxsize=10_000)  # of all tables these are asked for some times a second
 def _topic(given: str, prefix: str, keyspace: str, table: str) -> str:
     """A topic's name, as it is given or by default."""
     return given.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)

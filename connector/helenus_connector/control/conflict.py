@@ -37,3 +37,13 @@ def check_conflicts(connectors: Iterable[tuple[str, ConnectorSettings]]) -> None
         seen += tables
     if problems:
         raise ConfigError(problems)
+
+
+def matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
+    """The events topics of tables that match a connector's patterns, also of tables that are not known yet."""
+    mark = "table"
+    before, found, after = settings.of_table(mark).events.rpartition(mark)
+    if not found or settings.of_table(mark * 2).events != before + mark * 2 + after:
+        return set()
+    ours = [topic for topic in topics if topic.startswith(before) and topic.endswith(after)]
+    return {topic for topic in ours if settings.matches(topic[len(before) : len(topic) - len(after)])}

@@ -16,7 +16,7 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import _kept
-from helenus_connector.control.conflict import conflict
+from helenus_connector.control.conflict import conflict, matching
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted, no_tables
 from helenus_connector.gate.waiting import WaitingChanges
@@ -96,21 +96,23 @@ class Connectors:
                 continue
             if before is not None and same:
                 try:
-                    self.put(name, before["config"], before["state"], dict(properties))
+                    self.put(name, before["config"], before["state"], dict(properties), saves=False)
                     continue
                 except ConfigError as error:
                     # Accepted by an older version, or by a worker that allowed more: the file counts again.
                     _log.error("connector.invalid", connector=name, error=str(error))
             state = before["state"] if before is not None and before["state"] != DELETED else None
-            self.put(name, properties, state, dict(properties), group)
+            self.put(name, properties, state, dict(properties), group, saves=False)
         for name, before in kept.items():
             if before["file"] is not None:
                 continue
             try:
-                self.put(name, before["config"], before["state"])
+                self.put(name, before["config"], before["state"], saves=False)
             except ConfigError as error:
                 # Accepted by an older version: it is kept until it gets another configuration.
                 _log.error("connector.invalid", connector=name, error=str(error))
+        if self._connectors:
+            self._save()
 
     def saved(self) -> list[str]:
         """The names of the connectors that an earlier worker saved. Raises HelenusError(STATE)."""
@@ -159,12 +161,13 @@ class Connectors:
         state: Wanted | None = None,
         file: dict[str, str] | None = None,
         group: str | None = None,
+        saves: bool = True,
     ) -> bool:
         """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
 
         `group` is its `query.group` until now, if the connector is new here. A connector that changes its group keeps
         its positions; it has to be stopped, and its last batch is waited for. Only properties that its `file` has as
-        well may refer to secrets that the worker does not allow to all.
+        well may refer to secrets that the worker does not allow to all. If it is not to be saved, the caller does so.
         """
         settings = self.model.of({**config, "name": name}, name, file or self.file(name))
         if settings.has_keyspaces:
@@ -184,8 +187,8 @@ class Connectors:
                 topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
                 # While the tables of a pattern are not known, another connector may have some: those stay there.
                 known = topics | {task.settings.events for c in self._connectors.values() for task in c.tasks.values()}
-                matching = _matching(settings, self.held(before).where()) - known
-                self._take_along(topics | matching, before, settings.query_group)
+                unknown = matching(settings, self.held(before).where()) - known
+                self._take_along(topics | unknown, before, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
             connector.error = connector.trouble = connector.waiting = None
@@ -195,7 +198,8 @@ class Connectors:
                 self._add(connector, table, of_before.get(table))
             self._connectors[name] = connector
             self._aside.pop(name, None)
-            self._save()
+            if saves or topics:
+                self._save()
             if topics:
                 self.unconfirmed(before).drop(topics, time.time())
                 self.waiting(before).drop(topics)
@@ -425,24 +429,16 @@ class Connectors:
     def _refuse_conflict(self, settings: ConnectorSettings) -> None:
         """Raise ConfigError if a table of another connector conflicts with this one."""
         others = [c for name, c in self._connectors.items() if name != settings.name]
-        for task in (other.tasks[table] for other in others for table in _allowed(other)):
-            if problem := conflict(settings, task.settings):
+        data, events = settings.data, settings.events
+        for other in (task.settings for c in others for task in c.tasks.values() if not task.refused):
+            is_near = other.data == data or other.events == events  # of hundreds, hardly any
+            if is_near and (problem := conflict(settings, other)):
                 raise ConfigError([problem])
 
     def _save(self) -> None:
         kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
         _kept.save(self._store, {**self._aside, **kept})
         self.changed.set()
-
-
-def _matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
-    """The events topics of tables that match a connector's patterns, also of tables that are not known yet."""
-    mark = "table"
-    before, found, after = settings.of_table(mark).events.rpartition(mark)
-    if not found or settings.of_table(mark * 2).events != before + mark * 2 + after:
-        return set()
-    ours = [topic for topic in topics if topic.startswith(before) and topic.endswith(after)]
-    return {topic for topic in ours if settings.matches(topic[len(before) : len(topic) - len(after)])}
 
 
 def _allowed(connector: Connector) -> list[str]:

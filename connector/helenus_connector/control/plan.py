@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from pathlib import Path
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -40,6 +42,13 @@ class Plan:
     def has_state(self) -> bool:
         """Whether the query has an operator with state: of one table, then."""
         return bool(self.places)
+
+    def only(self, topics: Collection[str]) -> Plan:
+        """What tasks that read these topics alone need of it: of hundreds of tables it takes as many kB, and some ms to
+        send.
+        """
+        connectors = {topic: self.connectors[topic] for topic in topics if topic in self.connectors}
+        return replaced(self, connectors=connectors, held={}, epochs={})
 
     @property
     def max_batch_size(self) -> int:

@@ -76,6 +76,11 @@ class Held:
         with self._lock:
             return self._epochs.get(topic, 0)
 
+    def epochs(self, topics: Iterable[str]) -> dict[str, int]:
+        """`epoch` of each topic."""
+        with self._lock:
+            return {topic: self._epochs.get(topic, 0) for topic in topics}
+
     def hold(self, topic: str, starts: Mapping[str, int], epoch: int = 0) -> bool:
         """These partitions were to be read from here, and were not done. False, and nothing is held, if the topic was
         moved since that was planned, in its `epoch`.

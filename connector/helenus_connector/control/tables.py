@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +25,7 @@ from helenus_schemas.service.cassandra import connect
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
+_ANSWERED_S = 1.0
 _WITH_CDC = "SELECT keyspace_name, table_name, cdc FROM system_schema.tables"
 
 
@@ -64,6 +67,7 @@ class Tables:
         self._sessions: dict[tuple[object, ...], Any] = {}
         self._read: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
         self._hinted: set[tuple[str, str]] = set()
+        self._answered: dict[object, float] = {}  # when each registry did, monotonic s
 
     def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
         """The tables that a connector names or that match it, each with the error that prevents publishing it.
@@ -74,7 +78,7 @@ class Tables:
         registry = Registry(settings, directory / "schemas.json", self._registered)
         away: HelenusError | None = None
         try:
-            registry.check()
+            self._check(registry)
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_UNREACHABLE:
                 raise
@@ -89,6 +93,12 @@ class Tables:
         _check_gate(settings, session)
         self._hint(settings, [tables[name] for name in named if name in tables])
         return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
+
+    def _check(self, registry: Registry) -> None:
+        """`registry.check`, once for connectors that are looked at in a row: each time takes a connection."""
+        if time.monotonic() - self._answered.get(registry.place, -math.inf) > _ANSWERED_S:
+            registry.check()
+            self._answered[registry.place] = time.monotonic()
 
     def keyspaces(self, settings: ConnectorSettings) -> list[str]:
         """The keyspaces that match a connector's and have tables with `cdc` for it. Raises HelenusError."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
@@ -50,10 +50,13 @@ class Topics:
         waiting = list(tasks)
         # Not by a listing: of a topic that is being created it may show only some partitions.
         counts = self._partitions([task.settings.events for task in waiting])
+        readable = self._readable([topic for topic, partitions in counts.items() if partitions])
         passing: HelenusError | None = None
         for task in waiting:
             if partitions := counts[task.settings.events]:
                 try:
+                    if task.settings.events not in readable:
+                        self.latest([task.settings.events])  # this says why
                     self._make(task, partitions)
                 except HelenusError as error:
                     if error.action is Action.RETRY:
@@ -65,9 +68,14 @@ class Topics:
         if passing is not None:
             raise passing
 
+    def _readable(self, topics: Sequence[str]) -> Collection[str]:
+        """Those of these topics whose ends can be asked for: of hundreds it is one question."""
+        with suppress(HelenusError):
+            return self.latest(topics).keys() if topics else ()
+        return ()
+
     def _make(self, task: Task, events: int) -> None:
         settings = task.settings
-        self.latest([settings.events])  # this fails if it may not be read
         data = self._data.create(settings.data, events, {"cleanup.policy": settings.cleanup_policy})
         if data != events:
             what = f"{settings.events} has {events} partitions, {settings.data} has {data}"

@@ -19,24 +19,27 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.log._kafka_client import AWAY, SILENT, TIMEOUT_S, kafka_errors
-from helenus_connector.log._kafka_quiet import Place, Quiet
-from helenus_connector.log.events import Offsets, Range
+from helenus_connector.log._kafka_quiet import WAITS_S, Place, Quiet
+from helenus_connector.log.events import Offsets, Range, pace_s
 from helenus_schemas.errors import HelenusError, Kind
 
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
 FEW = 64
 """So many partitions are asked for their ends each time."""
-_QUIET_S = 10.0
-_BOTH_S = 1.0  # a request that waits for records of others may take so long until it waits for new ones
-_ALL_S = 5.0
+_QUIET_S = 3.0
+_BOTH_S = WAITS_S + 0.5  # a request that waits for records of others may take so long until it waits for new ones
+_COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 
 class Planner:
-    """The `events.Planner` of Kafka. `config` is librdkafka's."""
+    """The `events.Planner` of Kafka. `config` is librdkafka's. One that `watches` is for who asks for the ends of many
+    partitions all the time: of those where nothing comes, Kafka says when something does. Another asks for all of them.
+    """
 
-    def __init__(self, config: Mapping[str, str]) -> None:
+    def __init__(self, config: Mapping[str, str], watches: bool = False) -> None:
         self._config = config
+        self._watches = watches
         self._where = config["bootstrap.servers"]
         with kafka_errors(self._where):
             self._admin = AdminClient({"log_level": "0", **config})
@@ -47,6 +50,8 @@ class Planner:
         self._ends: Offsets = {}
         self._news: dict[Place, float] = {}  # when each of those that are asked last had any
         self._commits: dict[str, Future[Any]] = {}
+        self._committed: dict[str, Offsets] = {}
+        self._committed_at = time.monotonic()
         self._refused: set[str] = set()
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
@@ -62,8 +67,8 @@ class Planner:
     def _latest(self, partitions: Mapping[str, int]) -> Offsets:
         now = time.monotonic()
         self._news.update(dict.fromkeys(self._quiet.woken(), now))
-        before, found = self._ends, self._of_news()
-        if found is None or partitions != self._asked or now - self._asked_at > _ALL_S:
+        before, found = self._ends, self._of_news() if self._watches else None
+        if found is None or partitions != self._asked or now - self._asked_at > pace_s(sum(partitions.values())):
             self._leaders = {}
             found = self._offsets(_places(partitions), OffsetSpec.latest(), self._leaders)
             self._asked, self._asked_at, self._ends = dict(partitions), now, found
@@ -76,8 +81,9 @@ class Planner:
             (topic, int(p)) for topic, ends in found.items() for p, _ in ends.items() - before.get(topic, {}).items()
         }
         self._news.update(dict.fromkeys(changed, now))
-        self._quiet.leave([place for place in self._quiet.places if place in changed or place[0] not in self._ends])
-        if len(self._news) + len(self._quiet.places) > FEW:
+        if changed or before.keys() != self._ends.keys():
+            self._quiet.leave([place for place in self._quiet.places if place in changed or place[0] not in self._ends])
+        if self._watches and len(self._news) + len(self._quiet.places) > FEW:
             self._watch_quiet(now)
         return dict(self._ends)
 
@@ -171,20 +177,28 @@ class Planner:
         return []
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Move a consumer group, which dashboards read as lag.
+        """Move a consumer group, which dashboards read as lag: where it is not there yet, as far as is known.
 
         A refusal by the broker is logged at the next call.
         """
+        if time.monotonic() - self._committed_at > _COMMIT_ALL_S:
+            self._committed, self._committed_at = {}, time.monotonic()
         before = self._commits.get(group)
         if before is not None:
             if not before.done():
                 return
             if (error := before.exception()) is not None:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
-        places = [TopicPartition(t, int(p), o) for t, ps in offsets.items() for p, o in ps.items()]
+                self._committed.pop(group, None)
+        known = self._committed.get(group, {})
+        moved = {topic: at for topic, at in offsets.items() if at != known.get(topic)}
+        if not moved:
+            return
+        places = [TopicPartition(t, int(p), o) for t, ps in moved.items() for p, o in ps.items()]
         asked = [ConsumerGroupTopicPartitions(group, places)]
         with kafka_errors(self._where):
             self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=TIMEOUT_S)[group]
+        self._committed[group] = {**known, **moved}
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:
         """Nothing: the groups have no members."""

@@ -13,8 +13,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 Place = tuple[str, int]
 """A topic and partition."""
+WAITS_S = 2.0
+"""So long a request waits for records. Each has all partitions, and costs client and broker some ms for a thousand."""
 _SETTINGS = {
     "log_level": "0",
+    "fetch.wait.max.ms": str(int(WAITS_S * 1000)),
+    "socket.timeout.ms": "60000",  # librdkafka's default: it has to be longer than that
     "group.id": "helenus-reader",
     "enable.auto.commit": "false",
     "auto.offset.reset": "error",

@@ -38,12 +38,12 @@ def event_schemas(table: Table) -> Schemas:
     return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
-def planner(worker: WorkerSettings) -> Planner:
-    """For asking after events topics. Raises as `events_log`."""
+def planner(worker: WorkerSettings, watches: bool = False) -> Planner:
+    """For asking after events topics; with `watches` for who does so all the time. Raises as `events_log`."""
     if worker.log == "pulsar":
         found: Planner = _of_pulsar("_pulsar_planner").Planner(_pulsar(worker))
         return found
-    return _kafka_planner.Planner(worker.consumer_config)
+    return _kafka_planner.Planner(worker.consumer_config, watches)
 
 
 def read(
@@ -67,12 +67,12 @@ def read(
     return _kafka_reader.read(worker.consumer_config, places, data_loss, lost, failed)
 
 
-def data_planner(worker: WorkerSettings) -> Planner:
-    """For asking after data topics. Raises as `events_log`."""
+def data_planner(worker: WorkerSettings, watches: bool = False) -> Planner:
+    """For asking after data topics, as `planner`. Raises as `events_log`."""
     if worker.log_of_data == "pulsar":
         found: Planner = _of_pulsar("_pulsar_planner").Planner(_pulsar(worker))
         return found
-    return _kafka_planner.Planner(worker.consumer_config)
+    return _kafka_planner.Planner(worker.consumer_config, watches)
 
 
 def read_data(

@@ -28,6 +28,11 @@ class Range:
         return f"topic {self.topic}, partition {self.partition}, offsets {self.start} to {self.end}"
 
 
+def pace_s(partitions: int) -> float:
+    """How often to ask brokers about so many partitions what hardly changes: each second costs about as much."""
+    return min(max(5.0, partitions / 80), 30.0)
+
+
 def behind(topic: str, at: Mapping[str, int], ends: Mapping[str, int]) -> list[Range]:
     """What a reader that is `at` these offsets has not read of a topic, up to these ends, both by partition."""
     ranges = (Range(topic, int(p), at.get(p, 0), end) for p, end in ends.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -17,6 +17,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _job as job
+from helenus_connector.query._limits import Parts
 from helenus_connector.query._task import Done, task
 from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
@@ -25,6 +26,10 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
+_WAITING = (
+    *(metrics.KEYS_UNCONFIRMED, metrics.EVENTS_UNCONFIRMED, metrics.KEYS_UNREAD, metrics.GATE_WAITING),
+    *(metrics.GATE_WAITING_EVENTS, metrics.GATE_WAITING_BYTES, metrics.GATE_OLDEST_SECONDS),
+)
 
 
 class Batches:
@@ -57,6 +62,7 @@ class Batches:
         # Gaps before that were counted by an earlier run.
         self._stood = overlaid(committed(plan.checkpoint), held.offsets())
         self._gaps: set[tuple[str, str | None, int | None]] = set()
+        self._shown: dict[str, tuple[float, ...]] = {}
         self.failure: BaseException | None = None
         self.done = 0
 
@@ -95,7 +101,11 @@ class Batches:
             due.setdefault(unconfirmed.topic, []).append(unconfirmed)
         may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
         waits = self.waiting.hand_out(plan.max_batch_size)
-        return job.run(frame, plan.parts_file, task(plan, due, may_wait, waits))
+
+        def of(topics: set[str]) -> Callable[[Iterator[Parts]], Iterator[Done]]:
+            return task(plan.only(topics), due, may_wait, waits)
+
+        return job.run(frame, plan.parts_file, of)
 
     def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
         """The first batch may have been planned by a run that died. Topics that are not in the plan now are not
@@ -148,15 +158,7 @@ class Batches:
             is_done = done.outcome is not None and done.topic in tasks
             if is_done and not self._held.release(done.topic, done.starts, done.epoch, done.ends):
                 self.unconfirmed.forget_images(done.topic)
-        for topic, of_topic in tasks.items():
-            keys, copies = self.unconfirmed.counts(topic)
-            metrics.KEYS_UNCONFIRMED.labels(*of_topic.labels).set(keys)
-            metrics.EVENTS_UNCONFIRMED.labels(*of_topic.labels).set(copies)
-            unread = self.unconfirmed.unread(topic)
-            metrics.KEYS_UNREAD.labels(*of_topic.labels).set(unread)
-            if not unread:
-                of_topic.unread = None
-            self._show_gate(topic, of_topic)
+        self._show(tasks)
 
     def _tick(self, tasks: Mapping[str, Task], all_done: list[Done], now: float) -> None:
         """Move the clocks on by which changes wait at the gate: those of topics of which nothing failed."""
@@ -171,15 +173,19 @@ class Batches:
             read = [one.read_until for one in outcomes if one.read_until is not None and not one.at_gate.stopped]
             self.waiting.tick(topic, now, min(read, default=None))
 
-    def _show_gate(self, topic: str, of_topic: Task) -> None:
-        changes, events, size, oldest = self.waiting.counts(topic)
-        for metric, value in (
-            (metrics.GATE_WAITING, changes),
-            (metrics.GATE_WAITING_EVENTS, events),
-            (metrics.GATE_WAITING_BYTES, size),
-            (metrics.GATE_OLDEST_SECONDS, oldest),
-        ):
-            metric.labels(*of_topic.labels).set(value)
+    def _show(self, tasks: Mapping[str, Task]) -> None:
+        """What waits of each table. Of most it is what it was, and to set the gauges of hundreds takes some ms."""
+        waiting, before = self.unconfirmed.all_counts(), self._shown
+        self._shown = {}
+        for topic, of_topic in tasks.items():
+            keys, copies, unread = waiting.get(topic, (0, 0, 0))
+            if not unread:
+                of_topic.unread = None
+            now = keys, copies, unread, *self.waiting.counts(topic)
+            self._shown[topic] = now
+            if now != before.get(topic):
+                for metric, value in zip(_WAITING, now, strict=True):
+                    metric.labels(*of_topic.labels).set(value)
 
     def _count_gaps(self, done: Done, outcome: Outcome, of_topic: Task) -> None:
         """Count and report each gap once: it is in every partition, and read again where a run steps back."""

@@ -28,9 +28,12 @@ def offer(file: Path, parts: Sequence[Parts]) -> None:
     replace(file, pickle.dumps(list(parts)))
 
 
-def run(frame: Any, file: Path, function: Callable[[Iterator[Parts]], Iterator[T]]) -> list[T]:
-    """In the driver: the results of a function over what was offered for a batch, as `mapPartitions` has it. `frame`
-    is what Spark gives the batch's function. Raises HelenusError if a task raised it, and what Spark raises.
+def run(
+    frame: Any, file: Path, function_for: Callable[[set[str]], Callable[[Iterator[Parts]], Iterator[T]]]
+) -> list[T]:
+    """In the driver: the results of a function over what was offered for a batch, as `mapPartitions` has it. What it is
+    is asked with the topics that the batch reads. `frame` is what Spark gives the batch's function. Raises HelenusError
+    if a task raised it, and what Spark raises.
     """
     try:
         parts = pickle.loads(file.read_bytes())
@@ -41,8 +44,9 @@ def run(frame: Any, file: Path, function: Callable[[Iterator[Parts]], Iterator[T
     if not parts:
         return []
     try:
+        topics = {place.topic for task in parts for part in task.parts for place in part.ranges}
         tasks = frame.sparkSession.sparkContext.parallelize(parts, len(parts))
-        found: list[T] = tasks.mapPartitions(function).collect()
+        found: list[T] = tasks.mapPartitions(function_for(topics)).collect()
     except (PySparkException, Py4JError) as failure:
         raise error_in(str(failure)) or failure from None
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from copy import deepcopy
 from typing import Any
 
 import structlog
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import overlaid
 from helenus_connector.log.choice import planner
-from helenus_connector.log.events import Offsets, Planner, Range
+from helenus_connector.log.events import Offsets, Planner, Range, pace_s
 from helenus_connector.query._limits import Part, Parts, limited, shared_out
 from helenus_connector.query._losses import Lineages, Losses, lineage, noted
 from helenus_connector.query._resume import Resume
@@ -30,7 +30,6 @@ _POLL_S = 0.02
 _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
 _KEEP_WARM_S = 25.0
-_RECOUNT_S = 5.0
 
 
 class Planning:
@@ -40,6 +39,7 @@ class Planning:
 
     def __init__(self, plan_file: str) -> None:
         self.plan = Plan.load(plan_file)
+        self._plan_file, self._due_file = self.plan.file, self.plan.due_file  # looked at fifty times a second
         self._seen: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
@@ -51,6 +51,8 @@ class Planning:
         self._away: str | None = ""  # an earlier planner may have left its file
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
+        self._known_by: tuple[object, Lineages] = None, {}
+        self._idle: tuple[dict[str, Any], Offsets, Lineages, Plan] | None = None
 
     def prepare_available_now(self) -> None:
         self._target = self._broker().latest(self._known())
@@ -58,7 +60,6 @@ class Planning:
     def latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """What a batch from `start` may read. Waits a little for events, so that an idle query hardly spins."""
         until = time.monotonic() + _WAIT_S
-        idle: tuple[Offsets, Lineages, Plan] | None = None
         while True:
             self._refresh()
             now = time.time()
@@ -66,13 +67,15 @@ class Planning:
                 latest = self._broker().latest(self._known())
                 if self._target is not None:
                     latest = {t: self._target[t] for t in latest if t in self._target}
-                lineages = lineage(self._ids, self._broker().leaders(), self.plan.epochs)
-                seen = latest, lineages, self.plan
-                if seen == idle and now < self._due():  # with many tables, the rest takes some ms
+                lineages = self._lineages()
+                seen = start, latest, lineages, self.plan
+                # With many tables, the rest takes some ms.
+                if seen == self._idle and now < self._due() and self._target is None:
                     if time.monotonic() > until:
                         return start
                     self._pause(now)
                     continue
+                self._idle = None
                 begin = overlaid(start["topics"], self.plan.held)
                 # Deleted, or not made yet.
                 self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
@@ -130,9 +133,9 @@ class Planning:
                 if end["topics"] != start["topics"]:
                     self._last_event = now
                 return end
+            self._idle = None if self._losses.may_recover else seen
             if self._target is not None or isinstance(limit, ReadAllAvailable) or time.monotonic() > until:
                 return start
-            idle = None if self._losses.may_recover else seen
             self._pause(now)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -149,16 +152,18 @@ class Planning:
         for topic, connector in self.plan.connectors.items():
             ends = end["topics"].get(topic, {})
             starts = begin.get(topic, {})
-            ranges = [
-                Range(topic, int(p), starts.get(p, last), last)
-                for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
-            ]
             loss, epoch = connector.data_loss, self.plan.epochs.get(topic, 0)
             error, lost = self._wrong.get(topic), gone.get(topic, [])
             if lost and loss == "fail" and error is None:
                 what = f"events were dropped before helenus-{connector.name} had read them"
                 error = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}, partition {', '.join(lost)}")
             everything = start["tick"] != end["tick"] or topic in fresh or error is not None or bool(lost)
+            if ends == starts and not everything:
+                continue  # as of most of hundreds
+            ranges = [
+                Range(topic, int(p), starts.get(p, last), last)
+                for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
+            ]
             # A range may lie before what is held, if that was moved since the batch was planned.
             ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
             read = {int(p): at for p, at in self._resume.read(self.plan, topic).items() if starts.get(p, at) < at}
@@ -205,9 +210,9 @@ class Planning:
 
     def _changed(self) -> tuple[Plan, object] | None:
         """The plan in its file, and its identity, if it changed since it was applied."""
-        stat = self.plan.file.stat()
+        stat = self._plan_file.stat()
         seen = (stat.st_mtime_ns, stat.st_ino)
-        return None if seen == self._seen else (Plan.load(str(self.plan.file)), seen)
+        return None if seen == self._seen else (Plan.load(str(self._plan_file)), seen)
 
     def _broker_is(self, away: str | None) -> None:
         """Log, once each time, that the broker is away or back; the driver too, which would not notice."""
@@ -220,16 +225,23 @@ class Planning:
             self.plan.away_file.unlink(missing_ok=True)
         self._away = away
 
+    def _lineages(self) -> Lineages:
+        """`lineage`, which is made anew only if something of it changed."""
+        of = self._ids, self._broker().leaders(), self.plan.epochs
+        if of != self._known_by[0]:
+            self._known_by = deepcopy(of), lineage(*of)
+        return self._known_by[1]
+
     def _broker(self) -> Planner:
         if self._planner is None:
-            self._planner = planner(self.plan.worker)
+            self._planner = planner(self.plan.worker, watches=True)
         return self._planner
 
     def _known(self) -> dict[str, int]:
         """How many partitions each existing topic has. A topic may get more: once in a while all are counted."""
         asked = [t for t in self.plan.connectors if not self._partitions.get(t)]
         now = time.monotonic()
-        if now - self._counted > _RECOUNT_S:
+        if now - self._counted > pace_s(sum(self._partitions.values())):
             asked, self._counted = list(self.plan.connectors), now
         try:
             if asked:
@@ -248,7 +260,7 @@ class Planning:
         """When to make a batch without events, s since the epoch."""
         warm = self._last_batch + _KEEP_WARM_S
         try:
-            return min(warm, float(Path(self.plan.due_file).read_text() or warm))
+            return min(warm, float(self._due_file.read_text() or warm))
         except FileNotFoundError:
             return warm
 

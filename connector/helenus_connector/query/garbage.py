@@ -1,4 +1,4 @@
-"""Python's search for reference cycles, in the worker processes that Spark keeps.
+"""Python's search for reference cycles, in processes that run for long.
 
 Spark makes a worker search after every task. Most of what it walks are loaded modules, sessions and schemas, which
 live as long as the process. Without them it takes a thirtieth of the time, which was a quarter of a batch's.

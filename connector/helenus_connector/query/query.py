@@ -28,6 +28,7 @@ _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TURN_S = 0.1
+_LOOK_S = 0.5
 _ENDING_S = 5.0
 """Spark kills a Python worker within 2 s. On other hosts there may be no fence that shows its end."""
 
@@ -101,9 +102,9 @@ class Query:
         with self._lock:
             tasks = self._connectors.running(self._group, time.time())
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
-            epochs = {topic: self._held.epoch(topic) for topic in tasks}
+            epochs = self._held.epochs(tasks)
             connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
-            tables = {t.settings.events for connector in connectors for t in list(connector.tasks.values())}
+            tables = [t.settings.events for connector in connectors for t in list(connector.tasks.values())]
             held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
             plan = Plan(
                 self._worker,
@@ -114,7 +115,7 @@ class Query:
                 epochs,
                 self._slots,
                 self._start,
-                {topic: self._held.epoch(topic) for topic in sorted(tables)},
+                self._held.epochs(tables),
             )
             if plan != self._plan:
                 plan.save()
@@ -196,7 +197,7 @@ class Query:
         self._batches = batches
         query = self._begin(spark, batches)
         _log.info("query.started", group=self._group)
-        while query.isActive and not self._stopping.wait(0.1):
+        while query.isActive and not self._stopping.wait(_LOOK_S):
             if batches.done:
                 self._trouble = None
         if self._stopping.is_set():

@@ -101,6 +101,19 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     return spark
 
 
+def warm(spark: Any) -> None:
+    """Have the process that Spark's Python workers are forked from load our modules, which takes seconds, while the
+    first query is planned. Does not wait for it.
+    """
+
+    def load() -> None:
+        with suppress(Exception):  # the worker may end meanwhile; what is wrong shows in the first batch
+            spark.sparkContext.parallelize([0], 1).mapPartitions(list).count()
+
+    if is_local(spark.sparkContext.master):
+        threading.Thread(target=load, name="warm", daemon=True).start()
+
+
 @contextmanager
 def _start_errors(settings: Mapping[str, str], said: Callable[[], list[str]]) -> Iterator[None]:
     """Why Spark does not start, as our error: what it raises, or what its Java process `said` before it ended."""

@@ -64,7 +64,11 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planning().prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return self._planning().latest_offset(start, limit)
+        from helenus_connector.query.garbage import freeze
+
+        end = self._planning().latest_offset(start, limit)
+        freeze("planning")
+        return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planning = self._planning()

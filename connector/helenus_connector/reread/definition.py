@@ -95,7 +95,7 @@ def _whole(ask: Callable[..., Any], settings: ConnectorSettings) -> Table | None
         if len(seen) == _TRIES:
             raise HelenusError(Kind.CASSANDRA_READ, "the schema keeps changing", name)
         try:
-            tables = read_tables(SimpleNamespace(execute=ask), settings.keyspace).values()
+            tables = read_tables(SimpleNamespace(execute=ask), settings.keyspace, settings.table).values()
             seen.append(next((t for t in tables if t.full_name == name), None))
         except ValueError as error:
             seen.append(str(error))  # a type may have been made, and a column of it

@@ -68,10 +68,16 @@ class UnconfirmedKeys:
             held = [keys for (of, _), keys in self._keys.items() if of == topic]
             return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
 
-    def unread(self, topic: str) -> int:
-        """How many keys of an events topic wait because they can't be read."""
+    def all_counts(self) -> dict[str, tuple[int, int, int]]:
+        """The same by events topic, and how many of the keys wait because they can't be read; only topics with any."""
+        found: dict[str, tuple[int, int, int]] = {}
         with self._lock:
-            return sum(p.unread > 0 for (of, _), keys in self._keys.items() if of == topic for p in keys.values())
+            for (topic, _), keys in self._keys.items():
+                if keys:
+                    waiting, copies, unread = found.get(topic, (0, 0, 0))
+                    waiting, copies = waiting + len(keys), copies + sum(p.copies for p in keys.values())
+                    found[topic] = waiting, copies, unread + sum(p.unread > 0 for p in keys.values())
+        return found
 
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""

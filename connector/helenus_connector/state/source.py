@@ -198,5 +198,5 @@ class RecordsReader(DataSourceStreamReader):
         if self._planner_ is None:
             from helenus_connector.log.choice import data_planner
 
-            self._planner_ = data_planner(self._plan().worker)
+            self._planner_ = data_planner(self._plan().worker, watches=True)
         return self._planner_

@@ -135,12 +135,14 @@ class Table:
         return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.name))
 
 
-def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Table]:
-    """All tables by id, or one keyspace's, from `system_schema` through a driver session."""
-    where = "" if keyspace is None else " WHERE keyspace_name = %s"
-    args = None if keyspace is None else (keyspace,)
+def read_tables(session: Any, keyspace: str | None = None, table: str | None = None) -> dict[uuid.UUID, Table]:
+    """All tables by id, or one keyspace's, or one table of it, from `system_schema` through a driver session."""
 
     def rows(name: str, columns: str) -> list[Any]:
+        given = {"keyspace_name": keyspace, "table_name": None if name == "types" else table}
+        wanted = {column: value for column, value in given.items() if value is not None}
+        where = " WHERE " + " AND ".join(f"{column} = %s" for column in wanted) if wanted else ""
+        args = tuple(wanted.values()) or None
         return list(session.execute(f"SELECT keyspace_name, {columns} FROM system_schema.{name}{where}", args))
 
     types: dict[str, list[Any]] = {}
