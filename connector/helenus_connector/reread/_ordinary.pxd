@@ -19,14 +19,14 @@ cpdef tuple matched(list keys, dict found, object normalized, bint is_last)
 @cython.locals(best=cython.longlong, has_one=bint, number=cython.longlong)
 cpdef object newest(tuple times)
 
-@cython.locals(group=list, place=tuple, is_deleted=bint)
+@cython.locals(group=list, place=tuple, some_deleted=bint)
 cpdef list read(
     object works, list answers, object more, object start, long long least, object nodes, object has_deletions,
-    bint shows_all_times, object prepare
+    object is_deleted, bint shows_all_times, object prepare
 )
 
 @cython.locals(unproven=dict, effect=cython.longlong)
-cdef object proof_of(object work, object image, bint is_deleted, long long least, object nodes)
+cdef object proof_of(object work, object image, long long least, object nodes)
 
 @cython.locals(i=Py_ssize_t, bits=tuple)
 cdef bint shows(object image, long long time, long long effect) except -1

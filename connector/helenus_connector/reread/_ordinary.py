@@ -182,15 +182,17 @@ def read(
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
     has_deletions: Callable[[Place], bool],
+    is_deleted: Callable[[Work], bool],
     shows_all_times: bool,
     prepare: Callable[[Work], None],
 ) -> list[Work]:
     """The works of keys, and `more` of them, each with its row as it was read at `start`, s since the epoch, and what
-    that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`.
+    that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`, such
+    as a row that lives though a deletion was reported that `is_deleted` knows of.
     """
     group = []
     place: Place | None = None
-    is_deleted = False
+    some_deleted = False
     for key, image in answers:
         work = works[key]
         work.read_at = start
@@ -202,8 +204,10 @@ def read(
         topic, partition = work.topic, work.partition
         if place is None or place[1] != partition or place[0] != topic:
             place = (topic, partition)
-            is_deleted = has_deletions(place)
-        proof = proof_of(work, image, is_deleted, least, nodes)
+            some_deleted = has_deletions(place)
+        proof = None
+        if not some_deleted or image is None or not is_deleted(work):
+            proof = proof_of(work, image, least, nodes)
         if proof is None:
             prepare(work)
             continue
@@ -231,17 +235,16 @@ def read(
 def proof_of(
     work: Work,
     image: Image | None,
-    is_deleted: bool,
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
 ) -> Proof | None:
-    """What the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone. None if
-    more is to be asked.
+    """What the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone; of a row
+    that lives no deletion is known. None if more is to be asked.
     """
     unproven: dict[bytes, Awaited] | None = None
     for name, awaited in work.awaited.items():
         time, effect = awaited[0], awaited[2]
-        if time is None or (is_deleted and image is not None):
+        if time is None:
             return None
         if image is None:
             if not effect or effect & _UNSURE:
