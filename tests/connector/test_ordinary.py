@@ -116,11 +116,11 @@ def admitted(draw: st.DrawFn) -> Admitted:
     return made
 
 
-@given(changes=st.lists(admitted(), max_size=12), more=st.lists(st.integers(0, 3), max_size=12))
-def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: list[int]) -> None:
+@given(changes=st.lists(admitted(), max_size=12), more=st.lists(st.integers(0, 3), max_size=12), has_rows=st.booleans())
+def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: list[int], has_rows: bool) -> None:
     seen: tuple[list[Admitted], list[Admitted]] = ([], [])
     made, expected = Works(CODEC, 6, 4), Works(CODEC, 6, 4)
-    ordinary.take(iter(changes), made.by_name, made._taken, 6, seen[0].append, made.add)
+    ordinary.take(iter(changes), made.by_name, made._taken, 6, has_rows, seen[0].append, made.add)
     deletes = int(Effect.GONE | Effect.DELETES)
     for one in changes:
         expected.add(one)
@@ -222,7 +222,7 @@ def test_works_that_are_read(
         of._prepare(expected)
     assert group == [expected, more] if again else [expected]
     is_shown = found is not None and not (deletes and known)
-    plain = each.scope is Scope.ROW and each.unconfirmed is None and each.verifying is None
+    plain = each.unconfirmed is None and each.verifying is None
     if plain and is_shown and all(found.shows(one.write_time) and not one.effect for one in each.awaited.values()):  # type: ignore[union-attr]
         assert not any(each is one for one in prepared), "the ordinary case goes the short way"
 

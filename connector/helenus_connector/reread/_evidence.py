@@ -96,7 +96,7 @@ class Evidence:
         least = self.nodes_needed(work.consistency)
         cache = self._caches.of(work.topic, work.partition)
         deletions = self._deletions(cache, work) if cache.has_deletions else []
-        may_show = image is not None and not deletions and not work.is_marked
+        may_show = image is not None and not deletions and not (work.is_marked and self._has_rows)
         others: list[tuple[bytes, Awaited, bool, Witness | None]] = []
         for change, awaited in work.awaited.items():
             met = not least or nodes(work.topic, work.partition, work.values, change) >= least

@@ -2,13 +2,15 @@
 cimport cython
 
 cdef bint _compiled
-cdef object _ROW, _TABLE, _LOG, _NAN, _new, _work, _Work, _Image, _Awaited, _Proof
-cdef tuple _UNSCANNED
+cdef object _ROW, _PARTITION, _TABLE, _LOG, _NAN, _new, _work, _Work, _Image, _Awaited, _Proof
+cdef tuple _UNSCANNED, _OF_ROWS
 cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
 cdef long long _LIVE, _DELETES, _UNSURE
 
-@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict, some_asked=bint)
-cpdef bint take(object changes, dict by_name, list taken, object consistency, object note, object add) except -1
+@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict, some_asked=bint, is_row=bint)
+cpdef bint take(
+    object changes, dict by_name, list taken, object consistency, bint has_rows, object note, object add
+) except -1
 
 @cython.locals(found=list, row=tuple, values=tuple, times=tuple)
 cpdef list images(object rows, Py_ssize_t width, Py_ssize_t end, Py_ssize_t timed, object shown, object expires)
