@@ -40,11 +40,14 @@ _KINDS = {
 }
 
 
-def change(digest: str, node: str, n: int, cells: bytes | None = None) -> Change:
-    """What an agent says of an INSERT, the nth of its segment."""
-    effect = Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
+def change(
+    digest: str, node: str, n: int, cells: bytes | None = None, write_time: int = 1, deletes: bool = False
+) -> Change:
+    """What an agent says of an INSERT, or of the DELETE of a row, the nth of its segment."""
+    effect = Effect.GONE if deletes else Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
+    segment, position = 1_700_000_000_000, 100 * n
     return Change(
-        digest, node, segment=1_700_000_000_000, position=100 * n, write_time=1, effect=int(effect), cells=cells
+        digest, node, segment=segment, position=position, write_time=write_time, effect=int(effect), cells=cells
     )
 
 
@@ -68,6 +71,7 @@ class Backlog:
         self._log.create(self._topic, PARTS, {})
         self._status = status
         self._turn = 0
+        self._write_time, self._deletes = 1, False
         hosts = sorted(str(host.host_id) for host in cassandra.cluster.metadata.all_hosts())
         self._nodes = hosts if len(hosts) > 1 else NODES
         self._ends = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench"})
@@ -87,10 +91,21 @@ class Backlog:
 
     def fill(self, rows: int, until: float | None = None) -> None:
         """Rows that are to be read. They expire at `until`, in s since the epoch."""
-        text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1 AND TTL ?"
+        time_us = self._write_time
+        text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP {time_us} AND TTL ?"
         insert = self._cassandra.prepare(text)
         made = ((n, "x" * 100, n, 0 if until is None else round(until - time.time())) for n in range(rows))
         execute_concurrent_with_args(self._cassandra, insert, made, concurrency=100)
+
+    def write(self, rows: int, deletes: bool) -> None:
+        """Write rows once more, or delete them: the next round's events are of that."""
+        self._write_time, self._deletes = self._write_time + 1, deletes
+        if not deletes:
+            self.fill(rows)
+            return
+        text = f"DELETE FROM bench.{self.table.name} USING TIMESTAMP {self._write_time} WHERE k = ?"
+        made = ((n,) for n in range(rows))
+        execute_concurrent_with_args(self._cassandra, self._cassandra.prepare(text), made, concurrency=100)
 
     def warm_up(self, copies: int = 1) -> None:
         """Its first records."""
@@ -147,7 +162,8 @@ class Backlog:
             digest = hashlib.md5(raw + bytes([self._turn]), usedforsecurity=False).hexdigest()
             cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
             for node in self._nodes[:copies]:
-                value = encode(change(digest, node, self._turn * rows + n, cells))
+                position = self._turn * rows + n
+                value = encode(change(digest, node, position, cells, self._write_time, self._deletes))
                 self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
         self._log.flush(60)
         self._turn += 1
