@@ -24,7 +24,7 @@ from helenus_connector.log.choice import events_log
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event import placement
-from helenus_schemas.event.change import Change, Effect, column_bit
+from helenus_schemas.event.change import Change, Effect, Scope, column_bit
 from helenus_schemas.event.wire import encode
 from helenus_stack import programs
 from helenus_stack.java import spark_java_home
@@ -43,12 +43,11 @@ _KINDS = {
 def change(
     digest: str, node: str, n: int, cells: bytes | None = None, write_time: int = 1, deletes: bool = False
 ) -> Change:
-    """What an agent says of an INSERT, or of the DELETE of a row, the nth of its segment."""
-    effect = Effect.GONE if deletes else Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
-    segment, position = 1_700_000_000_000, 100 * n
-    return Change(
-        digest, node, segment=segment, position=position, write_time=write_time, effect=int(effect), cells=cells
-    )
+    """What an agent says of an INSERT, the nth of its segment; or of a DELETE by a key that is a partition's."""
+    scope = Scope.PARTITION if deletes else Scope.ROW
+    effect = int(Effect.GONE if deletes else Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n"))
+    at = {"segment": 1_700_000_000_000, "position": 100 * n}
+    return Change(digest, node, scope, **at, write_time=write_time, effect=effect, cells=cells)
 
 
 class Backlog:
