@@ -7,7 +7,7 @@ import os
 import struct
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,19 @@ class Backlog:
         text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP {time_us} AND TTL ?"
         insert = self._cassandra.prepare(text)
         made = ((n, "x" * 100, n, 0 if until is None else round(until - time.time())) for n in range(rows))
-        execute_concurrent_with_args(self._cassandra, insert, made, concurrency=100)
+        self._execute(insert, made)
+
+    def _execute(self, statement: Any, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows; those that time out on a busy machine once more, at the time that the statement names."""
+        left = list(rows)
+        for _ in range(10):
+            answers = execute_concurrent_with_args(
+                self._cassandra, statement, left, concurrency=100, raise_on_first_error=False
+            )
+            left = [row for row, (was_written, _) in zip(left, answers, strict=True) if not was_written]
+            if not left:
+                return
+        raise TimeoutError(f"{len(left)} rows were not written")
 
     def write(self, rows: int, deletes: bool) -> None:
         """Write rows once more, or delete them: the next round's events are of that."""
@@ -103,8 +115,7 @@ class Backlog:
             self.fill(rows)
             return
         text = f"DELETE FROM bench.{self.table.name} USING TIMESTAMP {self._write_time} WHERE k = ?"
-        made = ((n,) for n in range(rows))
-        execute_concurrent_with_args(self._cassandra, self._cassandra.prepare(text), made, concurrency=100)
+        self._execute(self._cassandra.prepare(text), ((n,) for n in range(rows)))
 
     def warm_up(self, copies: int = 1) -> None:
         """Its first records."""

@@ -301,7 +301,7 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         bench.warm_up(options.copies)
         for turn in range(options.rounds):
             for deletes in (False, True) if options.deletes else (False,):
-                if options.deletes:
+                if deletes or (options.deletes and turn):
                     bench.write(options.events, deletes)
                 name = "deletes" if deletes else "backlog"
                 print(f"{name}, round {turn + 1}: {bench.round(options.events, options.copies)}", flush=True)
