@@ -7,7 +7,7 @@ import os
 import struct
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from helenus_connector.log.choice import events_log
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event import placement
-from helenus_schemas.event.change import Change, Effect, column_bit
+from helenus_schemas.event.change import Change, Effect, Scope, column_bit
 from helenus_schemas.event.wire import encode
 from helenus_stack import programs
 from helenus_stack.java import spark_java_home
@@ -40,12 +40,14 @@ _KINDS = {
 }
 
 
-def change(digest: str, node: str, n: int, cells: bytes | None = None) -> Change:
-    """What an agent says of an INSERT, the nth of its segment."""
-    effect = Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
-    return Change(
-        digest, node, segment=1_700_000_000_000, position=100 * n, write_time=1, effect=int(effect), cells=cells
-    )
+def change(
+    digest: str, node: str, n: int, cells: bytes | None = None, write_time: int = 1, deletes: bool = False
+) -> Change:
+    """What an agent says of an INSERT, the nth of its segment; or of a DELETE by a key that is a partition's."""
+    scope = Scope.PARTITION if deletes else Scope.ROW
+    effect = int(Effect.GONE if deletes else Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n"))
+    at = {"segment": 1_700_000_000_000, "position": 100 * n}
+    return Change(digest, node, scope, **at, write_time=write_time, effect=effect, cells=cells)
 
 
 class Backlog:
@@ -68,6 +70,7 @@ class Backlog:
         self._log.create(self._topic, PARTS, {})
         self._status = status
         self._turn = 0
+        self._write_time, self._deletes = 1, False
         hosts = sorted(str(host.host_id) for host in cassandra.cluster.metadata.all_hosts())
         self._nodes = hosts if len(hosts) > 1 else NODES
         self._ends = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench"})
@@ -87,10 +90,32 @@ class Backlog:
 
     def fill(self, rows: int, until: float | None = None) -> None:
         """Rows that are to be read. They expire at `until`, in s since the epoch."""
-        text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1 AND TTL ?"
+        time_us = self._write_time
+        text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP {time_us} AND TTL ?"
         insert = self._cassandra.prepare(text)
         made = ((n, "x" * 100, n, 0 if until is None else round(until - time.time())) for n in range(rows))
-        execute_concurrent_with_args(self._cassandra, insert, made, concurrency=100)
+        self._execute(insert, made)
+
+    def _execute(self, statement: Any, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows; those that time out on a busy machine once more, at the time that the statement names."""
+        left = list(rows)
+        for _ in range(10):
+            answers = execute_concurrent_with_args(
+                self._cassandra, statement, left, concurrency=100, raise_on_first_error=False
+            )
+            left = [row for row, (was_written, _) in zip(left, answers, strict=True) if not was_written]
+            if not left:
+                return
+        raise TimeoutError(f"{len(left)} rows were not written")
+
+    def write(self, rows: int, deletes: bool) -> None:
+        """Write rows once more, or delete them: the next round's events are of that."""
+        self._write_time, self._deletes = self._write_time + 1, deletes
+        if not deletes:
+            self.fill(rows)
+            return
+        text = f"DELETE FROM bench.{self.table.name} USING TIMESTAMP {self._write_time} WHERE k = ?"
+        self._execute(self._cassandra.prepare(text), ((n,) for n in range(rows)))
 
     def warm_up(self, copies: int = 1) -> None:
         """Its first records."""
@@ -150,7 +175,8 @@ class Backlog:
             digest = hashlib.md5(struct.pack(">iI", self._turn, n), usedforsecurity=False).hexdigest()
             cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
             for node in self._nodes[:copies]:
-                value = encode(change(digest, node, self._turn * changes + n, cells))
+                position = self._turn * changes + n
+                value = encode(change(digest, node, position, cells, self._write_time, self._deletes))
                 self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
         self._log.flush(60)
         self._turn += 1

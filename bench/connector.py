@@ -9,7 +9,8 @@
 - backlog: records per second of the whole connector, Spark and all, until all are on the data topic, and CPU seconds
   per million of its processes and of the servers. With `--log pulsar` on Pulsar; `--set` adds settings of the
   connector: with `--set resolver=none output.format=debezium` events have cells, and no row is read. With `--nodes 3
-  --copies 3 --set ... gate=local_quorum` each of three nodes reports each change.
+  --copies 3 --set ... gate=local_quorum` each of three nodes reports each change. With `--deletes` rows are written
+  again and deleted in turns: a round of updates, and one of deletes of the same rows.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
 """
@@ -136,7 +137,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of the backlog")
     parser.add_argument("--nodes", type=int, default=1, choices=[1, 2, 3], help="of Cassandra, each with all rows")
     parser.add_argument("--copies", type=int, default=1, help="of each change of the backlog")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the backlog's connector")
+    parser.add_argument("--deletes", action="store_true", help="after each round of the backlog one of deletes")
+    parser.add_argument("--rows", nargs="*", default=[], metavar="TABLE", help="of reads; all if none is named")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the connector")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of the backlog alone")
     parser.add_argument(
         "--stack", type=Path, help="use the stack in this directory, which runs already, best with --no-brief"
@@ -171,6 +174,7 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
     random.seed(1)
     print(f"{'events re-read per second':28} {'one by one':>10} {'grouped':>10} {'ratio':>7} {'CPU ratio':>9}")
     unique = random.sample(range(ROWS), ROWS) * 40
+    more = dict(given.split("=", 1) for given in options.set)
     for table, kind, chosen, batch in (
         ("single", "unique", unique, ROWS),
         ("single", "uniform", random.choices(range(ROWS), k=200_000), BATCH),
@@ -182,7 +186,9 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
         ("unlike", "unique", unique, ROWS),
         ("unlike", "zipf", skewed(ROWS, 200_000), BATCH),
     ):
-        bench = Bench(status, table, directory)
+        if options.rows and table not in options.rows:
+            continue
+        bench = Bench(status, table, directory, **more)
         wanted = [key(table, row) for row in chosen]
         reader = Reader(bench.session, bench.table, bench.settings)
         query = reader._select(" AND ".join(f"{c.name} = ?" for c in bench.table.primary_key), is_whole=False)
@@ -295,10 +301,12 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         bench.fill(0 if bench.has_cells else options.keys or options.events)
         bench.warm_up(options.copies)
         for turn in range(options.rounds):
-            print(
-                f"backlog, round {turn + 1}: {bench.round(options.events, options.copies, keys=options.keys)}",
-                flush=True,
-            )
+            for deletes in (False, True) if options.deletes else (False,):
+                if deletes or (options.deletes and turn):
+                    bench.write(options.events, deletes)
+                name = "deletes" if deletes else "backlog"
+                found = bench.round(options.events, options.copies, keys=options.keys)
+                print(f"{name}, round {turn + 1}: {found}", flush=True)
 
 
 PIECES: dict[str, Callable[..., None]] = {"reads": reads, "copies": copies, "memory": memory, "backlog": backlog}

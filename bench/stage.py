@@ -3,7 +3,8 @@
     python -m bench stage [--events 50000] [--rounds 5] [--only unique ...] [--profile]
 
 - unique: every event another row. hot: each row 200 times. copies: three nodes report each change, in one batch.
-- deleted: every event is the delete of a row that is gone.
+- deleted: every event is the delete of a row that is gone: of its partition, as the table has no clustering columns.
+- after: as unique, but another row of the events partition was deleted before.
 
 Events come as a client's messages, Cassandra's answers as the bytes of its protocol, and Python looks for garbage after
 each batch, as Spark has it do. The log takes records and forgets them. With HELENUS_PURE=1 at the build
@@ -37,7 +38,7 @@ from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
-from helenus_schemas.event.change import Change, Effect, column_bit
+from helenus_schemas.event.change import Change, Effect, Scope, column_bit
 from helenus_schemas.event.wire import encode
 
 BATCH = 25_000  # a task's share of max.batch.size, with two tasks
@@ -87,12 +88,12 @@ def events(kind: str, count: int) -> list[list[Message]]:
     """So many events as a client has them, by batch."""
     codec, made = KeyCodec(TABLE), []
     effect = Effect.GONE if kind == "deleted" else Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
-    copies = 3 if kind == "copies" else 1
+    copies, scope = 3 if kind == "copies" else 1, Scope.PARTITION if kind == "deleted" else Scope.ROW
     for n, row in enumerate(rows(kind, count // copies)):
         key = codec.encode((struct.pack(">i", row),))
         digest = hashlib.md5(struct.pack(">q", n), usedforsecurity=False).hexdigest()
         for node in NODES[:copies]:
-            change = Change(digest, node, segment=T // 1000, position=100 * n, write_time=T, effect=int(effect))
+            change = Change(digest, node, scope, segment=T // 1000, position=100 * n, write_time=T, effect=int(effect))
             made.append(Message(len(made), key, encode(change)))
     return [made[at : at + BATCH] for at in range(0, count, BATCH)]
 
@@ -142,7 +143,7 @@ def stage(kind: str, directory: Path) -> tuple[Stage, Bytes]:
     return made, session
 
 
-KINDS = "unique", "hot", "copies", "deleted"
+KINDS = "unique", "hot", "copies", "deleted", "after"
 
 
 def main() -> None:
@@ -164,7 +165,7 @@ def measure(kind: str, given: list[list[Message]], is_profiled: bool = False) ->
     """CPU seconds of a stage that takes all events."""
     with tempfile.TemporaryDirectory() as directory:
         made, session = stage(kind, Path(directory))
-        made.run([], (), True)
+        made.run(events_of(events("deleted", 1)[0])[0] if kind == "after" else [], (), True)
         freeze((kind,))
         gc.collect()
         profile = cProfile.Profile()

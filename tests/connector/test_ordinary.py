@@ -20,7 +20,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Admitted, Event, Waiting
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread import resolver
-from helenus_connector.reread._proof import Awaited
+from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion
 from helenus_connector.reread._work import PROVEN, Proof, Work
 from helenus_connector.reread._works import Works
 from helenus_connector.reread.unconfirmed import Unconfirmed
@@ -116,11 +116,11 @@ def admitted(draw: st.DrawFn) -> Admitted:
     return made
 
 
-@given(changes=st.lists(admitted(), max_size=12), more=st.lists(st.integers(0, 3), max_size=12))
-def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: list[int]) -> None:
+@given(changes=st.lists(admitted(), max_size=12), more=st.lists(st.integers(0, 3), max_size=12), has_rows=st.booleans())
+def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: list[int], has_rows: bool) -> None:
     seen: tuple[list[Admitted], list[Admitted]] = ([], [])
     made, expected = Works(CODEC, 6, 4), Works(CODEC, 6, 4)
-    ordinary.take(iter(changes), made.by_name, made._taken, 6, seen[0].append, made.add)
+    ordinary.take(iter(changes), made.by_name, made._taken, 6, has_rows, seen[0].append, made.add)
     deletes = int(Effect.GONE | Effect.DELETES)
     for one in changes:
         expected.add(one)
@@ -170,9 +170,20 @@ def work(draw: st.DrawFn) -> Work:
     return made
 
 
+deletions = st.builds(
+    Deletion, st.sampled_from([T - 2, T - 1, T, T + 1]), st.sampled_from([ALL_COLUMNS, bits[0], bits[1] | bits[2]])
+)
+
+
 @settings(max_examples=400, deadline=None)
 @given(
-    each=work(), found=image(), reported=st.integers(0, 3), shows_all=st.booleans(), deletes=st.booleans(), more=work()
+    each=work(),
+    found=image(),
+    reported=st.integers(0, 3),
+    shows_all=st.booleans(),
+    deletes=st.booleans(),
+    known=st.lists(deletions, max_size=1),
+    more=work(),
 )
 def test_works_that_are_read(
     ordinary: ModuleType,
@@ -182,8 +193,10 @@ def test_works_that_are_read(
     reported: int,
     shows_all: bool,
     deletes: bool,
+    known: list[Deletion],
     more: Work,
 ) -> None:
+    """Though others of its events partition were deleted, as `deletes` says; of this row `known` deletions are."""
     of: Any = gated.resolver
     of._reader = SimpleNamespace(shows_all_times=shows_all, table=SimpleNamespace(clustering=()))
     prepared: list[Work] = []
@@ -196,16 +209,20 @@ def test_works_that_are_read(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of._gate, "nodes", lambda *_: reported)
         patch.setattr(type(gated.caches.of("events", 0)), "has_deletions", deletes)
+        patch.setattr(of._evidence, "_deletions", lambda *_: known if deletes else [])
         least = of._evidence.nodes_needed(each.consistency)
         again = {(raw(1),): [more]} if more.events else {}
         answers = [((raw(1),), found)]
         asked = {(raw(1),): each}
-        group = ordinary.read(asked, answers, again, 7.5, least, of._gate.nodes, lambda _: deletes, shows_all, prepare)
+        nodes, is_deleted = of._gate.nodes, of._evidence.is_deleted
+        group = ordinary.read(
+            asked, answers, again, 7.5, least, nodes, lambda _: deletes, is_deleted, shows_all, prepare
+        )
         expected.read_at, expected.after = 7.5, found
         of._prepare(expected)
     assert group == [expected, more] if again else [expected]
-    is_shown = found is not None and not deletes
-    plain = each.scope is Scope.ROW and each.unconfirmed is None and each.verifying is None
+    is_shown = found is not None and not (deletes and known)
+    plain = each.unconfirmed is None and each.verifying is None
     if plain and is_shown and all(found.shows(one.write_time) and not one.effect for one in each.awaited.values()):  # type: ignore[union-attr]
         assert not any(each is one for one in prepared), "the ordinary case goes the short way"
 

@@ -59,6 +59,7 @@ MAY = 8
 _KINDS = 16
 _EXPIRING = _KINDS - 1
 _NO_KINDS = bytes(MAY)
+_DELETED = [b"%d deleted" % kind for kind in range(_KINDS)]
 _DELETION = struct.Struct(">16sqII")
 _TAKEN = struct.Struct(">Q")
 _FIRST_NODE = _KINDS + _TAKEN.size
@@ -140,16 +141,17 @@ class ChangeCache(Slots):
         """Note a deletion of a `kind`, 0 to 14, if it is newer than what is known of the key; with the bits of its
         `columns`.
         """
-        known, new = self.deletion(kind, key), (time_us, columns)
+        name, new = _deletion_id(kind, key), (time_us, columns)
+        known = self._known(name) if self._map[kind] else None
         if known is None or new >= known:  # another node's report of it keeps it longer
-            self._deletions[_deletion_id(kind, key)] = new
+            self._deletions[name] = new
             self._map[kind] = 1
 
     def deletion(self, kind: int, key: bytes) -> tuple[int, int] | None:
         """The newest deletion of a `kind` that is known of a key: its time in µs, and the bits of its columns."""
-        if not self._map[kind]:
-            return None
-        name = _deletion_id(kind, key)
+        return self._known(_deletion_id(kind, key)) if self._map[kind] else None
+
+    def _known(self, name: bytes) -> tuple[int, int] | None:
         if (held := self._deletions.get(name)) is not None:
             return held
         at = self.slot(name)
@@ -319,7 +321,7 @@ def _identity(about: os.stat_result) -> tuple[int, int]:
 
 
 def _deletion_id(kind: int, key: bytes) -> bytes:
-    return hashlib.blake2b(b"%d deleted" % kind + key, digest_size=16).digest()
+    return hashlib.blake2b(_DELETED[kind] + key, digest_size=16).digest()
 
 
 def prune(directory: Path, tables: Mapping[str, int]) -> None:

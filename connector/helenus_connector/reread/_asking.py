@@ -18,7 +18,7 @@ from cassandra import (
     Unauthorized,
     Unavailable,
 )
-from cassandra.cluster import NoHostAvailable
+from cassandra.cluster import NoHostAvailable, Session
 from cassandra.connection import ConnectionException
 from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BoundStatement
@@ -26,6 +26,7 @@ from cassandra.query import BoundStatement
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.reread._statements import Query, Statements
+from helenus_connector.reread._together import Apart, Together
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.definition import GRANT
 from helenus_connector.reread.rows import Page, RawRow
@@ -41,6 +42,9 @@ _PAGE = 500  # rows of an answer that are held at once
 BUDGET = 32 << 20  # bytes of rows that are asked for and not given to the caller yet
 _ROW = 4 << 20  # bytes a row is taken for until some are seen
 _PROBE_S = 600.0  # until nodes are asked again for what one of them did not know
+_TOGETHER = 32  # statements that go to a node together, at most
+_APART_S = 10.0
+"""Until statements go together again after some did not get on so."""
 _OF_MANY = "MAXWRITETIME"  # new in Cassandra 5.0
 
 
@@ -86,6 +90,9 @@ class Asking:
         self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
         self.asks_ttl = self.saw_ttl = False
         self._page = _PAGE
+        # What takes its place in tests has no connections.
+        self._together_at = 0.0 if isinstance(session, Session) else math.inf
+        self._together_size = min(_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
         self._row_bytes = float(_ROW)
 
     def _rows_at_once(self, most: int) -> int:
@@ -94,6 +101,8 @@ class Asking:
 
     def _first_page(self, query: Query) -> int | None:
         """How many rows a query's first page may have; None for all, where they are few, or not much more."""
+        if query.parts:
+            return None
         most = self._page if query.is_paged else len(query.keys)
         rows = self._rows_at_once(most)
         return rows if query.is_paged or most > 2 * rows else None
@@ -109,30 +118,40 @@ class Asking:
         waiting = deque[tuple[Query, Any]]()
         queue = iter(queries)
         split: list[Query] = []
-        asked = 0  # rows
+        asked = running = 0  # rows, statements
         stuck = 0
         late: HelenusError | None = None
         while True:
-            while (
-                late is None and len(waiting) < self.concurrency and (not waiting or asked * self._row_bytes < BUDGET)
-            ):
+            while late is None and running < self.concurrency and (not waiting or asked * self._row_bytes < BUDGET):
                 query = split.pop() if split else next(queue, None)
                 if query is None:
+                    break
+                if query.parts and not self._may_go_together():
+                    split += query.parts
+                    continue
+                if waiting and running + query.count > self.concurrency:
+                    split.append(query)
                     break
                 if self.budget and not query.is_paged:
                     self.budget.take(len(query.keys))
                 query.rows = self._first_page(query)
                 waiting.append((query, self._send(query, consistency, query.rows)))
                 asked += query.rows or len(query.keys)
+                running += query.count
             if not waiting:
                 if late is not None:
                     raise late
                 return
             query, future = waiting.popleft()
             asked -= query.rows or len(query.keys)
+            running -= query.count
             try:
                 answer = future.result()
                 self.seconds += time.monotonic() - query.sent
+            except Apart:
+                self._together_at = time.monotonic() + _APART_S
+                split += query.parts
+                continue
             except (*_FAILURES, OperationTimedOut) as error:
                 if time.monotonic() > self.until:
                     late = self._failed(error)
@@ -169,6 +188,7 @@ class Asking:
                     query.rows = self._first_page(query)
                     waiting.appendleft((query, self._send(query, consistency, query.rows)))
                     asked += query.rows or len(query.keys)
+                    running += 1
                 elif len(query.keys) == 1:
                     refusal = self._refusal(future, consistency, error, query.rows)
                     if isinstance(refusal, SchemaChanged):
@@ -302,6 +322,25 @@ class Asking:
         """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
         Cassandra a fifth more.
         """
+        query.sent = time.monotonic()
+        if query.parts:
+            return self._send_together(query, consistency)
+        bound = self._bound(query, consistency)
+        bound.fetch_size = rows
+        self.statements += 1
+        return self.session.execute_async(bound, paging_state=state, host=host)
+
+    def _send_together(self, query: Query, consistency: int) -> Together:
+        sent = Together(len(query.parts))
+        sent.send(self.session, [self._bound(part, consistency) for part in query.parts])
+        self.statements += len(query.parts)
+        return sent
+
+    def _may_go_together(self) -> bool:
+        """Whether statements can be sent together: not soon after one of some did not get on."""
+        return self.until == math.inf and time.monotonic() >= self._together_at
+
+    def _bound(self, query: Query, consistency: int) -> BoundStatement:
         # With the rows of whole partitions come their static columns, with their own times.
         is_whole = query.is_paged and query.span is not None
         name = query.where, query.statics, is_whole, self.asks_ttl
@@ -314,10 +353,7 @@ class Asking:
         bound.values = query.values
         bound.consistency_level = consistency
         bound.is_idempotent = True
-        bound.fetch_size = rows
-        self.statements += 1
-        query.sent = time.monotonic()
-        return self.session.execute_async(bound, paging_state=state, host=host)
+        return bound
 
     def _select(self, where: str, is_whole: bool) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]

@@ -82,6 +82,10 @@ class Evidence:
         """Whether any deletion was reported in an events partition, of whichever key."""
         return self._caches.of(*place).has_deletions
 
+    def is_deleted(self, work: Work) -> bool:
+        """Whether a deletion of a row, of columns of it or of its partition was reported."""
+        return bool(self._deletions(self._caches.of(work.topic, work.partition), work))
+
     def proof(self, work: Work) -> Proof:
         """What the read of a key proves of its changes."""
         if work.read_at is None:
@@ -91,8 +95,8 @@ class Evidence:
         image, nodes = work.after, self._gate.nodes
         least = self.nodes_needed(work.consistency)
         cache = self._caches.of(work.topic, work.partition)
-        deleted = cache.has_deletions
-        may_show = image is not None and not deleted and not work.is_marked
+        deletions = self._deletions(cache, work) if cache.has_deletions else []
+        may_show = image is not None and not deletions and not (work.is_marked and self._has_rows)
         others: list[tuple[bytes, Awaited, bool, Witness | None]] = []
         for change, awaited in work.awaited.items():
             met = not least or nodes(work.topic, work.partition, work.values, change) >= least
@@ -103,7 +107,7 @@ class Evidence:
                 # Else it is the ordinary case, by its bytes.
             else:
                 others.append((change, awaited, met, None))
-        return self._judged(work, others, cache, deleted) if others else PROVEN
+        return self._judged(work, others, cache, deletions) if others else PROVEN
 
     def unseen(self, work: Work) -> set[bytes]:
         """The changes of a row that its read speaks against. Of more than a row it never does: what lives in the scope
@@ -124,12 +128,12 @@ class Evidence:
         work: Work,
         changes: Iterable[tuple[bytes, Awaited, bool, Witness | None]],
         cache: ChangeCache,
-        deleted: bool,
+        deletions: Sequence[Deletion],
     ) -> Proof:
         """The proof of changes, each with whether the read meets a replica that reported it, and what its row says of
         it if that is known.
         """
-        row, deletions = _row(work.after), self._deletions(cache, work) if deleted else []
+        row = _row(work.after)
         handed = work.unconfirmed.handed if work.unconfirmed else 0.0
         unproven: dict[bytes, Awaited] = {}
         by_age: list[bytes] = []

@@ -2,13 +2,15 @@
 cimport cython
 
 cdef bint _compiled
-cdef object _ROW, _TABLE, _LOG, _NAN, _new, _work, _Work, _Image, _Awaited, _Proof
-cdef tuple _UNSCANNED
+cdef object _ROW, _PARTITION, _TABLE, _LOG, _NAN, _new, _work, _Work, _Image, _Awaited, _Proof
+cdef tuple _UNSCANNED, _OF_ROWS
 cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
 cdef long long _LIVE, _DELETES, _UNSURE
 
-@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict, some_asked=bint)
-cpdef bint take(object changes, dict by_name, list taken, object consistency, object note, object add) except -1
+@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict, some_asked=bint, is_row=bint)
+cpdef bint take(
+    object changes, dict by_name, list taken, object consistency, bint has_rows, object note, object add
+) except -1
 
 @cython.locals(found=list, row=tuple, values=tuple, times=tuple)
 cpdef list images(object rows, Py_ssize_t width, Py_ssize_t end, Py_ssize_t timed, object shown, object expires)
@@ -19,14 +21,14 @@ cpdef tuple matched(list keys, dict found, object normalized, bint is_last)
 @cython.locals(best=cython.longlong, has_one=bint, number=cython.longlong)
 cpdef object newest(tuple times)
 
-@cython.locals(group=list, place=tuple, is_deleted=bint)
+@cython.locals(group=list, place=tuple, some_deleted=bint)
 cpdef list read(
     object works, list answers, object more, object start, long long least, object nodes, object has_deletions,
-    bint shows_all_times, object prepare
+    object is_deleted, bint shows_all_times, object prepare
 )
 
 @cython.locals(unproven=dict, effect=cython.longlong)
-cdef object proof_of(object work, object image, bint is_deleted, long long least, object nodes)
+cdef object proof_of(object work, object image, long long least, object nodes)
 
 @cython.locals(i=Py_ssize_t, bits=tuple)
 cdef bint shows(object image, long long time, long long effect) except -1

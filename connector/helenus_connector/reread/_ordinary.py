@@ -21,7 +21,8 @@ from helenus_schemas.event.change import Effect, Origin, Scope
 
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
-_ROW, _TABLE = Scope.ROW, Scope.TABLE  # an enum's members are slow to look up
+_ROW, _PARTITION, _TABLE = Scope.ROW, Scope.PARTITION, Scope.TABLE  # an enum's members are slow to look up
+_OF_ROWS = (_ROW, _PARTITION)  # the latter of a table without clustering columns
 _LOG = Origin.LOG
 _UNSCANNED = (Origin.LOG, Origin.REPAIR, Origin.STATE)
 _LIVE = int(Effect.LIVE)
@@ -47,12 +48,14 @@ def take(
     by_name: dict[Name, Work],
     taken: list[tuple[Work, Admitted]],
     consistency: int,
+    has_rows: bool,
     note: Callable[[Admitted], None],
     add: Callable[[Admitted], None],
 ) -> bool:
     """Read the keys of changes: what changes of one key have in common is one work, by its name. Those that delete, or
-    write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed. Returns whether some are no
-    changes: a snapshot, or a repair, asks for a row of which no event says whether it expires.
+    write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed. Unless a table `has_rows`
+    within its partitions, a partition is one row. Returns whether some are no changes: a snapshot, or a repair, asks
+    for a row of which no event says whether it expires.
     """
     some_asked = False
     for admitted in changes:
@@ -62,7 +65,8 @@ def take(
             note(admitted)
         if name_of is None and change.origin is not _LOG:
             some_asked = True
-        if scope is not _ROW or admitted.verifying is not None or None in values:
+        is_row = scope is _ROW or (scope is _PARTITION and not has_rows)
+        if not is_row or admitted.verifying is not None or None in values:
             add(admitted)
             continue
         key, written = admitted.key, change.write_time
@@ -90,6 +94,8 @@ def take(
             by_name[name] = work
         else:
             work.events += 1
+            if scope is _PARTITION and scope > work.scope:
+                work.scope = scope
             if written is not None and (work.newest is None or written > work.newest):
                 work.newest = written
         if admitted.is_released:
@@ -182,28 +188,32 @@ def read(
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
     has_deletions: Callable[[Place], bool],
+    is_deleted: Callable[[Work], bool],
     shows_all_times: bool,
     prepare: Callable[[Work], None],
 ) -> list[Work]:
     """The works of keys, and `more` of them, each with its row as it was read at `start`, s since the epoch, and what
-    that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`.
+    that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`, such
+    as a row that lives though a deletion was reported that `is_deleted` knows of.
     """
     group = []
     place: Place | None = None
-    is_deleted = False
+    some_deleted = False
     for key, image in answers:
         work = works[key]
         work.read_at = start
         work.after = image
         group.append(work)
-        if work.unconfirmed is not None or work.verifying is not None or work.scope is not _ROW:
+        if work.unconfirmed is not None or work.verifying is not None or work.scope not in _OF_ROWS:
             prepare(work)
             continue
         topic, partition = work.topic, work.partition
         if place is None or place[1] != partition or place[0] != topic:
             place = (topic, partition)
-            is_deleted = has_deletions(place)
-        proof = proof_of(work, image, is_deleted, least, nodes)
+            some_deleted = has_deletions(place)
+        proof = None
+        if not some_deleted or image is None or not is_deleted(work):
+            proof = proof_of(work, image, least, nodes)
         if proof is None:
             prepare(work)
             continue
@@ -231,17 +241,16 @@ def read(
 def proof_of(
     work: Work,
     image: Image | None,
-    is_deleted: bool,
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
 ) -> Proof | None:
-    """What the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone. None if
-    more is to be asked.
+    """What the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone; of a row
+    that lives no deletion is known. None if more is to be asked.
     """
     unproven: dict[bytes, Awaited] | None = None
     for name, awaited in work.awaited.items():
         time, effect = awaited[0], awaited[2]
-        if time is None or (is_deleted and image is not None):
+        if time is None:
             return None
         if image is None:
             if not effect or effect & _UNSURE:

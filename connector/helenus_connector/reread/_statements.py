@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,12 @@ class Query:
     hung: bool = False
     sent: float = 0.0
     statement: Any = None
+    parts: Sequence[Query] = ()
+
+    @property
+    def count(self) -> int:
+        """How many statements it is."""
+        return len(self.parts) or 1
 
 
 class Statements:
@@ -124,3 +131,9 @@ class Statements:
                 where[span.start : span.end] = [f"{differing} {several}" if size else f"({differing}) {several}"]
             made = self._by_span[span, size, width] = " AND ".join(where)
         return made
+
+
+def together(parts: list[Query], keys: list[Key]) -> Query:
+    """Queries as one, of all of their keys."""
+    first = parts[0]
+    return Query(first.where, first.values, keys, first.routing_key, first.span, first.width, parts=parts)

@@ -18,7 +18,12 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Origin, Scope
 
-_ROW, _TABLE, _RANGE = Scope.ROW, Scope.TABLE, Scope.RANGE  # an enum's members are slow to look up
+_ROW, _PARTITION, _TABLE, _RANGE = (
+    Scope.ROW,
+    Scope.PARTITION,
+    Scope.TABLE,
+    Scope.RANGE,
+)  # an enum's members are slow to look up
 _UNSCANNED = Origin.LOG, Origin.REPAIR, Origin.STATE
 
 
@@ -42,7 +47,8 @@ class Works:
 
     def take(self, changes: Iterable[Admitted], note: Callable[[Admitted], None]) -> None:
         """Read the keys of changes: as `add`. Those that may delete something, or write what expires, are `note`d."""
-        if take(changes, self.by_name, self._taken, self._consistency, note, self.add):
+        has_rows = self._codec.partition_columns < self._codec.columns
+        if take(changes, self.by_name, self._taken, self._consistency, has_rows, note, self.add):
             self.asks_ttl = True
 
     def add(self, admitted: Admitted) -> None:
@@ -171,7 +177,8 @@ def in_turn(works: Sequence[Work], clustered: bool, partition_columns: int, unre
     ordinary: dict[int, list[Work]] = defaultdict(list)
     others: list[Work] = []
     for work in works:
-        if work.scope is not _ROW or work.unconfirmed is not None or work.verifying is not None or has_stuck:
+        is_row = work.scope is _ROW or (work.scope is _PARTITION and not clustered)
+        if not is_row or work.unconfirmed is not None or work.verifying is not None or has_stuck:
             others.append(work)
         else:
             ordinary[work.consistency].append(work)

@@ -24,7 +24,7 @@ from helenus_connector.reread._asking import Unread as Unread
 from helenus_connector.reread._groups import Grouping
 from helenus_connector.reread._ordinary import images, matched, newest
 from helenus_connector.reread._ranges import slices
-from helenus_connector.reread._statements import Query
+from helenus_connector.reread._statements import Query, together
 from helenus_connector.reread._stretches import FEWEST, stretches
 from helenus_connector.reread.rows import Page, RawRow
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -274,10 +274,33 @@ class Reader(Asking):
 
     def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[Query]:
         """Queries of these keys' first columns: of rows by their size, of partitions as many as one may ask for."""
-        grouping = Grouping(self._pk_width, width, self.group_size, self._home())
+        home = self._home()
+        grouping = Grouping(self._pk_width, width, self.group_size, home)
         size = self._keys_at_once if width == self._key_width else lambda: self.group_size
-        for span, members in grouping.groups(keys, (lambda: 1) if self.is_single else size):
-            yield self._queries.group(span, members, width, statics)
+        groups = grouping.groups(keys, (lambda: 1) if self.is_single else size)
+        queries = (self._queries.group(span, members, width, statics) for span, members in groups)
+        if width < self._key_width or self.is_single or not self._may_go_together():
+            return queries
+        return self._together(queries, home or (lambda _: None))
+
+    def _together(self, queries: Iterable[Query], home: Callable[[Key], Hashable]) -> Iterator[Query]:
+        """Queries of few keys, some of one home as one that is sent together."""
+        held: dict[Hashable, tuple[list[Query], list[Key]]] = {}
+        full = min(self._together_size, self._keys_at_once())
+        for query in queries:
+            if len(query.keys) * 2 > full:
+                yield query
+                full = min(self._together_size, self._keys_at_once())
+                continue
+            place = home(query.keys[0][: self._pk_width])
+            parts, members = held.setdefault(place, ([], []))
+            parts.append(query)
+            members += query.keys
+            if len(members) >= full:
+                yield together(*held.pop(place))
+                full = min(self._together_size, self._keys_at_once())
+        for parts, members in held.values():
+            yield together(parts, members) if len(parts) > 1 else parts[0]
 
     def _home(self) -> Callable[[Key], Hashable] | None:
         """Gives for a partition key the nodes that hold it, and how many before it compare equal and are another.

@@ -288,8 +288,8 @@ class Reread:
                         yield from self._unanswered(work, answer, start)
                 continue
             shows_all = self.reader.shows_all_times
-            nodes, has_deletions = self._gate.nodes, self._evidence.has_deletions
-            group = read(asked, answers, again, start, least, nodes, has_deletions, shows_all, self._prepare)
+            known = self._evidence.has_deletions, self._evidence.is_deleted
+            group = read(asked, answers, again, start, least, self._gate.nodes, *known, shows_all, self._prepare)
             self._handed.keys_read += len(group)
             yield group if works[0].verifying is None else [work for work in group if self._is_verified(work)]
             for work in group:

@@ -1,0 +1,178 @@
+"""Statements that go to one node together: one write to its socket, and no request of the driver for each.
+
+For each statement the driver makes a request with a plan, timers and locks, and reads a description of the columns with
+each answer: 150 µs of CPU, several times what Cassandra takes for one key. Here statements share all of that. It is a
+first attempt only: unless rows come of all of them, and soon, they are to be sent one by one, with all that the driver
+does about nodes that are slow or away, statements that a node has forgotten, and errors.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
+from cassandra.connection import ConnectionException
+from cassandra.pool import NoConnectionsAvailable
+from cassandra.protocol import ExecuteMessage
+from cassandra.query import BoundStatement
+
+from helenus_connector.reread.rows import Page, parse
+
+_WAIT_S = 1.0
+"""As long as the driver waits before it asks a second node."""
+_EXECUTE, _RESULT = 0x0A, 0x08
+_COMPRESSED = 0x01
+_SKIP_METADATA = 0x02
+_HEADER = 9
+_MOST_BYTES = 64 << 10  # of frames in one segment of protocol v5, which has 128 KiB
+_PREFIX = struct.Struct(">3i")
+_COUNT = struct.Struct(">i")
+_FRAME = struct.Struct(">hBi")
+_ROWS, _ONE_TABLE, _NO_METADATA = 2, 1, 4
+
+
+class Apart(Exception):
+    """Not all statements were answered with their rows: they are to be sent one by one."""
+
+
+class Answer(NamedTuple):
+    """The rows of all statements; there are no more pages."""
+
+    current_rows: Page
+    paging_state: None = None
+
+
+class Together:
+    """Some statements of a version of a table that are asked for. Source: native protocol v4 and v5, sections 2, 4."""
+
+    def __init__(self, count: int) -> None:
+        self.coordinator_host: Any = None
+        self._count = count
+        self._answers: list[bytes | None] = []
+        self._all = threading.Event()
+        self._pool: Any = None
+        self._connection: Any = None
+
+    def send(self, session: Any, statements: Sequence[BoundStatement]) -> None:
+        """Send statements of one consistency level, whose keys are at home on the same nodes. Raises nothing: what is
+        not sent is not answered.
+        """
+        try:
+            self._send(session, statements)
+        except (ConnectionException, NoConnectionsAvailable, OSError):
+            self._answers.append(None)
+            self._all.set()
+
+    def _send(self, session: Any, statements: Sequence[BoundStatement]) -> None:
+        first = statements[0]
+        policy = session.get_execution_profile(EXEC_PROFILE_DEFAULT).load_balancing_policy
+        host = next(iter(policy.make_query_plan(session.keyspace, first)), None)
+        pool = self._pool = session._pools.get(host)
+        if pool is None or pool.is_shutdown:
+            raise ConnectionException("the node is down")
+        self.coordinator_host = host
+        # The pool lends one stream, and sees to its connection; more of them are taken as the driver does.
+        connection, stream = pool.borrow_connection(timeout=0)
+        self._connection = connection
+        is_open = connection._socket_writable and not (connection.is_defunct or connection.is_closed)
+        more = self._count - 1
+        with connection.lock:
+            if not is_open or connection.in_flight + more > connection.max_request_id:
+                connection.request_ids.append(stream)
+                more = -1
+            else:
+                streams = [stream, *(connection.get_request_id() for _ in range(more))]
+                connection.in_flight += more
+        if more < 0:
+            pool.return_connection(connection)
+            raise ConnectionException("the connection is closed, or too busy")
+        heads: dict[bytes, tuple[bytes, bytes]] = {}
+        frames: list[bytes] = []
+        for stream, statement in zip(streams, statements, strict=True):
+            name = statement.prepared_statement.query_id
+            head = heads.get(name)
+            if head is None:
+                head = heads[name] = _head(session, connection, statement)
+            values = [part for value in statement.values for part in (_COUNT.pack(len(value)), value)]
+            body = b"".join((head[1], *values))
+            frames += head[0], _FRAME.pack(stream, _EXECUTE, len(body)), body
+            connection._requests[stream] = self._answered, self._decoded, None
+        _push(connection, frames)
+
+    def result(self) -> Answer:
+        """Wait for the answers. Raises Apart."""
+        if not self._all.wait(_WAIT_S):
+            raise Apart
+        prefix = b""
+        rows, parts = 0, []
+        for body in self._answers:
+            if body is None or (prefix and body[:12] != prefix):
+                raise Apart
+            prefix = body[:12]
+            rows += _COUNT.unpack_from(body, 12)[0]
+            parts.append(body[16:])
+        _, _, columns = _PREFIX.unpack(prefix)
+        return Answer(parse(_COUNT.pack(rows) + b"".join(parts), columns))
+
+    def _decoded(
+        self,
+        version: int,  # noqa: ARG002
+        types: Any,  # noqa: ARG002
+        stream: int,  # noqa: ARG002
+        flags: int,
+        opcode: int,
+        body: bytes,
+        decompressor: Any,
+        metadata: Any,  # noqa: ARG002
+    ) -> bytes | None:
+        """The body of a Rows result as it is; None for anything else. Called by the driver, as is `_answered`."""
+        if flags == _COMPRESSED:
+            body, flags = decompressor(body), 0
+        if flags or opcode != _RESULT or len(body) < 16:
+            return None
+        kind, of_rows, _ = _PREFIX.unpack_from(body)
+        return body if kind == _ROWS and of_rows | _ONE_TABLE == _ONE_TABLE | _NO_METADATA else None
+
+    def _answered(self, answer: object) -> None:
+        self._pool.return_connection(self._connection)
+        self._answers.append(answer if isinstance(answer, bytes) else None)
+        if len(self._answers) >= self._count or not isinstance(answer, bytes):
+            self._all.set()
+
+
+def _head(session: Any, connection: Any, statement: BoundStatement) -> tuple[bytes, bytes]:
+    """How a frame of a statement begins, up to its stream, and its body, up to its values."""
+    prepared = statement.prepared_statement
+    message = ExecuteMessage(
+        prepared.query_id, [], statement.consistency_level, result_metadata_id=prepared.result_metadata_id
+    )
+    encoded = session.client_protocol_handler.encode_message(
+        message, 0, connection.protocol_version, None, connection.allow_beta_protocol_version
+    )
+    body = bytearray(encoded[_HEADER:])
+    body[-3] |= _SKIP_METADATA  # the last byte of the flags, before the number of values
+    body[-2:] = struct.pack(">H", len(statement.values))
+    return encoded[:2], bytes(body)
+
+
+def _push(connection: Any, frames: Sequence[bytes]) -> None:
+    """Write frames, given in pieces of three, in as few segments as they fit in."""
+    if not connection._is_checksumming_enabled:
+        connection.push(b"".join(frames))
+        return
+    buffer = io.BytesIO()
+    held: list[bytes] = []
+    size = 0
+    for at in range(0, len(frames), 3):
+        frame = b"".join(frames[at : at + 3])
+        if held and size + len(frame) > _MOST_BYTES:
+            connection._segment_codec.encode(buffer, b"".join(held))
+            held, size = [], 0
+        held.append(frame)
+        size += len(frame)
+    connection._segment_codec.encode(buffer, b"".join(held))
+    connection.push(buffer.getvalue())

@@ -1,0 +1,294 @@
+"""Statements that go to a node together: their frames, and what comes of answers that are not rows, or do not come."""
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.connection import Connection
+from cassandra.pool import NoConnectionsAvailable
+from cassandra.protocol import ProtocolHandler
+from cassandra.query import BoundStatement
+from cassandra.segment import SegmentCodec
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Image
+from helenus_connector.reread import _together
+from helenus_connector.reread._together import Apart, Together
+from helenus_connector.reread.reader import Reader
+from helenus_connector.testing.cassandra import Host, Session
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
+
+TABLE = Table(
+    "ks",
+    "t",
+    uuid.uuid1(),
+    (
+        Column("p", parse("int"), "partition_key", 0),
+        Column("q", parse("int"), "partition_key", 1),
+        Column("v", parse("int")),
+    ),
+)
+GIVEN = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
+SETTINGS = ConnectorSettings.of(GIVEN, "test")
+KEYS: list[Key] = [(struct.pack(">i", i), struct.pack(">i", i)) for i in range(100)]
+_RESULT, _ERROR = 8, 0
+Answered = tuple[int, int, bytes]
+"""Flags, opcode and body."""
+
+
+def rows(*found: tuple[bytes | None, ...], flags: int = 5) -> Answered:
+    """A Rows result, by default of one table and without a description of its columns."""
+    cells = (b"\xff\xff\xff\xff" if v is None else struct.pack(">i", len(v)) + v for row in found for v in row)
+    return 0, _RESULT, struct.pack(">4i", 2, flags, 4, len(found)) + b"".join(cells)
+
+
+class Node:
+    """A connection of the driver, its pool, and the node behind: `answer` is asked for each key, None for no answer."""
+
+    def __init__(self, version: int, answer: Callable[[Key], Answered | None]) -> None:
+        self.protocol_version, self.allow_beta_protocol_version = version, False
+        self.is_defunct = self.is_closed = self.is_shutdown = False
+        self._socket_writable = True
+        self._is_checksumming_enabled = version >= 5
+        self._segment_codec = SegmentCodec()
+        self.lock = threading.Lock()
+        self.in_flight, self.max_request_id = 0, 1000
+        self.request_ids, self.highest = deque(range(300)), 300
+        self._requests: dict[int, Any] = {}
+        self.asked: list[Key] = []
+        self.pushes = 0
+        self._answer = answer
+
+    get_request_id = Connection.get_request_id
+
+    def borrow_connection(self, timeout: float) -> tuple[Node, int]:
+        with self.lock:
+            if self.in_flight >= self.max_request_id:
+                raise NoConnectionsAvailable("All request IDs are currently in use")
+            self.in_flight += 1
+            return self, self.get_request_id()
+
+    def return_connection(self, connection: Node) -> None:
+        with self.lock:
+            self.in_flight -= 1
+
+    def push(self, data: bytes) -> None:
+        self.pushes += 1
+        found = io.BytesIO(data)
+        while self._is_checksumming_enabled and found.tell() < len(data):
+            header = self._segment_codec.decode_header(found)
+            payload = self._segment_codec.decode(found, header).payload
+            assert header.is_self_contained
+            self._take(payload)
+        if not self._is_checksumming_enabled:
+            self._take(data)
+
+    def _take(self, frames: bytes) -> None:
+        at = 0
+        while at < len(frames):
+            version, _, stream, opcode, size = struct.unpack_from(">BBhBi", frames, at)
+            body, at = frames[at + 9 : at + 9 + size], at + 9 + size
+            assert (version, opcode) == (self.protocol_version, 0x0A)
+            assert body[:4] == b"\0\2id"
+            rest = body[4:]
+            if version >= 5:
+                assert rest[:4] == b"\0\2md"
+                level, flags, count = struct.unpack_from(">HIH", rest, 4)
+                rest = rest[12:]
+            else:
+                level, flags, count = struct.unpack_from(">HBH", rest)
+                rest = rest[5:]
+            assert (level, flags, count) == (ConsistencyLevel.LOCAL_QUORUM, 0x03, 2)
+            first, p, second, q = struct.unpack(">i4si4s", rest)
+            assert first == second == 4
+            self.asked.append((p, q))
+            answered = self._answer((p, q))
+            if answered is not None:
+                of_flags, of_opcode, of_body = answered
+                called, decoded, metadata = self._requests.pop(stream)
+                called(decoded(version, {}, stream, of_flags, of_opcode, of_body, bytes, metadata))
+                self.request_ids.append(stream)
+
+
+def live(key: Key) -> Answered:
+    return rows((*key, b"\0\0\0\7", struct.pack(">q", 5)))
+
+
+def even(key: Key) -> Answered:
+    """Keys with an even number have a row."""
+    return rows() if key[0] and key[0][3] % 2 else live(key)
+
+
+def prepared() -> Any:
+    nothing = dict.fromkeys("serial_consistency_level fetch_size custom_payload keyspace routing_key_indexes".split())
+    return SimpleNamespace(
+        query_string="", column_metadata=[], is_idempotent=True, query_id=b"id", result_metadata_id=b"md",
+        consistency_level=None, retry_policy=None, result_metadata=[], **nothing,
+    )  # fmt: skip
+
+
+def session(node: Node) -> Any:
+    plan = SimpleNamespace(make_query_plan=lambda *_: iter(["node"]))
+    profile = SimpleNamespace(load_balancing_policy=plan)
+    return SimpleNamespace(
+        keyspace=None,
+        _pools={"node": node},
+        client_protocol_handler=ProtocolHandler,
+        get_execution_profile=lambda _: profile,
+    )
+
+
+def sent(node: Node, keys: list[Key] = KEYS) -> Together:
+    statements = []
+    for key in keys:
+        bound = BoundStatement(prepared(), consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+        bound.values = list(key)
+        statements.append(bound)
+    made = Together(len(keys))
+    made.send(session(node), statements)
+    return made
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_each_is_answered(version: int) -> None:
+    node = Node(version, even)
+    page = sent(node).result().current_rows
+    assert node.asked == KEYS
+    assert node.pushes == 1
+    assert [row[:2] for row in page] == KEYS[::2]
+    assert {row[2:] for row in page} == {(b"\0\0\0\7", struct.pack(">q", 5))}
+    assert (node.in_flight, node._requests, len(node.request_ids)) == (0, {}, 300)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        (0, _ERROR, struct.pack(">ih", 0x2500, 0)),
+        rows(flags=0),
+        rows(flags=7),
+        (8, _RESULT, rows()[2]),
+        (0, _RESULT, b"\0\0\0\1"),
+    ],
+    ids=["error", "described", "paged", "warned", "void"],
+)
+@pytest.mark.parametrize("some", [KEYS[50:51], KEYS])
+def test_what_is_not_rows_alone_is_asked_for_apart(odd: Answered, some: list[Key]) -> None:
+    node = Node(5, lambda key: odd if key in some else live(key))
+    with pytest.raises(Apart):
+        sent(node).result()
+    assert (node.in_flight, node._requests) == (0, {})
+
+
+def test_answers_of_other_columns() -> None:
+    """As of a node that knows another version of the table."""
+    other = 0, _RESULT, struct.pack(">4i", 2, 5, 5, 0)
+    with pytest.raises(Apart):
+        sent(Node(5, lambda key: other if key == KEYS[50] else live(key))).result()
+
+
+def test_a_node_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its streams stay taken: an answer may come yet."""
+    monkeypatch.setattr(_together, "_WAIT_S", 0.05)
+    node = Node(5, lambda key: None if key in KEYS[:2] else live(key))
+    with pytest.raises(Apart):
+        sent(node).result()
+    assert (node.in_flight, len(node._requests)) == (2, 2)
+    for called, _, _ in node._requests.values():
+        called(ConnectionError("as the driver says it"))
+    assert node.in_flight == 0
+
+
+@pytest.mark.parametrize("away", ["is_shutdown", "is_closed", "is_defunct", "busy", "full", "blocked"])
+def test_a_connection_that_is_not_to_be_had(away: str) -> None:
+    node = Node(5, live)
+    if away in ("busy", "full"):
+        node.in_flight = 950 if away == "busy" else 1000
+    elif away == "blocked":
+        node._socket_writable = False
+    else:
+        setattr(node, away, True)
+    before = node.in_flight
+    with pytest.raises(Apart):
+        sent(node).result()
+    assert (node.in_flight, node.pushes, node._requests) == (before, 0, {})
+    assert sorted(node.request_ids) == list(range(300))
+
+
+def test_large_keys_take_several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_together, "_MOST_BYTES", 200)
+    node = Node(5, live)
+    assert len(sent(node).result().current_rows) == 100
+
+
+class Rows(Session):
+    """Has a row for each key that is asked for alone; those asked for together go to a node."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__([Host(1)])
+        self.alone: list[Key] = []
+        monkeypatch.setattr(Together, "send", lambda made, _, bound: Together._send(made, session(node), bound))
+
+    def prepare(self, cql: str) -> Any:
+        made = prepared()
+        made.query_string = cql
+        return made
+
+    def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Any:
+        self.alone.append(tuple(values))
+        _, _, body = live(tuple(values))
+        return _together.parse(body[12:], 4), None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_keys_that_share_no_column_go_together(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Where one of some is not answered so, these are asked for one by one, and for a while all are."""
+    node = Node(5, lambda key: rows(flags=0) if fails and key == KEYS[40] else live(key))
+    cassandra = Rows(node, monkeypatch)
+    reader = Reader(cassandra, TABLE, SETTINGS)
+    reader._row_bytes, reader._together_at = 1.0, 0.0
+    for _ in range(2):
+        found = dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
+        assert {key for key, image in found.items() if isinstance(image, Image)} == set(KEYS)
+    assert node.pushes < 20
+    assert bool(cassandra.alone) is fails
+    if fails:
+        assert len(node.asked) < 100, "the second time none goes together"
+        assert reader.statements > 200
+    else:
+        assert reader.statements == 200
+
+
+@pytest.mark.parametrize(("concurrency", "pushes"), [(1, 0), (9, 25), (32, 7)])
+def test_no_more_statements_at_once_than_are_allowed(
+    monkeypatch: pytest.MonkeyPatch, concurrency: int, pushes: int
+) -> None:
+    node = Node(5, lambda _: None)
+    together: list[int] = []
+    monkeypatch.setattr(Together, "result", lambda _: together.append(node.in_flight) or answers())
+
+    def answers() -> Any:
+        """The next of those that are sent together are answered."""
+        keys = node.asked[len(answered) : len(answered) + min(16, concurrency // 2)]
+        answered.extend(keys)
+        node.in_flight -= len(keys)
+        _, _, body = rows(*[(*key, b"\0\0\0\7", struct.pack(">q", 5)) for key in keys])
+        return _together.Answer(_together.parse(body[12:], 4))
+
+    answered: list[Key] = []
+    cassandra = Rows(node, monkeypatch)
+    reader = Reader(cassandra, TABLE, ConnectorSettings.of({**GIVEN, "query.concurrency": str(concurrency)}, "test"))
+    reader._row_bytes, reader._together_at = 1.0, 0.0
+    assert len(dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))) == 100
+    assert node.pushes == pushes
+    assert max(together, default=0) <= concurrency
