@@ -74,7 +74,7 @@ def test_frames_come_in_pieces() -> None:
     for i in range(len(sent)):
         buffer += sent[i : i + 1]
         found += list(commands(buffer))
-    assert [name for name, _ in found] == ["pong", "error", "ping"]
+    assert [name for name, _, _ in found] == ["pong", "error", "ping"]
     assert (found[1][1].request_id, found[1][1].error, found[1][1].message) == (5, 3, "no")
     assert not buffer
 
