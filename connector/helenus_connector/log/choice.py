@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from helenus_sinks.pulsar.config import PulsarConfig
 
+_LINGER_S = 0.1  # until the flush of a batch, which does not wait for it
+
 
 def events_log(worker: WorkerSettings) -> Log:
     """For appending to events topics. Raises HelenusError(CONFIG) for settings that no client takes."""
@@ -143,7 +145,7 @@ def _pulsar(worker: WorkerSettings, is_by_key: bool = False) -> PulsarConfig:
     with _installed():
         from helenus_sinks.pulsar.config import PulsarConfig
     # Not exclusive: Spark's workers take turns at a partition.
-    return PulsarConfig.of(worker, batches="key" if is_by_key else "mixed")
+    return PulsarConfig.of(worker, batches="key" if is_by_key else "mixed", linger=_LINGER_S)
 
 
 def _of_pulsar(module: str) -> ModuleType:
