@@ -12,8 +12,9 @@ import pytest
 from patience import eventually
 
 from helenus_connector.log import _pulsar_reader as pulsar_events
+from helenus_connector.log._pulsar_offsets import offset, parts
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import Message, offset, parts, read
+from helenus_connector.log._pulsar_reader import Message, read
 from helenus_connector.log._pulsar_unread import unread
 from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
@@ -378,7 +379,8 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
     config: PulsarConfig, planner: Planner, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even to close a reader is answered then."""
-    for name, value in (("TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_readings", {})):
+    kept = pulsar_events._Kept()
+    for name, value in (("TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_kept", kept)):
         monkeypatch.setattr(pulsar_events, name, value)
     write(config, "hangs", 2, [5, 5])
     ends = planner.latest({"hangs": 2})["hangs"]
