@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pulsar
 import pytest
@@ -56,7 +57,7 @@ def other(config: PulsarConfig) -> Iterator[Planner]:
 
 def write(config: PulsarConfig, topic: str, partitions: int, sizes: list[int], first: int = 0) -> int:
     """Numbers into each partition, in batches of these sizes; gives the next number."""
-    log = PulsarLog(config)
+    log = PulsarLog(replace(config, linger=60.0))  # until the flush
     log.create(topic, partitions, {"retention.ms": "3600000"})
     for size in sizes:
         for partition in range(partitions):
