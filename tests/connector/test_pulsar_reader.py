@@ -19,7 +19,7 @@ from helenus_connector.log import _pulsar_reader as pulsar_reader
 from helenus_connector.log._pulsar_entries import Brokers, Partition
 from helenus_connector.log._pulsar_offsets import NONE, offset, parts
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import Message, read, record, text
+from helenus_connector.log._pulsar_reader import Message, read, records, texts
 from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.config import PulsarConfig
@@ -274,7 +274,7 @@ def test_records_and_texts(topic: Topic, config: PulsarConfig) -> None:
     one = entry(b"\x02", b"v", [("a", b"1"), ("b", "ä".encode())], False)
     topic.add(7, 0, stored(one + entry(b"\x04", None, (), False), 2, schema_version=(3).to_bytes(8, "big")), 2)
     topic.add(7, 1, stored(b"", None, null_value=True, null_partition_key=True))
-    found: Any = got(config, 0, offset(7, 1, 0) + 1, record)
+    found: Any = got(config, 0, offset(7, 1, 0) + 1, records)
     assert [(m.key(), m.value(), m.version) for m in found] == [
         (b"\x02", b"v", 3),
         (b"\x04", None, 3),
@@ -282,7 +282,7 @@ def test_records_and_texts(topic: Topic, config: PulsarConfig) -> None:
     ]
     assert list(found[0].headers()) == [("a", b"1"), ("b", "ä".encode())]
     topic.add(7, 2, stored(b"{}", None, partition_key="abcd"))
-    (found,) = got(config, offset(7, 2, 0), offset(7, 2, 0) + 1, text)
+    (found,) = got(config, offset(7, 2, 0), offset(7, 2, 0) + 1, texts)
     assert (found.key(), found.value()) == (b"abcd", b"{}")
 
 

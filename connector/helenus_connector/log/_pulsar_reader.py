@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from base64 import b64decode
+from binascii import a2b_base64
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import count
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -28,6 +30,11 @@ _IMPATIENT_S = 2.0
 _KEPT = 64  # partitions
 _KEPT_BYTES = 32 << 20  # of all of them, of what was pushed and is not read yet
 _VERSION_BYTES = 8
+
+if sys.version_info >= (3, 11):  # `base64` does the same, in five times the time
+    _bytes_of = partial(a2b_base64, strict_mode=True)
+else:
+    _bytes_of = partial(b64decode, validate=True)
 
 
 class Message:
@@ -118,10 +125,10 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
-    make: Callable[[Range, int, Entry, Any, bytes], Message] | None = None,
+    make: Callable[[Range, Entry], list[Message]] | None = None,
 ) -> Generator[list[Message], None, None]:
-    """As `choice.read`, one range after the other; as `choice.read_data` with `record`, and as `choice.read_signals`
-    with `text`.
+    """As `choice.read`, one range after the other; as `choice.read_data` with `records`, and as `choice.read_signals`
+    with `texts`.
 
     The number of lost events is not known: `lost` is given one, where a topic ends before a range does.
     """
@@ -131,7 +138,7 @@ def read(
             continue
         name = config, place.topic, place.partition
         try:
-            if not (yield from _read(_kept.take(config, place), place, patience, make or event)):
+            if not (yield from _read(_kept.take(config, place), place, patience, make or events)):
                 _kept.forget(name)
                 if data_loss == "continue":
                     lost(place, 1)
@@ -147,7 +154,7 @@ def read(
 
 
 def _read(
-    reading: Partition, place: Range, patience: float, make: Callable[[Range, int, Entry, Any, bytes], Message]
+    reading: Partition, place: Range, patience: float, make: Callable[[Range, Entry], list[Message]]
 ) -> Generator[list[Message], None, bool]:
     """Reads to the range's end; False if the topic's comes first."""
     chunk: list[Message] = []
@@ -157,8 +164,7 @@ def _read(
         # The range may start and end in an entry, or between two.
         start, end = max(0, reading.at - entry.first), min(entry.count, place.end - entry.first)
         if end > 0:
-            at = count(entry.first)
-            made = [make(place, next(at), entry, *single) for single in entry.singles()]
+            made = make(place, entry)
             chunk += made[start:end] if start or end < entry.count else made
             size += entry.size
         if end < entry.count:
@@ -176,28 +182,39 @@ def _read(
     return reading.at >= place.end
 
 
-def event(place: Range, at: int, entry: Entry, single: Any, value: bytes) -> Message:
-    """A message of an events topic."""
-    return Message(place, at, entry.metadata.publish_time, _key(single.partition_key), unsorted_value(value))
+def events(place: Range, entry: Entry) -> list[Message]:
+    """The messages of an events topic."""
+    time_ms = entry.metadata.publish_time
+    return [
+        Message(place, at, time_ms, _key(single.partition_key), unsorted_value(value))
+        for at, (single, value) in enumerate(entry.singles(), entry.first)
+    ]
 
 
-def record(place: Range, at: int, entry: Entry, single: Any, value: bytes) -> Message:
-    """A message of a data topic: no bytes are null, and properties are headers."""
-    headers = [(one.key, one.value.encode()) for one in single.properties]
+def records(place: Range, entry: Entry) -> list[Message]:
+    """The messages of a data topic: no bytes are null, and properties are headers."""
     named = entry.metadata.schema_version
     version = int.from_bytes(named, "big") if len(named) == _VERSION_BYTES else -1
     time_ms = entry.metadata.publish_time
-    return Message(place, at, time_ms, _key(single.partition_key), value or None, headers, version)
+    found = []
+    for at, (single, value) in enumerate(entry.singles(), entry.first):
+        headers = [(one.key, one.value.encode()) for one in single.properties]
+        found.append(Message(place, at, time_ms, _key(single.partition_key), value or None, headers, version))
+    return found
 
 
-def text(place: Range, at: int, entry: Entry, single: Any, value: bytes) -> Message:
-    """A message whose key is text."""
-    return Message(place, at, entry.metadata.publish_time, single.partition_key.encode() or None, value or None)
+def texts(place: Range, entry: Entry) -> list[Message]:
+    """Messages whose keys are text."""
+    time_ms = entry.metadata.publish_time
+    return [
+        Message(place, at, time_ms, single.partition_key.encode() or None, value or None)
+        for at, (single, value) in enumerate(entry.singles(), entry.first)
+    ]
 
 
 def _key(text: str) -> bytes | None:
     try:
-        return b64decode(text, validate=True) if text else None
+        return _bytes_of(text) if text else None
     except ValueError:  # a text: not from an agent, or JSON
         return text.encode()
 

@@ -84,7 +84,7 @@ def read_data(
     if worker.log_of_data == "pulsar":
         reader = _of_pulsar("_pulsar_reader")
         found: Generator[list[Message], None, None] = reader.read(
-            _pulsar(worker), places, "continue", _ignored, failed, reader.record
+            _pulsar(worker), places, "continue", _ignored, failed, reader.records
         )
         return found
     return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)
@@ -97,7 +97,7 @@ def read_signals(
     if worker.log == "pulsar":
         reader = _of_pulsar("_pulsar_reader")
         found: Generator[list[Message], None, None] = reader.read(
-            _pulsar(worker), places, "continue", _ignored, failed, reader.text
+            _pulsar(worker), places, "continue", _ignored, failed, reader.texts
         )
         return found
     return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)
