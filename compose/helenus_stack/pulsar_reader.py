@@ -12,7 +12,7 @@ from typing import Any
 
 import pulsar
 
-from helenus_connector.log._pulsar_reader import offset
+from helenus_connector.log._pulsar_offsets import offset
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.datastax import unsorted_value

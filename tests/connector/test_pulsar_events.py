@@ -6,14 +6,16 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pulsar
 import pytest
 from patience import eventually
 
 from helenus_connector.log import _pulsar_reader as pulsar_events
+from helenus_connector.log._pulsar_offsets import offset, parts
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import Message, offset, parts, read
+from helenus_connector.log._pulsar_reader import Message, read
 from helenus_connector.log._pulsar_unread import unread
 from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
@@ -55,7 +57,7 @@ def other(config: PulsarConfig) -> Iterator[Planner]:
 
 def write(config: PulsarConfig, topic: str, partitions: int, sizes: list[int], first: int = 0) -> int:
     """Numbers into each partition, in batches of these sizes; gives the next number."""
-    log = PulsarLog(config)
+    log = PulsarLog(replace(config, linger=60.0))  # until the flush
     log.create(topic, partitions, {"retention.ms": "3600000"})
     for size in sizes:
         for partition in range(partitions):
@@ -378,7 +380,8 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
     config: PulsarConfig, planner: Planner, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even to close a reader is answered then."""
-    for name, value in (("TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_readings", {})):
+    kept = pulsar_events._Kept()
+    for name, value in (("TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_kept", kept)):
         monkeypatch.setattr(pulsar_events, name, value)
     write(config, "hangs", 2, [5, 5])
     ends = planner.latest({"hangs": 2})["hangs"]

@@ -11,8 +11,8 @@ from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
 from structlog.testing import capture_logs
 
 from helenus_connector.log import _pulsar_planner as pulsar_planner
+from helenus_connector.log._pulsar_offsets import offset
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import offset
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.wire import command

@@ -11,7 +11,7 @@ import pytest
 from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
 
 from helenus_connector.log import _pulsar_unread as pulsar_unread
-from helenus_connector.log._pulsar_reader import offset, parts
+from helenus_connector.log._pulsar_offsets import offset, parts
 from helenus_connector.log._pulsar_unread import unread
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.pulsar.config import PulsarConfig

@@ -83,7 +83,7 @@ class Served(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
-        for name, said in commands(self.buffer):
+        for name, said, _ in commands(self.buffer):
             for frame in self.broker.answer(name, said):
                 self.transport.write(frame)
 

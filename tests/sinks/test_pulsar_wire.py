@@ -37,13 +37,20 @@ def test_a_batch() -> None:
 
 
 def test_an_entry_by_hand_is_as_protobuf_makes_it() -> None:
-    for key in (b"", b"k", bytes(range(256)) * 100):
-        for value in (b"", b"v" * 127, b"v" * 128, b"v" * 70_000):
-            made = entry(key, value, (), False)
-            size = int.from_bytes(made[:4], "big")
-            read = messages.SingleMessageMetadata.FromString(made[4 : 4 + size])
-            assert made[4 + size :] == value
-            assert read == messages.SingleMessageMetadata(payload_size=len(value), **keyed(key, value, (), False))
+    forms = [
+        ((), False),
+        ((), True),
+        ([("a", b"1"), ("b", b"\xff"), ("ä" * 70, "ä".encode()), ("a", b"2" * 300)], False),
+    ]
+    for key in (b"", b"k", bytes(range(128)) * 200, None):
+        for value in (b"", b"v" * 127, b"v" * 128, b"v" * 70_000, None):
+            for headers, text_key in forms:
+                made = entry(key, value, headers, text_key)
+                size = int.from_bytes(made[:4], "big")
+                read = messages.SingleMessageMetadata.FromString(made[4 : 4 + size])
+                assert made[4 + size :] == (value or b"")
+                fields = keyed(key, value, headers, text_key)
+                assert read == messages.SingleMessageMetadata(payload_size=len(value or b""), **fields)
 
 
 def test_the_metadata_of_a_message() -> None:
@@ -74,7 +81,7 @@ def test_frames_come_in_pieces() -> None:
     for i in range(len(sent)):
         buffer += sent[i : i + 1]
         found += list(commands(buffer))
-    assert [name for name, _ in found] == ["pong", "error", "ping"]
+    assert [name for name, _, _ in found] == ["pong", "error", "ping"]
     assert (found[1][1].request_id, found[1][1].error, found[1][1].message) == (5, 3, "no")
     assert not buffer
 

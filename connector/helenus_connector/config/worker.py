@@ -71,6 +71,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
     """Replication factor of topics that the worker creates on Kafka. -1: the brokers' `default.replication.factor`,
     which is 1 unless it was set."""
+    pulsar_key_based_batcher: Annotated[bool, About("Pulsar", "LOW")] = False
+    """Whether a batch has records of one key only. Consumers that share a subscription of the type `Key_Shared` need
+    that, or they get other consumers' keys; records then cost much more CPU."""
     listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
     listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None

@@ -1,4 +1,4 @@
-"""Consumers on Pulsar that read nothing: they ask a broker where a topic ends, and move a group's subscription.
+"""Consumers on Pulsar; most read nothing: they ask a broker where a topic ends, and move a group's subscription.
 
 pulsar-client's own consumers don't show where a subscription stands, and prefetch messages that nobody reads here.
 """
@@ -11,14 +11,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from helenus_schemas.errors import Kind
+from helenus_connector.log._pulsar_offsets import NONE
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.client import Client
-from helenus_sinks.pulsar.connection import Connection
+from helenus_sinks.pulsar.connection import Connection, Consuming
 from helenus_sinks.pulsar.errors import TOPIC_NOT_FOUND, Answered
 from helenus_sinks.pulsar.wire import command
 
-NONE = 2**64 - 1
-"""An id's way to say -1."""
 _EXCLUSIVE, _EARLIEST = 0, 1
 
 
@@ -52,30 +51,45 @@ class Consumers:
         asked = []
         for connection, number in held:
             if number in connection.consumers:
-                connection.consumers.discard(number)
+                del connection.consumers[number]
                 asked.append(connection.ask("close_consumer", consumer_id=number))
         await asyncio.gather(*asked, return_exceptions=True)  # with the connection gone, so is the consumer
 
     async def _subscribe(self, place: str, group: str) -> tuple[Connection, int]:
-        # Where brokers create topics by themselves, a consumer would create a deleted topic again.
-        if await self._client.partitions(place.partition("-partition-")[0]) is None:
-            what = "Pulsar: there is no such topic"
-            raise Answered(Kind.BROKER_REFUSED, what, self._where, TOPIC_NOT_FOUND)
-        connection = await self._client.broker(place)
+        await count(self._client, self._where, place.partition("-partition-")[0])
         number = next(self._numbers)
         where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": NONE, "entryId": NONE}}
-        try:
-            await connection.ask(
-                "subscribe",
-                topic=place,
-                subscription=group or f"helenus-look-{uuid.uuid4().hex[:12]}",
-                subType=_EXCLUSIVE,
-                consumer_id=number,
-                durable=bool(group),
-                **where,
-            )
-        except asyncio.CancelledError:  # the broker may have it nevertheless, and would refuse the next one
-            connection.write(command("close_consumer", consumer_id=number, request_id=0))
-            raise
-        connection.consumers.add(number)
-        return connection, number
+        name = group or f"helenus-look-{uuid.uuid4().hex[:12]}"
+        return await subscribe(self._client, place, number, name, durable=bool(group), **where), number
+
+
+async def count(client: Client, where: str, topic: str) -> int:
+    """How many partitions a topic has, 0 if it is not partitioned. Raises HelenusError, also if there is no such topic:
+    where brokers create topics by themselves, a consumer would create a deleted one again.
+    """
+    found = await client.partitions(topic)
+    if found is None:
+        raise Answered(Kind.BROKER_REFUSED, "Pulsar: there is no such topic", where, TOPIC_NOT_FOUND)
+    return found
+
+
+async def subscribe(
+    client: Client, place: str, number: int, subscription: str, consumer: Consuming | None = None, **fields: Any
+) -> Connection:
+    """Subscribe alone to a partition, by its full name; returns the connection that has the consumer of this number.
+    Raises HelenusError.
+    """
+    connection = await client.broker(place)
+    connection.consumers[number] = consumer
+    try:
+        await connection.ask(
+            "subscribe", topic=place, subscription=subscription, subType=_EXCLUSIVE, consumer_id=number, **fields
+        )
+    except asyncio.CancelledError:  # the broker may have it nevertheless, and would refuse the next one
+        connection.consumers.pop(number, None)
+        connection.write(command("close_consumer", consumer_id=number, request_id=0))
+        raise
+    except HelenusError:
+        connection.consumers.pop(number, None)
+        raise
+    return connection

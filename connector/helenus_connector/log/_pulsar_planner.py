@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import structlog
 
-from helenus_connector.log._pulsar_consumers import NONE, Consumers
-from helenus_connector.log._pulsar_reader import TIMEOUT_S, offset, offset_of, opened, parts
+from helenus_connector.log._pulsar_consumers import Consumers
+from helenus_connector.log._pulsar_entries import Brokers, Partition
+from helenus_connector.log._pulsar_offsets import NONE, after, offset, offset_of, parts
+from helenus_connector.log._pulsar_reader import TIMEOUT_S, opened
 from helenus_connector.log.events import Offsets, Range
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import TOPIC_NOT_FOUND, Answered, pulsar_error
 
@@ -29,8 +30,8 @@ class Planner:
 
     def __init__(self, config: PulsarConfig) -> None:
         self._config = config
-        self._client = Client(config.service_url, config.access)
-        self._loop = asyncio.new_event_loop()
+        self._brokers = Brokers(config)
+        self._client = self._brokers.client
         self._consumers = Consumers(self._client, config.service_url)
         # By topic: how many messages an entry has, of late.
         self._in_entry: dict[str, float] = {}
@@ -138,15 +139,18 @@ class Planner:
         if ledger == last_ledger and last_entry - entry < _FEW and self.size(place) <= events:
             return place.end
         at, count = place.start, 0
-        entries: set[tuple[int, int]] = set()
-        with opened(self._config, place.topic, place.partition, place.start) as reader:
-            while count < events and at < place.end and reader.has_message_available():
-                found = offset_of(reader.read_next(_TIMEOUT_MS))
-                if found >= place.start:
-                    at, count = found + 1, count + 1
-                    entries.add(parts(found)[:2])
+        entries = 0
+        reading = Partition(self._brokers, place.topic, place.partition, place.start, TIMEOUT_S)
+        try:
+            for found in reading.entries(place.end, TIMEOUT_S):
+                first = max(at, found.first)
+                at = min(first + events - count, found.first + found.count)
+                count, entries = count + at - first, entries + 1
+                reading.at = at if count < events else place.end
+        finally:
+            reading.close()
         if entries:
-            self._in_entry[place.topic] = count / len(entries)
+            self._in_entry[place.topic] = count / entries
         return min(at, place.end)
 
     def commit(self, group: str, offsets: Offsets) -> None:
@@ -201,7 +205,7 @@ class Planner:
         start = 0
         if said.HasField("consumer_mark_delete_position") and mark.ledgerId != NONE:
             start = offset(mark.ledgerId, 0 if mark.entryId == NONE else mark.entryId + 1, 0)
-        return Range(topic, partition, start, max(0, _after(said.last_message_id)))
+        return Range(topic, partition, start, max(0, after(said.last_message_id)))
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:
         """While a subscription has a consumer, nobody else may have one, and nobody may delete it."""
@@ -214,20 +218,10 @@ class Planner:
 
     def close(self) -> None:
         """Let go of the brokers."""
-        self._client.close()
-        end_loop(self._loop)
+        self._brokers.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def limited() -> T:
-            for _ in range(3):  # notice connections that were closed while the loop did not run
-                await asyncio.sleep(0)
-            return await asyncio.wait_for(work, TIMEOUT_S)
-
-        try:
-            return self._loop.run_until_complete(limited())
-        except asyncio.TimeoutError:
-            what = f"Pulsar does not answer within {TIMEOUT_S:.0f} s"
-            raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self._config.service_url) from None
+        return self._brokers.run(work, TIMEOUT_S)
 
     async def _end(self, topic: str, partition: int) -> int | HelenusError:
         try:
@@ -237,7 +231,7 @@ class Planner:
         except asyncio.TimeoutError:
             what = f"Pulsar does not answer within {_END_S:.0f} s"
             return pulsar_error(Kind.BROKER_UNREACHABLE, what, f"topic {topic}, partition {partition}")
-        end = _after(said.last_message_id)
+        end = after(said.last_message_id)
         if end >= 0 and self._ends.get((topic, partition)) != end:
             self._ends[topic, partition] = end
             index = parts(end - 1)[2]
@@ -253,7 +247,7 @@ class Planner:
         ledger, entry, _ = parts(at)
         # All before this id: an entry that is read in part stays whole.
         before = {"ledgerId": ledger, "entryId": entry - 1 if entry else NONE}
-        if at == _after(said.last_message_id):
+        if at == after(said.last_message_id):
             before["entryId"] = entry
         await self._asked(topic, partition, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
 
@@ -278,13 +272,6 @@ class Planner:
         for topic in refused.keys() - self._refused:
             structlog.get_logger(__name__).warning("source.refused", topic=topic, error=refused[topic].what)
         self._refused |= refused.keys()
-
-
-def _after(answer: Any) -> int:
-    """The offset after a last message's id, which is after its whole entry; -1 if there is none."""
-    if NONE in (answer.ledgerId, answer.entryId):
-        return -1
-    return offset(answer.ledgerId, answer.entryId, answer.batch_index if answer.HasField("batch_index") else 0) + 1
 
 
 def _done(said: Any) -> int:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pulsar
 
+from helenus_connector.log._pulsar_offsets import offset, offset_of, parts
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import SLICE_MS, Message, converted, offset, offset_of, opened, parts
+from helenus_connector.log._pulsar_reader import Message, converted, opened
 from helenus_sinks.pulsar.config import PulsarConfig
 
 _CHUNK = 5_000
 _PATIENCE_S = 60.0
+_SLICE_MS = 500
 
 
 def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
@@ -53,7 +55,7 @@ def _next(reader: Any) -> Any:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return reader.read_next(SLICE_MS)
+            return reader.read_next(_SLICE_MS)
         except pulsar.Timeout:
             if time.monotonic() > deadline:
                 raise

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from helenus_sinks.pulsar.config import PulsarConfig
 
+_LINGER_S = 0.1  # until the flush of a batch, which does not wait for it
+
 
 def events_log(worker: WorkerSettings) -> Log:
     """For appending to events topics. Raises HelenusError(CONFIG) for settings that no client takes."""
@@ -30,7 +32,7 @@ def events_log(worker: WorkerSettings) -> Log:
 
 def data_log(worker: WorkerSettings) -> Log:
     """For appending to data topics and to those of dead letters. Raises as `events_log`."""
-    return _log(worker, worker.log_of_data)
+    return _log(worker, worker.log_of_data, is_by_key=worker.pulsar_key_based_batcher)
 
 
 def event_schemas(table: Table) -> Schemas:
@@ -82,7 +84,7 @@ def read_data(
     if worker.log_of_data == "pulsar":
         reader = _of_pulsar("_pulsar_reader")
         found: Generator[list[Message], None, None] = reader.read(
-            _pulsar(worker), places, "continue", _ignored, failed, reader.record
+            _pulsar(worker), places, "continue", _ignored, failed, reader.records
         )
         return found
     return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)
@@ -95,7 +97,7 @@ def read_signals(
     if worker.log == "pulsar":
         reader = _of_pulsar("_pulsar_reader")
         found: Generator[list[Message], None, None] = reader.read(
-            _pulsar(worker), places, "continue", _ignored, failed, reader.text
+            _pulsar(worker), places, "continue", _ignored, failed, reader.texts
         )
         return found
     return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)
@@ -128,22 +130,22 @@ def _ignored(place: Range, events: int) -> None:
     pass
 
 
-def _log(worker: WorkerSettings, which: str) -> Log:
+def _log(worker: WorkerSettings, which: str, is_by_key: bool = False) -> Log:
     if which == "kafka":
         log = KafkaLog(worker.producer_config)
         log.replication_factor = worker.topic_creation_default_replication_factor
         return log
-    config = _pulsar(worker)
+    config = _pulsar(worker, is_by_key)
     from helenus_sinks.pulsar.log import PulsarLog
 
     return PulsarLog(config)
 
 
-def _pulsar(worker: WorkerSettings) -> PulsarConfig:
+def _pulsar(worker: WorkerSettings, is_by_key: bool = False) -> PulsarConfig:
     with _installed():
         from helenus_sinks.pulsar.config import PulsarConfig
-    # Sinks may share a subscription by key. Not exclusive: Spark's workers take turns at a partition.
-    return PulsarConfig.of(worker, batches="key")
+    # Not exclusive: Spark's workers take turns at a partition.
+    return PulsarConfig.of(worker, batches="key" if is_by_key else "mixed", linger=_LINGER_S)
 
 
 def _of_pulsar(module: str) -> ModuleType:

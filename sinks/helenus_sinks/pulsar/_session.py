@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar._writer import RECORD_BYTES, Record, Writer
+from helenus_sinks.pulsar._writer import FULL, RECORD_BYTES, Record, Writer
 from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import NOT_READY, Answered, pulsar_error
@@ -33,6 +33,7 @@ class Session:
     def __init__(self, settings: PulsarConfig) -> None:
         self.where = settings.service_url
         self.by_key = settings.batches == "key"
+        self.linger = settings.linger
         self.writers: dict[tuple[str, int], Writer] = {}
         self.error: HelenusError | None = None
         self.last_problem = ""
@@ -60,6 +61,8 @@ class Session:
         if not writer.called:
             writer.called = True
             self.loop.call_soon_threadsafe(writer.call)
+        elif len(writer.records) == FULL:
+            self.loop.call_soon_threadsafe(writer.pump)
 
     def hasten(self) -> None:
         """Send records that linger, from the caller's thread."""

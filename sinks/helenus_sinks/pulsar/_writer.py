@@ -20,9 +20,10 @@ RECORD_BYTES = 200
 """Memory of a record in addition to its own bytes."""
 FRAME_BYTES = 1024
 """Bytes of a message on the wire in addition to its value, key and properties."""
-_BATCH_BYTES = 128 * 1024
+FULL = 500
+"""So many records are not made to wait for others."""
+_BATCH_BYTES = 256 * 1024
 _BATCH_RECORDS = 1000
-_LINGER = 0.005
 _BACKOFF = (0.1, 10.0)  # s until a lost producer is made again: at first, at most
 _SHARED, _EXCLUSIVE_WITH_FENCING = 0, 3
 Record = tuple["bytes | None", "bytes | None", Headers]
@@ -40,6 +41,7 @@ class Owner(Protocol):
     loop: asyncio.AbstractEventLoop
     where: str
     by_key: bool
+    linger: float
 
     def acknowledged(self, records: int, size: int) -> None: ...
     def failed(self, error: HelenusError) -> None: ...
@@ -88,7 +90,7 @@ class Writer:
 
     def call(self) -> None:
         """There are records: send them after a moment, in which others may follow."""
-        self._session.loop.call_later(_LINGER, self.pump)
+        self._session.loop.call_later(self._session.linger, self.pump)
 
     def pump(self) -> None:
         """Send the records that wait, or first make a producer."""

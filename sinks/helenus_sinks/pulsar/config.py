@@ -14,7 +14,8 @@ from helenus_sinks.pulsar.connection import Access
 class PulsarConfig:
     """How to reach Pulsar. `batches`: `mixed`, or `key` for sinks with subscriptions of the type Key_Shared.
 
-    `exclusive`: only the newest Log that writes to a partition of a declared topic can write to it.
+    `exclusive`: only the newest Log that writes to a partition of a declared topic can write to it. `linger`: s that a
+    record waits for others of its partition, unless they fill a batch, or a flush begins.
     """
 
     service_url: str
@@ -26,13 +27,17 @@ class PulsarConfig:
     check_hostname: bool = True
     batches: Literal["mixed", "key"] = "mixed"
     exclusive: bool = False
+    linger: float = 0.005
 
     def __repr__(self) -> str:
         return f"PulsarConfig({self.service_url}, {self.tenant}/{self.namespace})"
 
     @staticmethod
     def of(
-        settings: PulsarSettings, batches: Literal["mixed", "key"] = "mixed", exclusive: bool = False
+        settings: PulsarSettings,
+        batches: Literal["mixed", "key"] = "mixed",
+        exclusive: bool = False,
+        linger: float = 0.005,
     ) -> PulsarConfig:
         """From a command's properties."""
         return PulsarConfig(
@@ -45,6 +50,7 @@ class PulsarConfig:
             settings.pulsar_tls_check_hostname,
             batches,
             exclusive,
+            linger,
         )
 
     @property

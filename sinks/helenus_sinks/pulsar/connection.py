@@ -82,17 +82,26 @@ class Producing(Protocol):
     def lost(self, why: str) -> None: ...
 
 
+class Consuming(Protocol):
+    """A consumer, as its connection sees it: called with the messages that the broker pushes, and what follows them in
+    their frames.
+    """
+
+    def message(self, said: Any, data: bytes) -> None: ...
+    def lost(self, why: str) -> None: ...
+
+
 class Connection(asyncio.Protocol):
     """One connection. `largest` is the largest message that the broker takes.
 
-    `consumers`: added by their users, removed when the broker closes them.
+    `consumers`: added by their users, removed when the broker closes them; None for one that reads nothing.
     """
 
     def __init__(self, address: Address, token: str | None, gone: Callable[[Connection], None]) -> None:
         self.address = address
         self.largest = FRAME_MAX
         self.producers: dict[int, Producing] = {}
-        self.consumers: set[int] = set()
+        self.consumers: dict[int, Consuming | None] = {}
         self._token = token
         self._gone = gone
         self._transport: asyncio.Transport | None = None
@@ -129,8 +138,12 @@ class Connection(asyncio.Protocol):
         self._received = True
         self._buffer += data
         try:
-            for name, reply in commands(self._buffer):
-                self._take(name, reply)
+            for name, reply, rest in commands(self._buffer):
+                if name == "message":
+                    if consumer := self.consumers.get(reply.consumer_id):
+                        consumer.message(reply, rest)
+                else:
+                    self._take(name, reply)
         except ValueError as error:
             self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: {error}", str(self.address)))
 
@@ -177,6 +190,10 @@ class Connection(asyncio.Protocol):
         for producer in list(self.producers.values()):
             producer.lost(error.what)
         self.producers.clear()
+        for consumer in list(self.consumers.values()):
+            if consumer is not None:
+                consumer.lost(error.what)
+        self.consumers.clear()
 
     def _take(self, name: str, reply: Any) -> None:
         if name == "send_receipt":
@@ -202,7 +219,8 @@ class Connection(asyncio.Protocol):
         elif name == "error" and not self.ready.done():
             self.fail(broker_error(reply.error, reply.message, str(self.address)))
         elif name == "close_consumer":
-            self.consumers.discard(reply.consumer_id)
+            if consumer := self.consumers.pop(reply.consumer_id, None):
+                consumer.lost("the broker closed the consumer")
         elif name != "pong":
             self._answer(name, reply)
 

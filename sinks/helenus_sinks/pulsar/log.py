@@ -130,8 +130,8 @@ class PulsarLog:
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         size = len(key or b"") * 4 // 3 + len(value or b"")
-        if headers:
-            size += sum(len(name) + len(content) for name, content in headers)
+        for name, content in headers:
+            size += len(name) + len(content)
         session = self._session or self._start()
         most = min(self._largest, session.largest) - FRAME_BYTES
         if size > most:

@@ -1,4 +1,5 @@
-"""Pulsar's binary protocol: its frames, and the messages of PulsarApi.proto that a producer needs.
+"""Pulsar's binary protocol: its frames, and the messages of PulsarApi.proto that producers and
+readers need.
 
 The messages are made at run time from the table below, which holds the fields that we use, by their numbers in
 PulsarApi.proto of Pulsar 4.0. Protobuf skips the other fields that a broker sends.
@@ -23,14 +24,16 @@ FRAME_MAX = 5 * 1024 * 1024 + 10 * 1024
 KEY_VALUE = 15
 """The type of a schema of keys and values."""
 _TYPE = {"JSON": 2, "AVRO": 4}
-_MAGIC = b"\x0e\x01"
+MAGIC = b"\x0e\x01"
+"""Says that a checksum follows: CRC32C, of all that comes after it."""
 _FIELDS = """
 KeyValue: key=1 string, value=2 string
 Schema: name=1 string, schema_data=3 bytes, type=4 int32, properties=5 *KeyValue
 MessageIdData: ledgerId=1 uint64, entryId=2 uint64, partition=3 int32, batch_index=4 int32
 MessageMetadata: producer_name=1 string, sequence_id=2 uint64, publish_time=3 uint64, properties=4 *KeyValue,
- partition_key=6 string, num_messages_in_batch=11 int32, schema_version=16 bytes, partition_key_b64_encoded=17 bool,
- highest_sequence_id=24 uint64, null_value=25 bool, null_partition_key=30 bool
+ partition_key=6 string, compression=8 int32, uncompressed_size=9 uint32, num_messages_in_batch=11 int32,
+ encryption_algo=14 string, schema_version=16 bytes, partition_key_b64_encoded=17 bool,
+ highest_sequence_id=24 uint64, null_value=25 bool, num_chunks_from_msg=27 int32, null_partition_key=30 bool
 SingleMessageMetadata: properties=1 *KeyValue, partition_key=2 string, payload_size=3 int32,
  partition_key_b64_encoded=6 bool, null_value=9 bool, null_partition_key=10 bool
 FeatureFlags: supports_auth_refresh=1 bool, supports_get_partitioned_metadata_without_auto_creation=5 bool
@@ -65,6 +68,8 @@ GetOrCreateSchema: request_id=1 uint64, topic=2 string, schema=3 Schema
 GetOrCreateSchemaResponse: request_id=1 uint64, error_code=2 int32, error_message=3 string, schema_version=4 bytes
 Subscribe: topic=1 string, subscription=2 string, subType=3 int32, consumer_id=4 uint64, request_id=5 uint64,
  durable=8 bool, start_message_id=9 MessageIdData, initialPosition=13 int32
+Message: consumer_id=1 uint64, message_id=2 MessageIdData
+Flow: consumer_id=1 uint64, messagePermits=2 uint32
 CloseConsumer: consumer_id=1 uint64, request_id=2 uint64
 Ack: consumer_id=1 uint64, ack_type=2 int32, message_id=3 *MessageIdData, request_id=8 uint64
 AckResponse: consumer_id=1 uint64, error=4 int32, message=5 string, request_id=6 uint64
@@ -72,9 +77,9 @@ GetLastMessageId: consumer_id=1 uint64, request_id=2 uint64
 GetLastMessageIdResponse: last_message_id=1 MessageIdData, request_id=2 uint64,
  consumer_mark_delete_position=3 MessageIdData
 BaseCommand: type=1 int32, connect=2 Connect, connected=3 Connected, subscribe=4 Subscribe, producer=5 Producer,
- send=6 Send, send_receipt=7 SendReceipt, send_error=8 SendError, ack=10 Ack, success=13 Success, error=14 Error,
- close_producer=15 CloseProducer, close_consumer=16 CloseConsumer, producer_success=17 ProducerSuccess, ping=18 Ping,
- pong=19 Pong, partitioned_metadata=21 PartitionedMetadata,
+ send=6 Send, send_receipt=7 SendReceipt, send_error=8 SendError, message=9 Message, ack=10 Ack, flow=11 Flow,
+ success=13 Success, error=14 Error, close_producer=15 CloseProducer, close_consumer=16 CloseConsumer,
+ producer_success=17 ProducerSuccess, ping=18 Ping, pong=19 Pong, partitioned_metadata=21 PartitionedMetadata,
  partitioned_metadata_response=22 PartitionedMetadataResponse, lookup=23 Lookup, lookup_response=24 LookupResponse,
  last_id=29 GetLastMessageId, last_id_response=30 GetLastMessageIdResponse, get_topics=32 GetTopicsOfNamespace,
  get_topics_response=33 GetTopicsOfNamespaceResponse, get_schema=34 GetSchema,
@@ -119,8 +124,10 @@ def command(name: str, **fields: Any) -> bytes:
     return struct.pack(">II", len(data) + 4, len(data)) + data
 
 
-def commands(buffer: bytearray) -> Iterator[tuple[str, Any]]:
-    """The commands of all complete frames at the start of the buffer, which are removed from it. Raises ValueError."""
+def commands(buffer: bytearray) -> Iterator[tuple[str, Any, bytes]]:
+    """The commands of all complete frames at the start of the buffer, which are removed from it; each with what follows
+    it in its frame. Raises ValueError.
+    """
     while len(buffer) >= 8:
         size, inner = struct.unpack_from(">II", buffer)
         if inner > size - 4 or size > FRAME_MAX * 32:
@@ -131,21 +138,27 @@ def commands(buffer: bytearray) -> Iterator[tuple[str, Any]]:
             reply = messages.BaseCommand.FromString(bytes(buffer[8 : 8 + inner]))
         except Exception as error:  # protobuf has an error of its own for each of its implementations
             raise ValueError(f"this is not Pulsar's protocol: {error}") from None
+        rest = bytes(buffer[8 + inner : size + 4])
         del buffer[: size + 4]
         if reply.type in _TYPES:
-            yield _TYPES[reply.type], getattr(reply, _TYPES[reply.type])
+            yield _TYPES[reply.type], getattr(reply, _TYPES[reply.type]), rest
 
 
 def entry(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> bytes:
-    """A message of a batch. One of a key and a value is encoded by hand, in a fifth of the time that protobuf takes."""
-    size = len(value) if value is not None else 0
-    if headers or text_key or key is None or value is None:
-        metadata = messages.SingleMessageMetadata(payload_size=size, **keyed(key, value, headers, text_key))
-        packed: bytes = metadata.SerializeToString()
-        return struct.pack(">I", len(packed)) + packed + (value or b"")
-    encoded = b2a_base64(key, newline=False)
-    data = b"\x12%b%b\x18%b\x30\x01" % (_varint(len(encoded)), encoded, _varint(size))
-    return struct.pack(">I", len(data)) + data + value
+    """A message of a batch, with the metadata of `keyed`: by hand, in a fifth of the time that protobuf takes."""
+    data = b"".join([_property(name, content) for name, content in headers]) if headers else b""
+    if key is None:
+        data += b"\x18%b" % _varint(len(value or b""))
+    elif text_key:
+        data += b"\x12%b%b\x18%b" % (_varint(len(key)), key, _varint(len(value or b"")))
+    else:
+        encoded = b2a_base64(key, newline=False)
+        data += b"\x12%b%b\x18%b\x30\x01" % (_varint(len(encoded)), encoded, _varint(len(value or b"")))
+    if value is None:
+        data += b"\x48\x01"
+    if key is None:
+        data += b"\x50\x01"
+    return b"%b%b%b" % (len(data).to_bytes(4, "big"), data, value or b"")
 
 
 def keyed(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> dict[str, Any]:
@@ -175,8 +188,8 @@ def send(producer: int, sequence: int, count: int, metadata: dict[str, Any], pay
         send={"producer_id": producer, "sequence_id": sequence, "num_messages": count, "highest_sequence_id": highest},
     ).SerializeToString()
     checked = struct.pack(">I", len(data)) + data + payload
-    total = 4 + len(head) + len(_MAGIC) + 4 + len(checked)
-    return b"".join((struct.pack(">II", total, len(head)), head, _MAGIC, struct.pack(">I", crc32c(checked)), checked))
+    total = 4 + len(head) + len(MAGIC) + 4 + len(checked)
+    return b"".join((struct.pack(">II", total, len(head)), head, MAGIC, struct.pack(">I", crc32c(checked)), checked))
 
 
 def schema_of(schemas: Schemas) -> Any:
@@ -221,6 +234,19 @@ def payload_of(schemas: Schemas) -> dict[str, Any]:
     return {"type": schemas.kind if schemas.key is None else "KEY_VALUE", "schema": text, "properties": properties}
 
 
+def _property(name: str, content: bytes) -> bytes:
+    start = _NAMES.get(name)
+    if start is None:
+        encoded = name.encode()
+        start = b"\x0a%b%b\x12" % (_varint(len(encoded)), encoded)
+        if len(_NAMES) < _MOST_NAMES:
+            _NAMES[name] = start
+    if not content.isascii():
+        content = _text(content).encode()
+    data = b"%b%b%b" % (start, _varint(len(content)), content)
+    return b"\x0a%b%b" % (_varint(len(data)), data)
+
+
 def _text(content: bytes) -> str:
     """A header's content as a property, which is text; in base64 if it is not UTF-8."""
     try:
@@ -241,3 +267,5 @@ def _varint(number: int) -> bytes:
 
 
 _SMALL = [bytes([n]) for n in range(128)]
+_NAMES: dict[str, bytes] = {}  # of properties, as they begin
+_MOST_NAMES = 1000

@@ -1,0 +1,288 @@
+"""A partition on Pulsar, read by entry: each is a message that is alone, or a batch of them as its producer made it.
+
+Brokers push entries through a connection of our own. pulsar-client gives messages one by one, which takes three times
+the CPU: an event would cost more to read than Kafka's whole way takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import struct
+import time
+import uuid
+import zlib
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from google_crc32c import value as crc32c
+
+from helenus_connector.log._pulsar_consumers import count, subscribe
+from helenus_connector.log._pulsar_offsets import NONE, after, offset, parts
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar.client import Client, end_loop
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.connection import Connection
+from helenus_sinks.pulsar.errors import pulsar_error
+from helenus_sinks.pulsar.wire import MAGIC, command, messages
+
+_PERMITS = 1_000  # messages that a broker may push before it is asked for more; then it stops after a whole read
+_AGAIN_S = 0.2
+_CUMULATIVE = 1
+_LZ4, _ZLIB, _ZSTD, _SNAPPY = 1, 2, 3, 4
+_CODECS = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
+_ADVICE = "find out who writes to this topic"
+_SLICE_S = 0.5
+_size = struct.Struct(">I").unpack_from
+_single = messages.SingleMessageMetadata.FromString
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`first` is the offset of the first of its `count` messages, `size` how many bytes the broker sent.
+
+    `metadata` is Pulsar's MessageMetadata, `payload` as its producer compressed it, if it did.
+    """
+
+    first: int
+    count: int
+    size: int
+    metadata: Any
+    payload: bytes
+
+    @staticmethod
+    def of(message_id: Any, data: bytes) -> Entry:
+        """From what follows the command in a broker's frame. Raises ValueError if that is damaged."""
+        start = 0
+        if data.startswith(MAGIC):
+            start = 6
+            if crc32c(data[start:]) != _size(data, 2)[0]:
+                raise ValueError("a message does not fit its checksum")
+        (size,) = _size(data, start)
+        metadata = messages.MessageMetadata.FromString(data[start + 4 : start + 4 + size])
+        count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
+        first = offset(message_id.ledgerId, message_id.entryId, 0)
+        return Entry(first, count, len(data), metadata, data[start + 4 + size :])
+
+    def singles(self) -> list[tuple[Any, bytes]]:
+        """Of each message what its metadata says of key, properties and nulls, and its value.
+
+        Raises HelenusError BROKER_REFUSED for one that cannot be read: agents write none.
+        """
+        try:
+            return list(self._singles())
+        except Exception as error:  # of protobuf's, of each codec's
+            ledger, entry, _ = parts(self.first)
+            what = f"Pulsar: the message {ledger}:{entry} cannot be read: {error}"
+            raise HelenusError(Kind.BROKER_REFUSED, what, advice=_ADVICE) from None
+
+    def _singles(self) -> Iterator[tuple[Any, bytes]]:
+        metadata = self.metadata
+        if metadata.encryption_algo:
+            raise ValueError("it is encrypted")
+        if metadata.num_chunks_from_msg > 1:
+            raise ValueError("it is a chunk of a larger one")
+        payload = self.payload
+        if metadata.compression:
+            payload = _decompressed(payload, metadata.compression, metadata.uncompressed_size)
+        if not metadata.HasField("num_messages_in_batch"):
+            yield metadata, payload
+            return
+        at = 0
+        for _ in range(self.count):
+            start = at + 4
+            at = start + _size(payload, at)[0]
+            single = _single(payload[start:at])
+            start, at = at, at + single.payload_size
+            yield single, payload[start:at]
+
+
+def _decompressed(payload: bytes, codec: int, size: int) -> bytes:
+    if codec == _ZLIB:
+        return zlib.decompress(payload)
+    if codec not in _CODECS:
+        raise ValueError(f"it is compressed by the codec {codec}")
+    found: bytes = pa.decompress(payload, size, _CODECS[codec], asbytes=True)
+    return found
+
+
+class Brokers:
+    """A client and its loop, which runs only while somebody waits. For one thread."""
+
+    def __init__(self, config: PulsarConfig) -> None:
+        self.config = config
+        self.client = Client(config.service_url, config.access)
+        self.loop = asyncio.new_event_loop()
+        self.numbers = itertools.count(1)
+        self.news = asyncio.Event()
+
+    def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """The result of work. Raises HelenusError BROKER_UNREACHABLE if it takes longer."""
+
+        async def limited() -> T:
+            for _ in range(3):  # notice connections that were closed while the loop did not run
+                await asyncio.sleep(0)
+            return await asyncio.wait_for(work, seconds)
+
+        try:
+            return self.loop.run_until_complete(limited())
+        except asyncio.TimeoutError:
+            what = f"Pulsar does not answer within {seconds:.0f} s"
+            raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self.config.service_url) from None
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        self.client.close()
+        end_loop(self.loop)
+
+
+class Partition:
+    """A partition, read from the offset `at` on. Who reads it moves `at` as entries are done with.
+
+    `timeout` is in s, for each answer of a broker.
+    """
+
+    def __init__(self, brokers: Brokers, topic: str, partition: int, at: int, timeout: float) -> None:
+        self.at = at
+        self._wanted = at  # until there the broker is asked for more before what came is used up
+        self._brokers = brokers
+        self._topic = brokers.config.name(topic)
+        self._partition = partition
+        self._where = f"{brokers.config.service_url}, topic {topic}, partition {partition}"
+        self._timeout = timeout
+        self._entries: deque[Entry] = deque()
+        self._connection: Connection | None = None
+        self._number = 0
+        self._permits = 0
+        self._damaged = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that came and were not used yet."""
+        return sum(entry.size for entry in self._entries)
+
+    def entries(self, end: int, patience: float) -> Iterator[Entry]:
+        """The entries from `at` on, until that is at an end, or at the topic's. Raises HelenusError, also if nothing
+        comes for so many seconds, though there is more.
+        """
+        self._wanted = end
+        while self.at < end:
+            deadline = time.monotonic() + patience
+            while (entry := self._next(min(_SLICE_S, patience))) is None:
+                if self._end() <= self.at:
+                    return
+                if time.monotonic() > deadline:
+                    what = "no events come, though the topic has more"
+                    raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self._where)
+            yield entry
+
+    def _next(self, seconds: float) -> Entry | None:
+        """The next entry with a message at or after `at`; None if none comes in this time. Raises HelenusError."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._connection is None:
+                self._open()
+            while self._entries:
+                entry = self._entries.popleft()
+                if entry.first + entry.count > self.at:
+                    return entry
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._brokers.run(self._wait(left), seconds + self._timeout)
+
+    def back(self, entry: Entry) -> None:
+        """Have an entry that was used in part come again."""
+        self._entries.appendleft(entry)
+
+    def _end(self) -> int:
+        """The offset after the topic's last message, -1 if there is none. Raises HelenusError."""
+        if self._connection is None:
+            self._open()
+        assert self._connection is not None
+        asked = self._connection.ask("last_id", consumer_id=self._number)
+        return after(self._brokers.run(asked, self._timeout).last_message_id)
+
+    def done(self, last: Entry) -> None:
+        """Tell the broker, for those who look there, what was read. Nobody waits for that."""
+        ledger, entry, _ = parts(last.first)
+        if self._connection is not None:
+            read = [{"ledgerId": ledger, "entryId": entry}]
+            self._connection.write(command("ack", consumer_id=self._number, ack_type=_CUMULATIVE, message_id=read))
+
+    def close(self) -> None:
+        """Have the broker push no more. Nobody waits for its answer."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.consumers.pop(self._number, None):
+            connection.write(command("close_consumer", consumer_id=self._number, request_id=0))
+        self._entries.clear()
+
+    def message(self, said: Any, data: bytes) -> None:
+        """From the loop: an entry has come."""
+        try:
+            entry = Entry.of(said.message_id, data)
+        except Exception:  # protobuf has an error of its own for each of its implementations
+            self._damaged = True
+            self._brokers.news.set()
+            return
+        self._entries.append(entry)
+        self._permits -= entry.count
+        if entry.first + entry.count < self._wanted:
+            self._ask()
+        self._brokers.news.set()
+
+    def lost(self, why: str) -> None:  # noqa: ARG002
+        """From the loop: the next entries come from another consumer."""
+        self._connection = None
+        self._brokers.news.set()
+
+    async def _wait(self, seconds: float) -> None:
+        news = self._brokers.news
+        news.clear()
+        self._ask()
+        if self._connection is not None and not self._entries:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(news.wait(), seconds)
+        if self._damaged:
+            self._damaged = False
+            self.close()  # it comes again with the next consumer
+            raise pulsar_error(Kind.BROKER_UNREACHABLE, "Pulsar: a message does not fit its checksum", self._where)
+
+    def _ask(self) -> None:
+        """Ask for more where the broker has pushed as much as it may."""
+        if self._permits <= 0 and self._connection is not None:
+            more, self._permits = _PERMITS - self._permits, _PERMITS
+            self._connection.write(command("flow", consumer_id=self._number, messagePermits=more))
+
+    def _open(self) -> None:
+        """Subscribe at `at`; while a topic moves between brokers again and again. Raises HelenusError."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._brokers.run(self._subscribe(), max(_AGAIN_S, deadline - time.monotonic()))
+                return
+            except HelenusError as error:
+                if error.kind is not Kind.BROKER_UNREACHABLE or time.monotonic() > deadline:
+                    raise error.at(self._where) from None
+            time.sleep(_AGAIN_S)
+
+    async def _subscribe(self) -> None:
+        self._entries.clear()
+        self._permits = 0
+        self._number = next(self._brokers.numbers)
+        client, where = self._brokers.client, self._brokers.config.service_url
+        # One without partitions is its own only one.
+        partitioned = await count(client, where, self._topic) or self._partition
+        place = f"{self._topic}-partition-{self._partition}" if partitioned else self._topic
+        ledger, entry, index = parts(self.at) if self.at > 0 else (NONE, NONE, 0)
+        # The broker begins with the entry, also where this is not its first message.
+        start = {"ledgerId": ledger, "entryId": entry, "batch_index": index}
+        name = f"helenus-read-{uuid.uuid4().hex[:12]}"
+        self._connection = await subscribe(
+            client, place, self._number, name, self, durable=False, start_message_id=start
+        )
