@@ -208,7 +208,7 @@ def test_a_worker_s_errors_make_none_of_its_connectors(here: Path) -> None:
 
 
 def test_a_topic_on_kafka_has_no_full_name(here: Path) -> None:
-    (here / "worker").write_text(f"{PULSAR}data.log=kafka\nbootstrap.servers=k\n")
+    (here / "worker").write_text(f"{PULSAR}data.log=kafka\nbootstrap.servers=k\nlisteners=http://127.0.0.1:0\n")
     name = "persistent://acme/cdc/x"
     assert problems(here / "a", f"{TABLE}data.topic={name}\n").keys() == {"data.topic"}
     (here / "a").write_text(f"{TABLE}events.topic={name}\n")

@@ -79,7 +79,7 @@ class Entry:
         except Exception as error:  # of protobuf's, of each codec's
             ledger, entry, _ = parts(self.first)
             what = f"Pulsar: the message {ledger}:{entry} cannot be read: {error}"
-            raise HelenusError(Kind.BROKER_REFUSED, what, advice=_ADVICE) from None
+            raise HelenusError(Kind.BROKER_REFUSED, what, "", _ADVICE) from None
 
     def _singles(self) -> Iterator[tuple[Any, bytes]]:
         metadata = self.metadata
