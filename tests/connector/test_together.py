@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import cassandra.cluster
 import pytest
 from cassandra import ConsistencyLevel
 from cassandra.connection import Connection
@@ -195,6 +196,14 @@ def test_answers_of_other_columns() -> None:
     other = 0, _RESULT, struct.pack(">4i", 2, 5, 5, 0)
     with pytest.raises(Apart):
         sent(Node(5, lambda key: other if key == KEYS[50] else live(key))).result()
+
+
+def test_a_version_of_the_driver_that_it_was_not_tried_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = object.__new__(cassandra.cluster.Session)
+    assert _together.is_possible(session)
+    assert not _together.is_possible(object.__new__(Session))
+    monkeypatch.setattr(_together, "driver", "3.31.0")
+    assert not _together.is_possible(session)
 
 
 def test_a_node_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

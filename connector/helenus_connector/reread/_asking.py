@@ -18,7 +18,7 @@ from cassandra import (
     Unauthorized,
     Unavailable,
 )
-from cassandra.cluster import NoHostAvailable, Session
+from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BoundStatement
@@ -26,7 +26,7 @@ from cassandra.query import BoundStatement
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.reread._statements import Query, Statements
-from helenus_connector.reread._together import Apart, Together
+from helenus_connector.reread._together import Apart, Together, is_possible
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.definition import GRANT
 from helenus_connector.reread.rows import Page, RawRow
@@ -90,8 +90,7 @@ class Asking:
         self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
         self.asks_ttl = self.saw_ttl = False
         self._page = _PAGE
-        # What takes its place in tests has no connections.
-        self._together_at = 0.0 if isinstance(session, Session) else math.inf
+        self._together_at = 0.0 if is_possible(session) else math.inf
         self._together_size = min(_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
         self._row_bytes = float(_ROW)
 

@@ -4,6 +4,8 @@ For each statement the driver makes a request with a plan, timers and locks, and
 each answer: 150 µs of CPU, several times what Cassandra takes for one key. Here statements share all of that. It is a
 first attempt only: unless rows come of all of them, and soon, they are to be sent one by one, with all that the driver
 does about nodes that are slow or away, statements that a node has forgotten, and errors.
+
+It takes parts of the driver that are not made for others. So it is only for versions of it that this was tried with.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT
+from cassandra import __version__ as driver
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Session
 from cassandra.connection import ConnectionException
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ExecuteMessage
@@ -22,6 +25,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.reread.rows import Page, parse
 
+_TRIED = ("3.30.",)
 _WAIT_S = 1.0
 """As long as the driver waits before it asks a second node."""
 _EXECUTE, _RESULT = 0x0A, 0x08
@@ -33,6 +37,11 @@ _PREFIX = struct.Struct(">3i")
 _COUNT = struct.Struct(">i")
 _FRAME = struct.Struct(">hBi")
 _ROWS, _ONE_TABLE, _NO_METADATA = 2, 1, 4
+
+
+def is_possible(session: Any) -> bool:
+    """Whether a session's statements can be sent together. What takes its place in tests has no connections."""
+    return driver.startswith(_TRIED) and isinstance(session, Session)
 
 
 class Apart(Exception):
