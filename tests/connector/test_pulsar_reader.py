@@ -78,6 +78,7 @@ class Topic:
         start = asked.start_message_id
         at = 0 if start.ledgerId == NONE else offset(start.ledgerId, start.entryId, 0)
         assert (asked.topic, asked.durable) == ("persistent://public/default/t-partition-1", False)
+        assert asked.consumer_id not in self.next, "a broker would take it for the consumer that it has"
         self.starts.append(at)
         self.next[asked.consumer_id], self.permits[asked.consumer_id] = at, 0
         return [command("success", request_id=asked.request_id)]
@@ -305,6 +306,7 @@ def test_the_planner_counts_by_entry(topic: Topic, config: PulsarConfig) -> None
         topic.add(7, number, batch(number * 3, 3), 3)
     planner = Planner(config)
     end = offset(7, 149, 2) + 1
+    assert planner._run(planner._end("t", 1)) == end  # by a consumer beside the one that reads
     assert planner.advance(Range("t", 1, 0, end), 10) == offset(7, 3, 1)
     assert planner.advance(Range("t", 1, offset(7, 3, 1), end), 2) == offset(7, 3, 2) + 1
     assert planner.advance(Range("t", 1, offset(7, 3, 1), offset(7, 140, 1)), 10_000) == offset(7, 140, 1)

@@ -6,7 +6,6 @@ pulsar-client's own consumers don't show where a subscription stands, and prefet
 from __future__ import annotations
 
 import asyncio
-import itertools
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +29,6 @@ class Consumers:
     def __init__(self, client: Client, where: str) -> None:
         self._client = client
         self._where = where
-        self._numbers = itertools.count(1)
         # By topic, place and group: the connection and the number there.
         self._held: dict[tuple[str, str, str], tuple[Connection, int]] = {}
 
@@ -57,10 +55,9 @@ class Consumers:
 
     async def _subscribe(self, place: str, group: str) -> tuple[Connection, int]:
         await count(self._client, self._where, place.partition("-partition-")[0])
-        number = next(self._numbers)
         where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": NONE, "entryId": NONE}}
         name = group or f"helenus-look-{uuid.uuid4().hex[:12]}"
-        return await subscribe(self._client, place, number, name, durable=bool(group), **where), number
+        return await subscribe(self._client, place, name, durable=bool(group), **where)
 
 
 async def count(client: Client, where: str, topic: str) -> int:
@@ -74,12 +71,13 @@ async def count(client: Client, where: str, topic: str) -> int:
 
 
 async def subscribe(
-    client: Client, place: str, number: int, subscription: str, consumer: Consuming | None = None, **fields: Any
-) -> Connection:
-    """Subscribe alone to a partition, by its full name; returns the connection that has the consumer of this number.
-    Raises HelenusError.
+    client: Client, place: str, subscription: str, consumer: Consuming | None = None, **fields: Any
+) -> tuple[Connection, int]:
+    """Subscribe alone to a partition, by its full name; returns the connection that has the consumer, and the number
+    that it has there. Raises HelenusError.
     """
     connection = await client.broker(place)
+    number = next(client.numbers)
     connection.consumers[number] = consumer
     try:
         await connection.ask(
@@ -92,4 +90,4 @@ async def subscribe(
     except HelenusError:
         connection.consumers.pop(number, None)
         raise
-    return connection
+    return connection, number

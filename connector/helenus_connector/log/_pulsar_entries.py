@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import struct
 import time
 import uuid
@@ -118,7 +117,6 @@ class Brokers:
         self.config = config
         self.client = Client(config.service_url, config.access)
         self.loop = asyncio.new_event_loop()
-        self.numbers = itertools.count(1)
         self.news = asyncio.Event()
 
     def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
@@ -274,7 +272,6 @@ class Partition:
     async def _subscribe(self) -> None:
         self._entries.clear()
         self._permits = 0
-        self._number = next(self._brokers.numbers)
         client, where = self._brokers.client, self._brokers.config.service_url
         # One without partitions is its own only one.
         partitioned = await count(client, where, self._topic) or self._partition
@@ -283,6 +280,5 @@ class Partition:
         # The broker begins with the entry, also where this is not its first message.
         start = {"ledgerId": ledger, "entryId": entry, "batch_index": index}
         name = f"helenus-read-{uuid.uuid4().hex[:12]}"
-        self._connection = await subscribe(
-            client, place, self._number, name, self, durable=False, start_message_id=start
-        )
+        found = await subscribe(client, place, name, self, durable=False, start_message_id=start)
+        self._connection, self._number = found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import ssl
 from typing import Any
 
@@ -28,13 +29,17 @@ def end_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Client:
-    """Finds brokers and keeps one connection to each. Everything here runs in one event loop."""
+    """Finds brokers and keeps one connection to each. Everything here runs in one event loop.
+
+    Whoever makes a consumer takes the next of `numbers` for it: a broker knows those of a connection by them.
+    """
 
     def __init__(self, url: str, access: Access) -> None:
         self._service = Address.parse(url)
         self._access = access
         self._tls = access.context() if any(address.tls for address in self._service) else None
         self._connections: dict[Address, asyncio.Future[Connection]] = {}
+        self.numbers = itertools.count(1)
 
     async def service(self) -> Connection:
         """A connection to any address of the service. Raises the last address's HelenusError if all fail."""
