@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator
@@ -312,6 +313,20 @@ def test_the_planner_counts_by_entry(topic: Topic, config: PulsarConfig) -> None
     assert planner.advance(Range("t", 1, offset(7, 3, 1), offset(7, 140, 1)), 10_000) == offset(7, 140, 1)
     assert planner.advance(Range("t", 1, 0, end), 10_000) == end
     planner.close()
+
+
+def test_a_thread_that_ends_lets_go_of_its_brokers(topic: Topic, config: PulsarConfig) -> None:
+    topic.add(7, 0, batch(0, 3), 3)
+    loops = []
+
+    def work() -> None:
+        assert len(got(config, 0, offset(7, 0, 2) + 1)) == 3
+        loops.extend(held.loop for held in pulsar_reader._kept.brokers.values())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [loop.is_closed() for loop in loops] == [True]
 
 
 def test_a_topic_that_is_gone(topic: Topic, config: PulsarConfig) -> None:

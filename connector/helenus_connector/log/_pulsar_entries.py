@@ -134,9 +134,10 @@ class Brokers:
             raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self.config.service_url) from None
 
     def close(self) -> None:
-        """Let go of the brokers."""
-        self.client.close()
-        end_loop(self.loop)
+        """Let go of the brokers; a second time does nothing."""
+        if not self.loop.is_closed():
+            self.client.close()
+            end_loop(self.loop)
 
 
 class Partition:

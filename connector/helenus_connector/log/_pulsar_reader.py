@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import weakref
 from base64 import b64decode
 from binascii import a2b_base64
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -82,12 +83,18 @@ class Message:
         return self._headers
 
 
+class _Thread:
+    """Goes when its thread ends."""
+
+
 class _Kept(threading.local):
     """What a thread keeps between its readings: its latest partitions, the newest last, by the client's settings."""
 
     def __init__(self) -> None:
         self.brokers: dict[PulsarConfig, Brokers] = {}
         self.partitions: dict[tuple[PulsarConfig, str, int], Partition] = {}
+        self._thread = _Thread()
+        weakref.finalize(self._thread, _close_all, self.brokers).atexit = False
 
     def take(self, config: PulsarConfig, place: Range) -> Partition:
         """The partition, at the range's start."""
@@ -113,6 +120,12 @@ class _Kept(threading.local):
         while len(sizes) > _KEPT or sum(sizes) > _KEPT_BYTES:
             self.forget(next(iter(self.partitions)))
             del sizes[0]
+
+
+def _close_all(brokers: dict[PulsarConfig, Brokers]) -> None:
+    for each in brokers.values():
+        each.close()
+    brokers.clear()
 
 
 _kept = _Kept()
