@@ -400,3 +400,5 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
         stack.resume("pulsar")
     assert failures == [(0, Kind.BROKER_UNREACHABLE), (1, Kind.BROKER_UNREACHABLE)]
     assert numbers(got(config, *places)) == [*range(10), *range(10)]
+    for held in kept.brokers.values():
+        held.close()
