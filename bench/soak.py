@@ -4,7 +4,7 @@
 
 Three tables with clustering columns, one for each `state`, on one worker: inserts, updates, rows that expire, and
 deletes of rows, partitions and ranges, over a fixed number of keys. Every few minutes it prints MB of memory of each of
-the agent's and the worker's processes, the CPU that both took, and how old the last record of each table is.
+the agent's and the worker's processes, the CPU that both took, and by how many seconds each table is behind.
 
 At the end the writes cease, what expires does, and `verify` compares each topic with its table.
 
@@ -91,7 +91,7 @@ def main() -> None:
                     print(
                         f"{minutes:.0f} min: MB: agent {memory_by_kind(pids[0])}; worker {memory_by_kind(pids[1])};"
                         f" of a core: agent {of_a_core[0]:.1%}, worker {of_a_core[1]:.1%};"
-                        f" last record before s: {ages(address, tables)}; load {os.getloadavg()[0]:.1f}",
+                        f" behind s: {behind(address, tables)}; load {os.getloadavg()[0]:.1f}",
                         flush=True,
                     )
                 one = random.choices(random.choice(statements), often)[0]
@@ -110,8 +110,8 @@ def write(cassandra: Any, statement: Any) -> None:
     cassandra.execute(statement, values if width == 4 else key[:width])
 
 
-def ages(address: str, tables: list[str]) -> str:
-    """Of each table, how many s ago the newest change that is published was written."""
+def behind(address: str, tables: list[str]) -> str:
+    """For how long the oldest event that is not done has been seen, by table, in s."""
     found = read_metrics(address.rpartition(":")[2])
     name = "helenus_connector_lag_seconds"
     return ", ".join(
