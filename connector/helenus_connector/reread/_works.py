@@ -18,12 +18,8 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Origin, Scope
 
-_ROW, _PARTITION, _TABLE, _RANGE = (
-    Scope.ROW,
-    Scope.PARTITION,
-    Scope.TABLE,
-    Scope.RANGE,
-)  # an enum's members are slow to look up
+_ROW, _PARTITION = Scope.ROW, Scope.PARTITION  # an enum's members are slow to look up
+_TABLE, _RANGE = Scope.TABLE, Scope.RANGE
 _UNSCANNED = Origin.LOG, Origin.REPAIR, Origin.STATE
 
 
