@@ -254,6 +254,7 @@ def test_nothing_comes_though_there_is_more(
         (batch(3, 2, encryption_algo="AES"), Kind.BROKER_REFUSED, "7:1 cannot be read: it is encrypted"),
         (stored(b"x", None, num_chunks_from_msg=2), Kind.BROKER_REFUSED, "7:1 cannot be read: it is a chunk"),
         (batch(3, 2, compression=9), Kind.BROKER_REFUSED, "7:1 cannot be read: it is compressed by the codec 9"),
+        (batch(3, 2, compression=LZ4, uncompressed_size=1 << 31), Kind.BROKER_REFUSED, "7:1 cannot be read: it says"),
         (stored(b"\0\0", 2), Kind.BROKER_REFUSED, "7:1 cannot be read"),
     ],
 )

@@ -34,6 +34,7 @@ _AGAIN_S = 0.2
 _CUMULATIVE = 1
 _LZ4, _ZLIB, _ZSTD, _SNAPPY = 1, 2, 3, 4
 _CODECS = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
+_MOST_BYTES = 64 << 20  # of an entry that is compressed, which anybody may write
 _ADVICE = "find out who writes to this topic"
 _SLICE_S = 0.5
 _size = struct.Struct(">I").unpack_from
@@ -102,8 +103,10 @@ class Entry:
 
 
 def _decompressed(payload: bytes, codec: int, size: int) -> bytes:
+    if size > _MOST_BYTES:
+        raise ValueError(f"it says that it has {size} bytes, where {_MOST_BYTES} are allowed")
     if codec == _ZLIB:
-        return zlib.decompress(payload)
+        return zlib.decompressobj().decompress(payload, max(1, size))  # 0 is no limit
     if codec not in _CODECS:
         raise ValueError(f"it is compressed by the codec {codec}")
     found: bytes = pa.decompress(payload, size, _CODECS[codec], asbytes=True)
