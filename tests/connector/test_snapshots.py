@@ -629,6 +629,24 @@ def test_a_topic_that_can_not_be_asked_for_its_ends_is_not_published(
     assert house.run()["state"] == "COMPLETE"
 
 
+def test_what_is_complete_shows_the_same_after_a_restart(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    before = next(shown for _ in range(200) if (shown := passed(house, now))["state"] == "COMPLETE")
+    assert before["rate"] > 0
+    house.start()
+    [one] = house.snapshots.of("n")
+    assert one.shown() == before
+
+
+def passed(house: House, now: list[float]) -> dict[str, Any]:
+    """What is shown after a second more."""
+    now[0] += 1.0
+    house.turn()
+    [one] = house.snapshots.of("n")
+    return one.shown()
+
+
 def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate, and how long it still takes, go by the time in which it went on."""
     now = [0.0]

@@ -55,7 +55,7 @@ class Run:
 
     def goes_on(self, now: float | None) -> None:
         """Count the time in which it goes on, up to `now`, monotonic s; None while it does not."""
-        if now is not None and self._went_on_at is not None:
+        if now is not None and self._went_on_at is not None and not self.snapshot.is_over:
             self.snapshot.seconds += now - self._went_on_at
         self._went_on_at = now
 
