@@ -253,7 +253,8 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
     session.execute(f"INSERT INTO {table.name} (p, q, c) VALUES (2000, 'q', 1)")
     pipeline.converges(table.name)
     assert snapshots(connector, name)[0] == before, "no second snapshot"
-    again = pipeline.records(table.name)[len(records) :]
+    known = {(record.partition, record.offset) for record in records}
+    again = [record for record in pipeline.records(table.name) if (record.partition, record.offset) not in known]
     assert [record for record in again if "snapshot" in record.headers] == []
     assert any(record.key["p"] == 2000 for record in again)
 
