@@ -191,7 +191,7 @@ class Planner:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
                 self._committed.pop(group, None)
         known = self._committed.get(group, {})
-        moved = {topic: at for topic, at in offsets.items() if at != known.get(topic)}
+        moved = {topic: dict(at) for topic, at in offsets.items() if at != known.get(topic)}
         if not moved:
             return
         places = [TopicPartition(t, int(p), o) for t, ps in moved.items() for p, o in ps.items()]
