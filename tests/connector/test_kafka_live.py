@@ -19,6 +19,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log import _kafka_planner
 from helenus_connector.log._kafka_planner import Planner
+from helenus_connector.log._kafka_quiet import WAITS_S
 from helenus_connector.log._kafka_reader import read
 from helenus_connector.log.events import Range
 from helenus_connector.query._planning import Planning
@@ -222,3 +223,67 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
     assert found()
     eventually(all_are_quiet, "no partition is asked for at the end")
     planner.close()
+
+
+def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what comes there is found only when a request has waited in vain for the others. Half of it at once is enough:
+    a machine may be slow.
+    """
+    monkeypatch.setattr(_kafka_planner, "FEW", 8)
+    monkeypatch.setattr(_kafka_planner, "_QUIET_S", 0.0)
+    monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)
+    servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
+    planner, producer = Planner(servers, watches=True), Producer(servers)
+    make(AdminClient(servers), "pairs", 40)
+
+    def are_quiet() -> bool:
+        with suppress(HelenusError):
+            planner.partitions(["pairs"])
+            return bool(planner.latest({"pairs": 40})) and not planner._news
+        return False
+
+    def append(partition: int) -> None:
+        producer.produce("pairs", b"x", partition=partition)
+        assert producer.flush(30) == 0
+
+    def found(partition: int) -> bool:
+        return planner.latest({"pairs": 40})["pairs"][str(partition)] == 1
+
+    eventually(are_quiet, "no partition is asked for")
+    waits = []
+    for first in range(0, 20, 2):
+        append(first)
+        time.sleep(0.2)
+        eventually(lambda first=first: found(first), "the record is found", 0.02)
+        append(first + 1)
+        start = time.monotonic()
+        eventually(lambda second=first + 1: found(second), "the other's record is found", 0.02)
+        waits.append(time.monotonic() - start)
+    assert sorted(waits)[4] < WAITS_S / 4
+    planner.close()
+
+
+def test_a_topic_that_was_not_read_yet_is_read_at_once(stack: Stack) -> None:
+    """By itself the client asks for a new topic's leader once a second, so half a second passes before most are read.
+    Half of them at once is enough: a machine may be slow.
+    """
+    servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
+    admin, producer = AdminClient(servers), Producer(servers)
+    topics = [f"unread-{n}" for n in range(9)]
+    for topic in topics:
+        make(admin, topic, 1)
+        producer.produce(topic, b"x")
+    assert producer.flush(30) == 0
+    waits = []
+    for topic in topics:
+        start = time.monotonic()
+        assert sum(map(len, read(servers, [Range(topic, 0, 0, 1)], "fail", none_are, none_are))) == 1
+        waits.append(time.monotonic() - start)
+        time.sleep(0.1)
+    assert sorted(waits)[4] < 0.25
+
+
+def none_are(*what: object) -> None:
+    raise AssertionError(what)

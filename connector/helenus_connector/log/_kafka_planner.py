@@ -28,7 +28,8 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
 FEW = 64
 """So many partitions are asked for their ends each time."""
 _QUIET_S = 3.0
-_BOTH_S = WAITS_S + 0.5  # a request that waits for records of others may take so long until it waits for new ones
+_BOTH_S = WAITS_S + 1.5
+"""So long it may take until new ones are waited for: up to a second to learn their leaders, and a request before."""
 _COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 

@@ -22,9 +22,10 @@ _SETTINGS = {
     "group.id": "helenus-reader",
     "enable.auto.commit": "false",
     "auto.offset.reset": "error",
-    # One small batch of a partition says enough.
-    "queued.min.messages": "1",
+    # One small batch of a partition says enough. Only so many bytes are a limit, for while nobody looks: a limit that a
+    # few records reach (`queued.min.messages`) keeps other partitions out of the next request.
     "max.partition.fetch.bytes": "16384",
+    "queued.max.messages.kbytes": "1024",
     "fetch.queue.backoff.ms": "20",
 }
 _MOST = 10_000

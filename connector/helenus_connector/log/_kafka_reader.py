@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -25,7 +25,9 @@ _AS_MUCH_AS_READ = {
     "fetch.queue.backoff.ms": "5",
     "max.partition.fetch.bytes": "262144",
 }
+_KNOWN_S = 300.0  # the client forgets a topic's leaders after 900 s
 _consumers: dict[tuple[str, str], Consumer] = {}
+_known: dict[tuple[Consumer, str], float] = {}  # when each topic's leaders were asked for
 
 
 def read(
@@ -53,6 +55,7 @@ def read(
     chunks: dict[tuple[str, int], list[Any]] = {}
     most, events, size = _FIRST_CHUNK, 0, 0
     try:
+        _learn(consumer, {topic for topic, _ in open_ranges})
         consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in open_ranges.items()])
         while open_ranges:
             chunks = {}
@@ -133,6 +136,18 @@ def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
         }
         _consumers[name] = Consumer(settings)
     return _consumers[name]
+
+
+def _learn(consumer: Consumer, topics: Iterable[str]) -> None:
+    """Ask for the leaders of topics that were not read for a while: by itself the client does so once a second."""
+    now = time.monotonic()
+    for topic in topics:
+        if now - _known.get((consumer, topic), -_KNOWN_S) >= _KNOWN_S:
+            try:
+                consumer.list_topics(topic, timeout=TIMEOUT_S)
+            except KafkaException:  # reading shows why
+                return
+            _known[consumer, topic] = now
 
 
 def _gone(consumer: Consumer, place: Range) -> int:
