@@ -14,7 +14,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.fences import owner
 from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import Tables
-from helenus_connector.control.topics import reach
+from helenus_connector.control.topics import Topics, reach
 from helenus_connector.query.session import check_java as check_java
 from helenus_connector.rest.listening import listen
 from helenus_schemas.errors import HelenusError
@@ -73,10 +73,13 @@ def _missing(modules: Iterable[str]) -> str | None:
 def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> Iterator[tuple[str, HelenusError]]:
     """What speaks against the worker, as "worker", and against its connectors, by name. It changes nothing.
 
-    The message broker is asked, and for each connector its registry, Cassandra, and every table that it matches.
+    The message broker is asked, and for each connector its registry, Cassandra, and every table that it matches, with
+    its topics.
     """
+    topics: Topics | None = None
     try:
         reach(worker.model_copy(update={"startup_timeout_ms": 0}))
+        topics = Topics(worker)
     except HelenusError as error:
         yield "worker", error
     with closing(Tables()) as tables, tempfile.TemporaryDirectory() as directory:
@@ -85,5 +88,9 @@ def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) ->
                 for settings in each(connector, tables):
                     found = tables.look(settings, Path(directory))
                     yield from ((connector.name, error) for error in found.values() if error is not None)
+                    there = [settings.of_table(table) for table, error in found.items() if error is None]
+                    yield from ((connector.name, error) for error in (topics.refusals(there) if topics else ()))
             except HelenusError as error:
                 yield connector.name, error
+    if topics is not None:
+        topics.close()

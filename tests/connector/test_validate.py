@@ -17,6 +17,7 @@ from helenus_connector.control.fences import owned
 from helenus_connector.query import session
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.pulsar.log import PulsarConfig
 
 WORKER = (
@@ -300,7 +301,7 @@ def test_the_heap_is_not_for_java_s_options(here: Path, key: str) -> None:
 
 
 def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it at once; the files alone are valid."""
+    """All of it at once; the files alone are valid. Topics are not asked for if no broker answers."""
     away = HelenusError(Kind.BROKER_UNREACHABLE, "no broker answers", "k:9092")
     none = HelenusError(Kind.TABLE_MISSING, "there is no such table", "shop.orders")
     answers: dict[str, HelenusError | None] = {"orders": none}
@@ -315,5 +316,13 @@ def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert done.stderr.splitlines() == [f"helenus-connector: worker: {away}", f"helenus-connector: a: {none}"]
     answers["orders"] = None
     monkeypatch.setattr(validate_command, "reach", lambda _: None)
+    partitions = {"events-shop.orders": 6, "data-shop.orders": 4}
+    monkeypatch.setattr(validate_command.Topics, "_partitions", lambda _, topics: {t: partitions[t] for t in topics})
+    monkeypatch.setattr(KafkaLog, "topics", lambda _: partitions)
+    done = validate("worker", "a", "--connect")
+    unequal = "events-shop.orders has 6 partitions, data-shop.orders has 4"
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"helenus-connector: a: {unequal} (a): choose another data.topic")
+    partitions["data-shop.orders"] = 6
     done = validate("worker", "a", "--connect")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "the servers refuse nothing")

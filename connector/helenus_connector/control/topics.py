@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
@@ -78,9 +79,7 @@ class Topics:
         settings = task.settings
         data = self._data.create(settings.data, events, {"cleanup.policy": settings.cleanup_policy})
         if data != events:
-            what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
-            advice = "choose another data.topic, or delete that one if it is not needed; the worker makes it again"
-            raise HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name, advice)
+            raise _unequal(settings, events, data)
         if not settings.markers:
             self._data.create(marker_topic(settings.data), events, {"cleanup.policy": "delete"})
         if settings.has_dead_letters:
@@ -99,6 +98,12 @@ class Topics:
         with self._lock:
             broker = self._broker()
             return [broker.size(place) for place in ranges]
+
+    def refusals(self, tables: Sequence[ConnectorSettings]) -> list[HelenusError]:
+        """What speaks against tables' topics as they are; it makes none. Raises as `earliest`."""
+        events, data = self._partitions([table.events for table in tables]), self._data.topics()
+        pairs = [(table, events[table.events], data.get(table.data, 0)) for table in tables]
+        return [_unequal(table, read, written) for table, read, written in pairs if read and written not in (0, read)]
 
     def hurry(self, seconds: float) -> None:
         """Limit every later wait for topics to `seconds`; used at shutdown."""
@@ -139,6 +144,12 @@ class Topics:
         if self._planner is not None:
             self._planner.close()
             self._planner = None
+
+
+def _unequal(settings: ConnectorSettings, events: int, data: int) -> HelenusError:
+    what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
+    advice = "choose another data.topic, or delete that one if it is not needed; the worker makes it again"
+    return HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name, advice)
 
 
 def _logs(worker: WorkerSettings) -> list[Log]:
