@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
 from integration.pipeline import Pipeline, free_port, script, write_properties
 from patience import eventually
 
@@ -161,6 +162,23 @@ def test_connector(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
     status, message = fails("helenus-connector", *connector_files(pipeline, tmp_path, worker, table))
     assert re.search(pattern, message), message
     assert status == expected
+
+
+def test_validate_asks_for_topics(pipeline: Pipeline, tmp_path: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": pipeline.status.bootstrap_servers, "log_level": "0"})
+    for topic, partitions in (("bad-read", 3), ("bad-less", 2), ("bad-equal", 3)):
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+    for data, expected, pattern in (
+        ("bad-less", 1, r"bad-read has 3 partitions, bad-less has 2 .*choose another data\.topic"),
+        ("bad-equal", 0, "the servers refuse nothing"),
+        ("bad-new", 0, "the servers refuse nothing"),
+    ):
+        files = connector_files(pipeline, tmp_path, {}, {"events.topic": "bad-read", "data.topic": data})
+        command = [script("helenus-connector"), "validate", *files, "--connect"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        assert re.search(pattern, done.stdout + done.stderr), (done.stdout, done.stderr)
+        assert done.returncode == expected
+    assert "bad-new" not in admin.list_topics(timeout=10).topics
 
 
 @pytest.fixture(scope="module")
