@@ -25,6 +25,7 @@ _AS_MUCH_AS_READ = {
     "fetch.queue.backoff.ms": "5",
     "max.partition.fetch.bytes": "262144",
 }
+_FEW = 8  # topics
 _KNOWN_S = 300.0  # the client forgets a topic's leaders after 900 s
 _consumers: dict[tuple[str, str], Consumer] = {}
 _known: dict[tuple[Consumer, str], float] = {}  # when each topic's leaders were asked for
@@ -139,15 +140,17 @@ def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
 
 
 def _learn(consumer: Consumer, topics: Iterable[str]) -> None:
-    """Ask for the leaders of topics that were not read for a while: by itself the client does so once a second."""
+    """Ask for the leaders of a few topics that were not read for a while. By itself the client does so once a second:
+    then for all of them in one request, so many are left to it.
+    """
     now = time.monotonic()
-    for topic in topics:
-        if now - _known.get((consumer, topic), -_KNOWN_S) >= _KNOWN_S:
-            try:
-                consumer.list_topics(topic, timeout=TIMEOUT_S)
-            except KafkaException:  # reading shows why
-                return
-            _known[consumer, topic] = now
+    new = [topic for topic in topics if now - _known.get((consumer, topic), -_KNOWN_S) >= _KNOWN_S]
+    for topic in new if len(new) <= _FEW else ():
+        try:
+            consumer.list_topics(topic, timeout=TIMEOUT_S)
+        except KafkaException:  # reading shows why
+            return
+        _known[consumer, topic] = now
 
 
 def _gone(consumer: Consumer, place: Range) -> int:
