@@ -130,6 +130,7 @@ class Demo:
         with self.progress.spinning():
             self.stack.fetch()
             java = spark_java_home(self.progress)
+        self.started = time.monotonic()  # what it tells of times is not of the first run's downloads
         folder = self.stack.directory / FOLDER
         log = ["kafka", "registry"] if self.stack.settings.has_kafka else ["pulsar"]
         brokers = {"kafka": "Kafka and a schema registry", "pulsar": "Pulsar, which keeps schemas itself"}[log[0]]
