@@ -207,19 +207,38 @@ def start_cost(status: Any, directory: Path, **environment: str) -> float:
 
 def drain(
     status: Any, directory: Path, events: int, core: int, cells: bool, **environment: str
-) -> tuple[float, float, float]:
-    """CPU seconds and seconds to drain a backlog on one core, and the peak of memory in MB."""
+) -> tuple[float, float, float, float]:
+    """CPU seconds and seconds to drain a backlog on one core, the peak of memory in MB, and how many seconds after the
+    start of the process the first event came.
+    """
+    consumer = at_ends(status)
     agent = Running(status, directory, [core], cells, **environment)
+    while (message := consumer.poll(60)) is not None and message.error():
+        pass
+    first = time.monotonic() - agent.begun
+    consumer.close()
     agent.ready()
     started = time.monotonic()
+    before = agent.metric("helenus_agent_events_total")
     # To ask costs the agent a millisecond or two.
     while agent.metric("helenus_agent_events_total") < events:
         assert agent.process.poll() is None
         time.sleep(0.1)
-    seconds = time.monotonic() - started
-    result = agent.cpu(), seconds, agent.peak()
+    seconds = (time.monotonic() - started) / (1 - before / events)
+    result = agent.cpu(), seconds, agent.peak(), first
     agent.stop()
     return result
+
+
+def at_ends(status: Any) -> Consumer:
+    """A consumer of the events that come from now on."""
+    consumer = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench", "fetch.wait.max.ms": 5})
+    partitions = consumer.list_topics("events-bench.t", timeout=10).topics["events-bench.t"].partitions
+    ends = [TopicPartition("events-bench.t", n) for n in partitions]
+    for end in ends:
+        _, end.offset = consumer.get_watermark_offsets(end, timeout=10)
+    consumer.assign(ends)
+    return consumer
 
 
 def delays(status: Any, session: Any, directory: Path, writes: int) -> list[float]:
@@ -229,12 +248,7 @@ def delays(status: Any, session: Any, directory: Path, writes: int) -> list[floa
     insert = session.prepare("INSERT INTO bench.t (id, ck, v) VALUES (?, 'late', 1)")
     session.execute(insert, (0,))  # the first makes the producer
     time.sleep(3)
-    consumer = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench", "fetch.wait.max.ms": 5})
-    partitions = consumer.list_topics("events-bench.t", timeout=10).topics["events-bench.t"].partitions
-    ends = [TopicPartition("events-bench.t", n) for n in partitions]
-    for end in ends:
-        _, end.offset = consumer.get_watermark_offsets(end, timeout=10)
-    consumer.assign(ends)
+    consumer = at_ends(status)
     arrived: list[float] = []
     written: list[float] = []
 
@@ -297,7 +311,7 @@ def main() -> None:
                 name = ("compiled" if decoder.COMPILED else "plain") + (", cells" if cells else "")
                 print(f"{name:<16} {mutations:>10} {events:>10} {best / events * 1e6:>9.2f}")
 
-        print(f"{'agent':<16} {'events/s':>10} {'CPU s/M':>10} {'peak MB':>9}")
+        print(f"{'agent':<16} {'events/s':>10} {'CPU s/M':>10} {'peak MB':>9} {'first event, s':>15}")
         for form, environment in (("compiled", {}), ("plain", {"HELENUS_PURE": "1"})):
             if form == "compiled" and not installed.COMPILED:
                 continue
@@ -307,11 +321,11 @@ def main() -> None:
                     path.unlink()
                 for path in copy.iterdir():
                     shutil.copy(path, raw / path.name)
-                cpu, seconds, peak = drain(
+                cpu, seconds, peak, first = drain(
                     status, directory / name.replace(", ", "-"), events, mine, cells, **environment
                 )
                 cost = (cpu - base) / events * 1e6
-                print(f"{name:<16} {events / seconds:>10.0f} {cost:>10.2f} {peak:>9.0f}")
+                print(f"{name:<16} {events / seconds:>10.0f} {cost:>10.2f} {peak:>9.0f} {first:>15.2f}")
         cluster.shutdown()
 
 

@@ -276,7 +276,7 @@ class Agent:
             # The truncation lies within an entry: its event goes before that one.
             self._following.reached = max(self._following.reached, (segment.id, cut))
         elif batch.schema:
-            self._following.learn()
+            self._following.learn_at(place)
         elif not batch.next and not live:
             self._read(segment, most * 2)  # an entry larger than the piece
 

@@ -217,6 +217,8 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     monitor = Monitor(settings.http_host, settings.http_port)
     try:
         monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
+        if settings.log == "kafka":
+            log.start()  # a producer needs up to a second before its first record: Cassandra is asked meanwhile
         directory = waiting(_raw_directory, settings, offline)  # a new node makes it at its first start
         transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
         state = State(settings.state_dir)
@@ -228,7 +230,8 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         positions = state.load(str(node.host_id))
         agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
         waiting(agent.start)
-        log.start()
+        if settings.log == "pulsar":
+            log.start()
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
         REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
         _log.info(

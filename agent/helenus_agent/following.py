@@ -64,6 +64,7 @@ class Following:
         self._others: tuple[uuid.UUID, ...] = ()
         self._others_saved: tuple[uuid.UUID, ...] = ()
         self._is_old = True
+        self._written: dict[int, int] = {}  # how far segments were, when the schema was learned
         self._asked = 0.0
         self._not_durable: set[str] = set()
         self.reached = positions.reached
@@ -118,6 +119,7 @@ class Following:
         if self._outbox.waiting:
             # If Cassandra does not answer, only the question is repeated, not what was appended so far.
             self._commit(_FLUSH)
+        written = self._follow.found()
         self.ask_node()
         schema = self._cassandra.schema()
         self._follow.refresh()
@@ -138,8 +140,17 @@ class Following:
             self.must_save = True  # that they are paused
         self.open()
         self.truncations.learn(schema.truncations, self.tables.followed_ids, self._follow.oldest, self.reached)
-        self._is_old = False
+        self._is_old, self._written = False, written
         self.emit()
+
+    def learn_at(self, place: Place) -> None:
+        """Learn the schema, as a mutation of it ends here. One that was in the log when the schema was learned shows
+        nothing new: a node's first start logs dozens. Still the node is asked, since it logs a mutation before it
+        applies it.
+        """
+        segment, position = place
+        if position > self._written.get(segment, 0) or not self._cassandra.is_as_learned():
+            self.learn()
 
     def learn_of(self, unknown: Unknown, place: Place) -> None:
         """Learn the schema: the decoder met something that it does not know."""

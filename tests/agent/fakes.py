@@ -36,6 +36,8 @@ class FakeLog(MemoryLog):
         self.refuse_flush = 0
         self.closed: set[str] = set()
 
+    def start(self) -> None: ...
+
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         if self.refuse_create:
             self.refuse_create -= 1
@@ -95,6 +97,9 @@ class FakeCassandra:
 
     def changed(self) -> bool:
         return self.is_changed
+
+    def is_as_learned(self) -> bool:
+        return not self.is_changed
 
     def close(self) -> None: ...
 

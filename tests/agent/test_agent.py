@@ -18,6 +18,7 @@ from prometheus_client import REGISTRY
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
+from helenus_agent.node.cassandra import Schema
 from helenus_agent.state import State
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement, wire
@@ -369,6 +370,33 @@ def test_a_table_that_gets_cdc_is_followed_from_then_on(bench: Bench) -> None:
     bench.raw.write(10, write_of(TABLE, 2), write_of(schema, 0), write_of(TABLE, 3), write_of(TABLE, 4))
     bench.work()
     assert bench.keys == [3, 4]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_mutations_of_the_schema_that_were_logged_when_it_was_learned(bench: Bench, applied: bool) -> None:
+    """They show nothing new, so one question is enough for all of them; unless the node had not applied them yet."""
+    schema = table_of("tables", "pk int pk, v int", cdc=False, keyspace="system_schema")
+    bench.cassandra.set(replace(TABLE, cdc=False), schema)
+    bench.raw.segment(10)
+    bench.start()
+    answer = bench.cassandra.schema
+
+    def late() -> Schema:
+        found = answer()
+        if not applied and bench.cassandra.asked == 2:
+            bench.cassandra.set(TABLE, schema)
+            bench.cassandra.is_changed = True
+        return found
+
+    bench.cassandra.schema = late  # type: ignore[method-assign]
+    bench.raw.write(10, write_of(schema, 0), *(write_of(schema, n) for n in range(30)), write_of(TABLE, 1))
+    bench.work()
+    assert bench.cassandra.asked == 2 + (not applied)
+    assert bench.keys == ([] if applied else [1])
+    bench.cassandra.set(TABLE, schema)
+    bench.raw.write(10, write_of(schema, 0), write_of(TABLE, 2))
+    bench.work()
+    assert bench.keys == ([2] if applied else [1, 2])
 
 
 def test_a_table_that_loses_cdc_is_read_to_the_end_of_the_existing_segments(bench: Bench) -> None:

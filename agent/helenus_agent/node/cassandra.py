@@ -153,6 +153,10 @@ class Cassandra:
             self._asked = _Question(self._session)
         return False
 
+    def is_as_learned(self) -> bool:
+        """Whether the schema is what the last `schema()` gave, which this asks now. Raises as it does."""
+        return bool(self._rows(_VERSION)[0] == self._version)
+
     def close(self) -> None:
         """Disconnect."""
         self._session.cluster.shutdown()

@@ -150,6 +150,10 @@ class Follow:
         metrics.RAW_BYTES.set(self.size)
         metrics.PENDING.set(len(self._segments))
 
+    def found(self) -> dict[int, int]:
+        """How far each segment is known to be written, by its id, of those that are to be read next."""
+        return {s.id: s.unread[-1].end for s in self._ready if s.unread and not s.unread[-1].live}
+
     def misses(self, segment: Segment) -> bool:
         """Whether cdc_raw has no such segment now: it may have been linked since the last listing."""
         return not (self.directory / segment.path.name).exists()
