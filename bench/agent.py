@@ -267,6 +267,7 @@ def delays(status: Any, session: Any, directory: Path, writes: int) -> list[floa
         written.append(time.monotonic())
         time.sleep(0.05 * random.random() * 2)
     thread.join()
+    time.sleep(6)  # the agent looks less often after 5 s
     idle = agent.cpu()
     time.sleep(20)
     print(f"idle: {(agent.cpu() - idle) / 20 * 100:.2f} % of a core")

@@ -526,11 +526,11 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 0))
     agent = bench.start()
-    assert agent._pause() == 0.06
+    assert agent._pause() == 0.08
     bench.work()
     assert agent._pause() == 0.02
     monkeypatch.setattr(module, "_QUIET", 0.0)
-    assert agent._pause() == 0.06
+    assert agent._pause() == 0.08
 
 
 def test_the_age_of_waiting_segments(bench: Bench) -> None:

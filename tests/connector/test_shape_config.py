@@ -75,7 +75,13 @@ def test_settings_that_exclude_each_other(given: dict[str, str], message: str) -
 
 @pytest.mark.parametrize(
     ("given", "events"),
-    [({}, 50_000), ({"resolver": "none"}, 150_000), ({"resolver": "none", "max_batch_size": "9"}, 9)],
+    [
+        ({}, 50_000),
+        ({"state": "keys"}, 50_000),
+        ({"state": "rows"}, 150_000),
+        ({"resolver": "none"}, 150_000),
+        ({"resolver": "none", "max_batch_size": "9"}, 9),
+    ],
 )
 def test_a_batch_takes_more_events_where_none_is_read(given: dict[str, str], events: int) -> None:
     debezium = {"output_format": "debezium", "value_converter_schema_registry_url": "http://r"}

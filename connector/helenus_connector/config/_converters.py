@@ -17,16 +17,16 @@ _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
 }
 
 _UNREAD = {"max.batch.size": "150000"}
-"""Defaults with `resolver=none`."""
+"""Defaults with `resolver=none` and `state=rows`, which read no rows for a batch's keys."""
 _THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "varint.handling.mode": "long"}
 """Defaults with `output.format=debezium-cassandra`, as in Debezium's connector."""
 
 
 def with_defaults(values: Mapping[str, str]) -> Mapping[str, str]:
-    """A connector's keys, with the format that its converters stand for, and the defaults of format and resolver."""
+    """A connector's keys, with the format that its converters stand for, and the defaults of format, resolver and state."""
     found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
     chosen = {"output.format": found[0], **values} if found else values
-    if chosen.get("resolver") == "none":
+    if chosen.get("resolver") == "none" or chosen.get("state") == "rows":
         chosen = {**_UNREAD, **chosen}
     return {**_THEIRS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
 

@@ -185,7 +185,7 @@ class ConnectorSettings(StateSettings):
     """Whether the connector registers schemas; with false they must be registered beforehand."""
     max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 50_000
     """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts.
-    `resolver=none` takes 150000 by default, in about the same time.
+    `resolver=none` and `state=rows` take 150000 by default.
     """
     max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), About("Reading", "LOW")] = 128 << 20
     """How many bytes of events a batch takes at most, like `max.batch.size`; its tasks share them evenly."""
