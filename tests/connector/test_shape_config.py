@@ -77,8 +77,8 @@ def test_settings_that_exclude_each_other(given: dict[str, str], message: str) -
     ("given", "events"),
     [
         ({}, 50_000),
-        ({"state": "keys"}, 50_000),
-        ({"state": "rows"}, 150_000),
+        ({"state": "keys", "query_group": "g"}, 50_000),
+        ({"state": "rows", "query_group": "g"}, 150_000),
         ({"resolver": "none"}, 150_000),
         ({"resolver": "none", "max_batch_size": "9"}, 9),
     ],

@@ -23,7 +23,7 @@ _THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "
 
 
 def with_defaults(values: Mapping[str, str]) -> Mapping[str, str]:
-    """A connector's keys, with the format that its converters stand for, and the defaults of format, resolver and state."""
+    """A connector's keys, with the format that its converters stand for, and defaults of format, resolver and state."""
     found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
     chosen = {"output.format": found[0], **values} if found else values
     if chosen.get("resolver") == "none" or chosen.get("state") == "rows":
