@@ -46,6 +46,7 @@ _GRACE = 10.0
 _PATIENCE = 5.0  # s for the broker, of those
 _AGAIN = 1.0  # s between two tries to reach a server at the start
 _REPORT = 30.0  # s between two log lines that say why it waits
+_QUEUE = {"queue.buffering.max.messages": "20000"}  # 8 MB less than the 50,000 of a connector, and as fast
 _log = structlog.get_logger(__name__)
 
 
@@ -264,7 +265,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
 def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
     """Where events go. Raises HelenusError(CONFIG)."""
     if settings.log == "kafka":
-        log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
+        log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **_QUEUE, **settings.kafka_producer})
         log.replication_factor = settings.topic_creation_default_replication_factor
         return log
     _check_pulsar(settings)

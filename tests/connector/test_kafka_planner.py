@@ -70,7 +70,7 @@ def test_chunks_are_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         at = 0
 
         def __getattr__(self, name: str) -> Any:
-            return lambda *_: None
+            return lambda *_, **__: None
 
         def consume(self, count: int, timeout: float) -> list[Message]:
             asked.append(count)
@@ -99,7 +99,7 @@ def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, 
 
     class Consumer:
         def __getattr__(self, name: str) -> Any:
-            return lambda *_: None
+            return lambda *_, **__: None
 
         def consume(self, count: int, timeout: float) -> list[ClientMessage]:
             some = sent[: min(count, taken)]
