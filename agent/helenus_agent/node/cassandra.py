@@ -93,6 +93,7 @@ class Cassandra:
         self._down: float | None = None
         self._is_refused = False
         self._version: Any = None
+        self._altered: list[Any] = []
         self._asked: Any = None
         self._next = 0.0
 
@@ -119,7 +120,7 @@ class Cassandra:
         torn: ValueError | None = None
         for _ in range(_TRIES):
             self._version = self._rows(_VERSION)[0]
-            altered = self._rows(_ALTERED)
+            altered = self._altered = self._rows(_ALTERED)
             try:
                 tables, torn = self._tables(), None
             except ValueError as error:
@@ -155,7 +156,8 @@ class Cassandra:
 
     def is_as_learned(self) -> bool:
         """Whether the schema is what the last `schema()` gave, which this asks now. Raises as it does."""
-        return bool(self._rows(_VERSION)[0] == self._version)
+        # A table's own row is there before the node has the new version.
+        return bool(self._rows(_VERSION)[0] == self._version) and self._rows(_ALTERED) == self._altered
 
     def close(self) -> None:
         """Disconnect."""
