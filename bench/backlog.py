@@ -119,7 +119,7 @@ class Backlog:
 
     def warm_up(self, copies: int = 1) -> None:
         """Its first records."""
-        self._produce(WARM_UP, copies)
+        self.produce(WARM_UP, copies)
         wait(lambda: self.metric("records_total") >= WARM_UP, "warm-up", 600)
 
     def metric(self, name: str) -> float:
@@ -142,7 +142,7 @@ class Backlog:
         what is done after their records.
         """
         self._put("pause")
-        self._produce(count, copies, keys)
+        self.produce(count, copies, keys)
         servers = [s for s in self._status.servers if s.name.startswith("cassandra") or s.name == self._status.log]
         pids = [s.pid or 0 for s in servers]
         mine = self._connector.process.pid
@@ -168,7 +168,8 @@ class Backlog:
             rate += f" of {count * copies / seconds:.0f} events/s"
         return f"{count} changes, {rate}; CPU s per million: {costs} ({kinds}); load {load:.1f}"
 
-    def _produce(self, changes: int, copies: int, keys: int | None = None) -> None:
+    def produce(self, changes: int, copies: int = 1, keys: int | None = None) -> None:
+        """Append events of so many changes, of as many rows if `keys` says of no fewer."""
         for n in range(changes):
             raw = struct.pack(">i", n % (keys or changes))
             partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)

@@ -1,7 +1,7 @@
 """What state costs, beside the same connector without it, and what it keeps.
 
     python -m bench state [--events 100000] [--rounds 2] [--states none keys rows] [--copies 1] [--set KEY=VALUE]
-    python -m bench state --known 10000000
+    python -m bench state --known 10000000 [--states rows]
 
 - backlog: records per second, and CPU seconds per million, for each `state`. Counted until the worker is idle
   again: a connector with state goes on after its records are written.
@@ -11,8 +11,8 @@
 - restart: seconds until a worker that is started again is ready, and until its state has done a batch.
 - expiry, of `keys`: rows expire in the same second, and how fast their null records come.
 - known, instead of all these: so many keys are on the data topic before `state=keys` is turned on, half of them with an
-  expiry of tomorrow. How fast they are learned, MB of each kind of process at a tenth of them and at all, and the
-  seconds of a restart.
+  expiry of tomorrow; or, with `--states rows`, the events of so many rows wait when `state=rows` begins. How fast they
+  are learned, MB of each kind of process at each tenth of them, and the seconds of a restart.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them. For latencies:
 `python -m bench path --set state=keys`.
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--copies", type=int, default=1, help="by how many nodes a change is reported")
     parser.add_argument("--states", nargs="*", default=["none", "keys", "rows"])
-    parser.add_argument("--known", type=int, default=0, help="keys on the data topic when the state begins")
+    parser.add_argument("--known", type=int, default=0, help="keys, or rows, when the state begins")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the connectors")
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -66,7 +66,8 @@ def main() -> None:
     ):
         create(cassandra, 10)
         if options.known:
-            known(stack.status(), cassandra, Path(folder), options.known)
+            kind = "rows" if options.states == ["rows"] else "keys"
+            known(stack.status(), cassandra, Path(folder), options.known, kind)
             return
         for state in options.states:
             more = ["snapshot.mode=never", f"state={state}", f"query.group=of_{state}", *options.set]
@@ -96,21 +97,26 @@ def restart(bench: Backlog, state: str) -> None:
             print(f"state={state}: a batch after {time.monotonic() - began:.1f} s", flush=True)
 
 
-def known(status: Status, cassandra: Any, folder: Path, keys: int) -> None:
-    """A state that is turned on over a topic that has so many keys already."""
-    bench = Backlog(status, cassandra, folder / "known", "known", ["snapshot.mode=never", "state=keys"])
+def known(status: Status, cassandra: Any, folder: Path, many: int, state: str) -> None:
+    """A state that is turned on where there is so much already: keys on the data topic, or events of rows."""
+    more = ["snapshot.mode=never", f"state={state}", "query.group=of_known"]
+    bench = Backlog(status, cassandra, folder / "known", "known", more)
     _as_by_default(bench)
     began = time.monotonic()
-    publish(status, bench, keys)
-    print(f"{keys} records written in {time.monotonic() - began:.0f} s", flush=True)
+    if state == "keys":
+        publish(status, bench, many)
+    else:
+        bench.produce(many)
+    print(f"{many} {state} written in {time.monotonic() - began:.0f} s", flush=True)
     began = time.monotonic()
     with bench:
         print(f"MB at first: {bench.memory()}", flush=True)
-        for part in (keys // 10, keys):
-            wait(lambda part=part: count(bench, "keys") >= part, f"{part} keys", 3600)
+        for tenth in range(1, 11):
+            part = many * tenth // 10
+            wait(lambda part=part: count(bench, state) >= part, f"{part} {state}", 3600)
             seconds = time.monotonic() - began
-            print(f"{part} keys: {part / seconds:.0f}/s since the start; {kept(bench, 'keys')}", flush=True)
-    restart(bench, "keys")
+            print(f"{part} {state}: {part / seconds:.0f}/s since the start; {kept(bench, state)}", flush=True)
+    restart(bench, state)
 
 
 def publish(status: Status, bench: Backlog, keys: int) -> None:
@@ -136,7 +142,7 @@ def _as_by_default(bench: Backlog) -> None:
 
 def kept(bench: Backlog, state: str) -> str:
     """What of a state lies in the checkpoint."""
-    directory = bench.checkpoint / ("state" if state == "keys" else "of_rows/state")
+    directory = bench.checkpoint / ("state" if state == "keys" else f"of_{bench.table.name}/state")
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     many = count(bench, state)
     each = size / max(1, many)
