@@ -46,7 +46,7 @@ def snapshot(
         answer = worker.ask("GET", place)
     else:
         asked = {"tables": list(tables), "token_range": token_range, "key": _key(key), "where": where}
-        answer = worker.ask("POST", place, {field: value for field, value in asked.items() if value})
+        answer = worker.ask("POST", place, {field: value for field, value in asked.items() if value is not None})
     shown = answer["snapshots"]
     if wait and shown:
         try:

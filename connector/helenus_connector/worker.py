@@ -61,9 +61,9 @@ class Worker:
         self._keyspaces = Keyspaces(worker.model, files)
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
-        self.snapshots = Snapshots(worker, self.connectors)
-        self.signals = Signals(worker, self.connectors, self.snapshots)
-        self.verifications = Verifications(worker, self.connectors)
+        self.snapshots: Snapshots
+        self.signals: Signals
+        self.verifications: Verifications
         self.connectors.files = self._keyspaces.without
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
@@ -109,7 +109,7 @@ class Worker:
                 self._run()
 
     def _run(self) -> None:
-        self.connectors.load({**self._keyspaces.known(self.connectors.saved()), **self._keyspaces.others})
+        self._load()
         directory = make()
         server = None
         looking: Future[None] | None = None
@@ -163,6 +163,13 @@ class Worker:
             if server is not None:
                 server.shutdown()
             remove(directory)
+
+    def _load(self) -> None:
+        """Read what is kept in checkpoint.dir, which is this worker's alone by now: another one may have changed it."""
+        self.connectors.load({**self._keyspaces.known(self.connectors.saved()), **self._keyspaces.others})
+        self.snapshots = Snapshots(self.worker, self.connectors)
+        self.signals = Signals(self.worker, self.connectors, self.snapshots)
+        self.verifications = Verifications(self.worker, self.connectors)
 
     def _session(self, directory: Path) -> Any:
         from helenus_connector.query.session import session, warm

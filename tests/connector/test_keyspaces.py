@@ -55,7 +55,7 @@ def started(directory: Path, schema: Schema, **more: str) -> Worker:
     settings = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
     worker = Worker(settings, {"db": properties})
     worker._tables = schema
-    worker.connectors.load({**worker._keyspaces.known(worker.connectors.saved()), **worker._keyspaces.others})
+    worker._load()
     worker._look(directory)
     return worker
 

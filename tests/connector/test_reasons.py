@@ -137,6 +137,7 @@ class Shown:
 def worker(tmp_path: Path) -> Iterator[Worker]:
     given = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
     worker = Worker(WorkerSettings.of(given, "worker"), {"db": FILE})
+    worker._load()
     worker.connectors.put("shop", SHOP)
     yield worker
     worker.connectors.delete("shop")

@@ -23,12 +23,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import eventually
 from rich.console import Console
+from starlette.exceptions import HTTPException
 
 from helenus_connector import snapshot_command
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, Unknown
 from helenus_connector.log.events import Offsets
+from helenus_connector.rest._snapshots import _asked
 from helenus_connector.snapshot import _keys, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
@@ -229,7 +231,10 @@ class House:
     may kill it: another one goes on from the files.
     """
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1, **more: str) -> None:
+    def __init__(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1, names: str = "t", **more: str
+    ) -> None:
+        self.names = names
         self.monkeypatch = monkeypatch
         self.chance = random.Random(seed)
         self.rows = Rows(seed)
@@ -239,9 +244,10 @@ class House:
         self.table = TABLE
         self.faults: list[Exception | HelenusError] = []
         self.die_at = 0
+        self.more = 0  # partitions that the events topic got since
         self.processed = True
         scanned(self.rows, self.log, monkeypatch)
-        monkeypatch.setattr(module, "events_log", lambda _: self.log)
+        monkeypatch.setattr(_run, "events_log", lambda _: self.log)
         monkeypatch.setattr(module, "_ASK_S", 0.0)
         monkeypatch.setattr(module, "_LOOK_S", 0.0)
         self.start()
@@ -249,8 +255,9 @@ class House:
     def start(self) -> None:
         self.connectors = Connectors(worker(self.directory), lambda _: {})
         self.connectors.put("n", {k: str(v) for k, v in self._given().items()})
-        task = self.connectors.all()["n"].tasks["t"]
-        task.ready, task.changed_at = True, time.monotonic()
+        self.connectors.all()["n"].looked = True
+        for task in self.connectors.all()["n"].tasks.values():
+            task.ready, task.changed_at = True, time.monotonic()
         self.snapshots = Snapshots(worker(self.directory), self.connectors)
         self.snapshots._tables = self  # type: ignore[assignment]
         self.snapshots._planner = Planner(self)
@@ -259,7 +266,7 @@ class House:
         self.flying: list[tuple[Slice, Future[Scanned]]] = []
 
     def _given(self) -> dict[str, Any]:
-        named = {"keyspace": "ks", "table": "t", "output.format": "json", "snapshot.max.lag": "100"}
+        named = {"keyspace": "ks", "table": self.names, "output.format": "json", "snapshot.max.lag": "100"}
         return {**named, "snapshot.mode": self.settings.snapshot_mode}
 
     # as Tables
@@ -284,10 +291,13 @@ class House:
         return future
 
     def ends(self) -> dict[str, int]:
-        return {str(p): sum(r.partition == p for r in self.log.acknowledged) for p in range(PARTITIONS)}
+        counts = {str(p): 0 for p in range(PARTITIONS + self.more)}
+        for record in self.log.acknowledged:
+            counts[str(record.partition)] += 1
+        return counts
 
     def where(self) -> Offsets:
-        return {TOPIC: self.ends() if self.processed else {}}
+        return {TOPIC: self.ends() if self.processed else {}, "events-ks.u": self.ends()}
 
     def turn(self) -> None:
         self.chance.shuffle(self.flying)
@@ -306,11 +316,11 @@ class House:
         if self.die_at == 0:
             raise Died
 
-    def run(self, turns: int = 500) -> dict[str, Any]:
-        """Turns until nothing is under way; the snapshot as it is shown."""
+    def run(self, turns: int = 500, table: str = "t") -> dict[str, Any]:
+        """Turns until a table's snapshot is over; it, as it is shown."""
         for _ in range(turns):
             self.turn()
-            [one] = self.snapshots.of("n") or [None]
+            one = next((one for one in self.snapshots.of("n") if one.table == table), None)
             if one is not None and one.is_over:
                 return one.shown()
         raise AssertionError(f"not over: {one and one.shown()}")
@@ -323,7 +333,7 @@ class Planner(MemoryPlanner):
 
     @property  # type: ignore[override]
     def ends(self) -> Offsets:
-        return {TOPIC: self.house.ends()}
+        return {TOPIC: self.house.ends(), "events-ks.u": self.house.ends()}
 
     @ends.setter
     def ends(self, _: Offsets) -> None: ...
@@ -417,6 +427,133 @@ def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
     assert one.waiting == "the connector is paused"
     house.connectors.want("n", "RUNNING")
     assert house.run()["state"] == "COMPLETE"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_table_that_can_not_go_on_holds_up_no_other(
+    gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With snapshot.tables.parallel=1 too: its task failed, or it left the connector."""
+    house = House(tmp_path, monkeypatch, names="t, u")
+    house.turn()
+    task = house.connectors.all()["n"].tasks["t"]
+    if gone:
+        house.connectors.put("n", {**house._given(), "table": "u"})
+        house.connectors.all()["n"].tasks["u"].ready = True
+    else:
+        task.error = HelenusError(Kind.RECORD_TOO_LARGE, "a record is too large")
+    assert house.run(table="u")["state"] == "COMPLETE"
+    [one] = [one for one in house.snapshots.of("n") if one.table == "t"]
+    why = "its table is not the connector's now" if gone else "a record is too large: "
+    assert one.state == "SCANNING"
+    assert str(one.waiting).startswith(why)
+    if gone:
+        house.connectors.put("n", house._given())
+        for of in house.connectors.all()["n"].tasks.values():
+            of.ready = True
+    else:
+        task.error = None
+    assert house.run()["state"] == "COMPLETE", "it goes on where it was"
+    assert appended(house.log)[0] == house.rows.keys
+
+
+def test_a_topic_that_has_more_partitions_is_asked_for_them_again(house: House) -> None:
+    house.turn()
+    house.turn()
+    before = len(house.log.appended)
+    house.connectors.all()["n"].tasks["t"].error = HelenusError(Kind.PARTITIONS_CHANGED, "it has more")
+    house.turn()
+    house.turn()
+    house.more = 4
+    house.log.counts[TOPIC] += house.more
+    house.connectors.all()["n"].tasks["t"].error = None
+    assert house.run()["state"] == "COMPLETE"
+    tokens = {key: token for token, key, _, _ in house.rows.partitions}
+    later = house.log.acknowledged[before + 20 :]  # what was on its way had the old number
+    assert len(later) > 50
+    for record in later[:-1]:
+        [key, _] = KeyCodec(TABLE).decode(record.key or b"")
+        assert record.partition == partition(tokens[key or b""], PARTITIONS + house.more)
+
+
+def test_an_events_topic_that_lost_its_end_fails_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch, snapshot_mode="when_needed")
+    one = None
+    while one is None or one.state != "PUBLISHING":
+        house.turn()
+        [one] = house.snapshots.of("n")
+    house.processed = False
+    whole = house.ends()
+    monkeypatch.setattr(house, "ends", lambda: {**whole, "0": 0})
+    house.turn()
+    house.turn()
+    assert one.state == "PUBLISHING", "a broker that just came back may have less for a moment"
+    monkeypatch.setattr(_run, "_SHORT_S", -1.0)
+    house.turn()
+    assert (one.state, one.error) == ("FAILED", module._LOST)
+    house.turn()
+    house.turn()
+    [one] = house.snapshots.of("n")
+    assert (one.state, one.cause) == ("SCANNING", module._LOST), "what was lost is made up for"
+
+
+def test_a_connector_is_not_stopped_before_its_patterns_were_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path, monkeypatch, snapshot_mode="initial_only")
+    house.connectors.all()["n"].looked = False
+    assert house.run()["state"] == "COMPLETE"
+    house.turn()
+    assert house.connectors.status("n").state == "RUNNING"
+    house.connectors.all()["n"].looked = True
+    house.turn()
+    assert house.connectors.status("n").state == "STOPPED"
+
+
+def test_keys_that_are_always_refused_fail_their_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch, snapshot_mode="never")
+    house.snapshots.begin("n", ["t"], Asked(where="id = 5"))
+    house.rows.failures = [InvalidRequest("Key may not be empty")] * 50
+    shown = house.run()
+    assert shown["state"] == "FAILED"
+    assert shown["error"].startswith("Cassandra refuses to read keys: Key may not be empty (ks.t): ask for other part")
+    house.snapshots.begin("n")
+    house.rows.failures = [InvalidRequest("a guardrail")] * 50
+    assert house.run()["state"] == "COMPLETE", "of the whole table an operator may change what refuses it"
+
+
+def test_a_slice_counts_all_that_it_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of 60 partitions a third have static columns, and Cassandra is asked for no page that is thrown away."""
+    rows, log = Rows(1), MemoryLog({TOPIC: PARTITIONS})
+    asked: list[int] = []
+    real = rows.answer
+
+    def answer(cql: str, values: list[Any], paging: bytes | None, size: int | None) -> Answer:
+        page, state = real(cql, values, paging, size)
+        asked.append(len(page))
+        return page, state
+
+    monkeypatch.setattr(rows, "answer", answer)
+    scanned(rows, log, monkeypatch)
+    for of, most in ((stretch(statics=True), 9), (stretch(), 21)):
+        asked.clear()
+        done = scan(Slice(worker(tmp_path), settings(), TABLE, of, "", PARTITIONS, most, 60.0, False, setup()))
+        assert done.read == most == sum(asked)
+        assert done.rows < most or not of.statics
+
+
+def test_another_consistency_is_another_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session = Rows(1).session()
+    monkeypatch.setattr(_scan.sessions, "of", lambda _: session)
+    monkeypatch.setattr(_scan, "_readers", {})
+
+    def level(name: str) -> int:
+        given = settings(snapshot_consistency=name)
+        return _scan._reader(
+            Slice(worker(tmp_path), given, TABLE, stretch(), "", 1, 1, 1.0, True, setup())
+        )._consistency
+
+    assert [level("LOCAL_QUORUM"), level("ALL"), level("LOCAL_QUORUM")] == [6, 5, 6]
 
 
 def test_a_server_that_is_away_holds_up_its_own_tables_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,22 +725,23 @@ def test_the_first_row_is_marked_also_if_the_first_slice_failed(house: House) ->
     assert origins[0] is Origin.SNAPSHOT_FIRST
 
 
-@pytest.mark.parametrize("at", ["_ends", "_mark"])
+@pytest.mark.parametrize("at", ["_ends", "mark"])
 def test_what_is_stopped_stays_so(at: str, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a message broker is asked for the ends, and nobody waits for that."""
     house.turn()
     [one] = house.snapshots.of("n")
-    real = getattr(house.snapshots, at)
+    of: Any = module if at == "mark" else house.snapshots
+    real = getattr(of, at)
 
-    def stop_first(run: Any) -> Any:
-        if (one.state == "SCANNING" and not one.left) or at == "_mark":
+    def stop_first(*given: Any) -> Any:
+        if (one.state == "SCANNING" and not one.left) or at == "mark":
             stopping = threading.Thread(target=house.snapshots.stop, args=("n",))
             stopping.start()
             stopping.join(5)
             assert not stopping.is_alive(), "it waits for the broker"
-        return real(run)
+        return real(*given)
 
-    monkeypatch.setattr(house.snapshots, at, stop_first)
+    monkeypatch.setattr(of, at, stop_first)
     assert house.run()["state"] == "STOPPED"
     house.turn()
     assert one.state == "STOPPED"
@@ -683,6 +821,7 @@ def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest
         ([], Asked(where="id = 1; DROP TABLE t"), "cannot read '; DROP TABLE t'"),
         ([], Asked(where="id = 1 AND id = 2"), "id is given twice"),
         ([], Asked(where="token(id) > 5"), "cannot read 'token(id) > 5'"),
+        ([], Asked(where="id = '\ud800'"), r"is no UTF-8"),
     ],
 )
 def test_what_can_not_be_asked_for(tables: list[str], asked: Asked, message: str, house: House) -> None:
@@ -690,6 +829,31 @@ def test_what_can_not_be_asked_for(tables: list[str], asked: Asked, message: str
         house.snapshots.begin("n", tables, asked)
     assert error.value.kind is Kind.CONFIG
     assert not house.snapshots.of("n")
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"where": ""}, "where: a text is expected"),
+        ({"where": 5}, "where: a text is expected"),
+        ({"token_range": " "}, "token_range: a text is expected"),
+        ({"key": {}}, "key: a JSON object is expected"),
+        ({"key": [1]}, "key: a JSON object is expected"),
+        ({"key": {"id": 5}, "where": "id = 5"}, "give one of key and where, not both"),
+    ],
+)
+def test_an_empty_part_is_not_the_whole_table(given: dict[str, Any], what: str) -> None:
+    with pytest.raises(HTTPException) as error:
+        _asked(given)
+    assert error.value.status_code == 400
+    assert what in error.value.detail
+
+
+def test_what_is_asked_of_a_part() -> None:
+    assert _asked({"tables": ["t"], "where": None}) == Asked()
+    assert _asked({"where": "id = 5"}) == Asked(where="id = 5")
+    assert _asked({"key": {"id": 5}}) == Asked(where="id = 5")
+    assert _asked({"token_range": "5:9"}) == Asked(5, 9)
 
 
 def test_one_at_a_time(house: House) -> None:

@@ -160,8 +160,17 @@ def test_the_last_result_outlives_the_worker(house: House, tmp_path: Path) -> No
     house.verifications.close()
     _metrics.forget(LABELS)
     assert _metrics.DIFFERENCES.labels(*LABELS, MISSING)._value.get() == 0
+    house.found = HelenusError(Kind.TOPIC_MISSING, "there is no data topic")
+    house.ask("POST", {"tables": ["a", "b"]})
+    house.verifications._stopping.clear()
+    assert [one["state"] for one in house.over()] == ["FAILED", "FAILED"], "which takes no earlier result away"
+    house.found = replace(report(), table="b")
+    house.ask("POST", {"tables": ["b"]})
+    house.over()
+    house.verifications.close()
     later = Verifications(house.verifications._worker, house.connectors)
-    [one] = later.of("n")
+    one, other = later.of("n")
+    assert other.labels[2] == "b"
     shown = one.shown()
     assert (shown["state"], shown["table"]) == ("DONE", "a")
     assert shown["report"]["differences"]["missing"]["count"] == 200

@@ -66,19 +66,20 @@ class SnapshotResources:
 
 def _asked(body: dict[str, Any]) -> Asked:
     """Raises HTTPException, and HelenusError CONFIG."""
-    given = [name for name in ("token_range", "key", "where") if body.get(name)]
+    given = [name for name in ("token_range", "key", "where") if body.get(name) is not None]
+    if not given:
+        return Asked()
     if len(given) > 1:
         raise HTTPException(400, f"give one of {' and '.join(given)}, not both")
-    if body.get("key"):
-        if not isinstance(body["key"], dict):
+    (name,) = given
+    asked = body[name]
+    if name == "key":
+        if not isinstance(asked, dict) or not asked:
             raise HTTPException(400, 'key: a JSON object is expected: {"id": 5}')
-        return of_key(body["key"])
-    for name in given:
-        if not isinstance(body[name], str):
-            raise HTTPException(400, f"{name}: a text is expected")
-    if body.get("token_range"):
-        return token_range(body["token_range"])
-    return Asked(where=body.get("where") or "")
+        return of_key(asked)
+    if not isinstance(asked, str) or not asked.strip():  # an empty one is a mistake, and not the whole table
+        raise HTTPException(400, f"{name}: a text is expected")
+    return token_range(asked) if name == "token_range" else Asked(where=asked)
 
 
 def _known(call: Call) -> Any:

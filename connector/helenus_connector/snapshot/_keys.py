@@ -53,24 +53,25 @@ class KeyReader:
         self._prepared: dict[str, Any] = {}
 
     def pages(self, stretch: Stretch, where: str, most: int) -> Iterator[Keys]:
-        """The keys of what is left of a stretch, or those that `where` asks for, at most so many in a page. A page is
-        asked for while the one before it is worked on, at a replica of where that ended.
+        """The keys of what is left of a stretch, or of what `where` asks for. The next page is asked for while one is
+        worked on, at a replica of where that ends, unless these are `most` keys by then.
 
         Raises SchemaChanged for what the server refuses, and HelenusError CASSANDRA_READ or CASSANDRA_AUTH.
         """
         statement = self._statement(stretch.statics, where)
         values = [] if where else [_token(stretch.after), _token(stretch.until)]
-        most = min(most, _STATICS_PAGE if stretch.statics else _PAGE)
         partition = len(self._table.partition_key)
         paging = bytes.fromhex(stretch.paging) if stretch.paging else None
         place: bytes | None = None
-        asked = self._ask(statement, values, most, paging, place)
+        asked, wanted = None, most
+        most = min(most, _STATICS_PAGE if stretch.statics else _PAGE)
         while True:
-            rows, most, state = self._answer(asked, statement, values, most, paging, place)
-            paging = state
+            asked = asked or self._ask(statement, values, most, paging, place)
+            rows, most, paging = self._answer(asked, statement, values, most, paging, place)
+            asked, wanted = None, wanted - len(rows)
             if rows:
                 place = routing_key(rows[-1][:partition])
-            if paging is not None:
+            if paging is not None and wanted > 0:
                 asked = self._ask(statement, values, most, paging, place)
             yield Keys(rows, paging)
             if paging is None:

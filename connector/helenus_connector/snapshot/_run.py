@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.status import Task
+from helenus_connector.log.choice import event_schemas, events_log
 from helenus_connector.snapshot._scan import Scanned
 from helenus_connector.snapshot.ring import Stretch
 from helenus_connector.snapshot.state import Snapshot, Store
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.wire import request
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _SAY_S = 10.0
+_REFUSALS = 4  # of the same keys: a paging state, or a table that is altered, is refused once or twice
 _LAGS_S = 10.0
+_SHORT_S = 30.0
+_FLUSH_S = 30.0
 
 
 @dataclass(eq=False)
@@ -46,6 +54,7 @@ class Run:
     _failures: int = 0
     _lags_since: float | None = None
     _went_on_at: float | None = None
+    _short_since: float | None = None
     _said_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -85,7 +94,7 @@ class Run:
         return free[0] if not self.has_begun else longest
 
     def collect(self) -> int:
-        """Take what slices brought; returns how many of the keys that they were to take they did not."""
+        """Take what slices brought; returns how many of the keys that they were to read they did not."""
         unused = 0
         done = [(future, future.result()) for future in self.flying if future.done()]
         if not done:
@@ -93,7 +102,7 @@ class Run:
         with self.store.changing():
             for future, scanned in done:
                 stretch, most = self.flying.pop(future)
-                unused += most - scanned.rows
+                unused += most - scanned.read
                 self._apply(stretch, scanned)
         return unused
 
@@ -117,13 +126,25 @@ class Run:
         one = self.snapshot
         self._failures += 1
         self.looks_again = True  # is the table still what it was?
-        if error.action is Action.RETRY or is_refused:
+        is_hopeless = is_refused and one.where and self._failures > _REFUSALS
+        if (error.action is Action.RETRY or is_refused) and not is_hopeless:
             wait = pause(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self.retry_at, one.waiting = time.monotonic() + wait, str(error)
             where = {"connector": one.connector, "table": self.task.table}
             _log.warning("snapshot.retry", **where, error=str(error), retry_in_s=round(wait, 1))
         else:
             end(one, "FAILED", str(error))
+
+    def is_short(self, ends: Mapping[str, int]) -> bool:
+        """Whether the events topic, with its `ends` now, has for half a minute had fewer events than when the scan
+        ended: those of the snapshot are lost, as the topic was deleted. A broker that just came back may say so too.
+        """
+        now = time.monotonic()
+        if all(ends.get(partition, 0) >= end for partition, end in self.snapshot.ends.items()):
+            self._short_since = None
+            return False
+        self._short_since = self._short_since or now
+        return now - self._short_since > _SHORT_S
 
     def say(self) -> None:
         """Log how far it is, every some seconds."""
@@ -149,6 +170,21 @@ class Run:
         if self.snapshot.where or stretch.halves() is None or done <= 0:
             return 0.0
         return self.snapshot.rows / done * stretch.share / self.snapshot.whole
+
+
+def mark(worker: WorkerSettings, run: Run) -> None:
+    """Append the event of the row that was scanned last once more, marked as such. Raises HelenusError."""
+    log = events_log(worker)
+    topic = run.task.settings.events
+    assert run.snapshot.last is not None
+    partition, key = run.snapshot.last
+    try:
+        if log.keeps_schemas:
+            log.declare(topic, event_schemas(run.table))
+        log.append(topic, partition, bytes.fromhex(key), request(Scope.ROW, Origin.SNAPSHOT_LAST))
+        log.flush(_FLUSH_S)
+    finally:
+        log.close()
 
 
 def end(snapshot: Snapshot, state: Any, error: str | None = None) -> None:

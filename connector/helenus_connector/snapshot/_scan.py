@@ -62,12 +62,14 @@ class Slice:
 @dataclass(frozen=True)
 class Scanned:
     """What a task did. `left` is None if the stretch is scanned to its end; else it goes on there. `last` is the topic
-    partition and the key of the last row. `is_refused`: the server does not take the statement, or its paging state.
-    `seconds` are the task's own.
+    partition and the key of the last row. `read` counts what Cassandra gave, with what has no event: partitions without
+    static columns, say. `is_refused`: the server does not take the statement, or its paging state. `seconds` are the
+    task's own.
     """
 
     rows: int = 0
     skipped: int = 0
+    read: int = 0
     left: Stretch | None = None
     last: tuple[int, str] | None = None
     error: HelenusError | None = None
@@ -104,8 +106,10 @@ def scan(slice_: Slice) -> Scanned:
         reach("snapshot.after-flush")
         return done
     except SchemaChanged as error:
-        what = HelenusError(Kind.CASSANDRA_READ, f"Cassandra refuses to read keys: {error}", slice_.table.full_name)
-        return Scanned(error=what, is_refused=True)
+        what = f"Cassandra refuses to read keys: {error}"
+        advice = "ask for other partitions" if slice_.where else "see the table's schema and Cassandra's guardrails"
+        refused = HelenusError(Kind.CASSANDRA_READ, what, slice_.table.full_name, advice)
+        return Scanned(error=refused, is_refused=True)
     except HelenusError as error:
         if log is not None:
             log.close()
@@ -124,11 +128,12 @@ def _scan(slice_: Slice, log: Log) -> Scanned:
     width = len(table.partition_key) if stretch.statics else len(table.primary_key)
     no_row: tuple[None, ...] = (None,) * (len(table.primary_key) - width)
     until = time.monotonic() + slice_.seconds
-    rows = skipped = 0
+    rows = skipped = read = 0
     at, last = stretch.at, None
     first = request(scope, Origin.SNAPSHOT_FIRST) if slice_.is_first else None
     for page in _reader(slice_).pages(stretch, slice_.where, slice_.most):
         records: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
+        read += len(page.rows)
         for row in page.rows:
             key = row[:width]
             if stretch.statics:
@@ -153,10 +158,10 @@ def _scan(slice_: Slice, log: Log) -> Scanned:
         for place, some in records.items():
             log.extend(topic, place, some)
         if page.paging is None:
-            return Scanned(rows, skipped, None, last and (last[0], last[1].hex()))
-        if rows >= slice_.most or time.monotonic() > until:
+            return Scanned(rows, skipped, read, None, last and (last[0], last[1].hex()))
+        if read >= slice_.most or time.monotonic() > until:
             left = replace(stretch, at=min(at, stretch.until), paging=page.paging.hex())
-            return Scanned(rows, skipped, left, last and (last[0], last[1].hex()))
+            return Scanned(rows, skipped, read, left, last and (last[0], last[1].hex()))
     raise AssertionError("pages end with one that has no paging state")
 
 
@@ -174,10 +179,10 @@ def _reader(slice_: Slice) -> KeyReader:
     """This process's reader of a table."""
     settings = slice_.settings
     session = sessions.of(settings)
-    name = (*settings.server, slice_.table.id, slice_.table.primary_key, slice_.table.statics)
+    level: int = getattr(ConsistencyLevel, settings.snapshot_consistency)
+    name = (*settings.server, slice_.table.id, slice_.table.primary_key, slice_.table.statics, level)
     made_for, reader = _readers.get(name, (None, None))
     if reader is None or made_for is not session:
-        level: int = getattr(ConsistencyLevel, settings.snapshot_consistency)
         reader = KeyReader(session, slice_.table, level)
         _readers[name] = session, reader
     return reader

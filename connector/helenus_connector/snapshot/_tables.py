@@ -59,11 +59,14 @@ class Tables:
         return found[1]
 
     def check(self, settings: ConnectorSettings, table: Table, where: str) -> None:
-        """Raise HelenusError CONFIG if Cassandra refuses a `where`, as for a value of another type."""
+        """Raise HelenusError CONFIG if Cassandra refuses a `where`: for an empty value, say, or one of another type."""
         columns = ", ".join(quote(column.name) for column in table.partition_key)
         name = f"{quote(table.keyspace)}.{quote(table.name)}"
         try:
-            self._session(settings).prepare(f"SELECT {columns} FROM {name} WHERE {where}")
+            session = self._session(settings)
+            bound = session.prepare(f"SELECT {columns} FROM {name} WHERE {where}").bind(())
+            bound.fetch_size = 1  # what is wrong with a key is found only when it is read
+            session.execute(bound)
         except (InvalidRequest, SyntaxException) as error:
             advice = "give values of the columns' types"
             raise HelenusError(Kind.CONFIG, f"Cassandra refuses {where}: {error}", table.full_name, advice) from None

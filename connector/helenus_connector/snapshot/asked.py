@@ -57,6 +57,10 @@ def checked(asked: Asked, table: Table) -> Asked:
     """
     if not asked.where:
         return asked
+    try:
+        asked.where.encode()
+    except UnicodeEncodeError:  # half of a pair, which JSON can say
+        raise _wrong(f"{ascii(asked.where)[:60]} is no UTF-8") from None
     found: dict[str, str] = {}
     at = 0
     while True:

@@ -24,19 +24,17 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
 from helenus_connector.control.status import Connector, Task
-from helenus_connector.log.choice import event_schemas, events_log, planner
+from helenus_connector.log.choice import planner
 from helenus_connector.log.events import Planner, behind, ends
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import Jobs
 from helenus_connector.snapshot._pace import Rate, room, unprocessed
-from helenus_connector.snapshot._run import Run, end
+from helenus_connector.snapshot._run import Run, end, mark
 from helenus_connector.snapshot._scan import Slice
 from helenus_connector.snapshot._tables import Tables
 from helenus_connector.snapshot.asked import Asked, checked
 from helenus_connector.snapshot.state import Snapshot, Store, snapshot
 from helenus_schemas.errors import HelenusError, Kind, reason
-from helenus_schemas.event.change import Origin, Scope
-from helenus_schemas.event.wire import request
 from helenus_schemas.service.logs import setup
 
 _log = structlog.get_logger(__name__)
@@ -46,8 +44,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ASK_S = 0.2
 _SLICE_S = 1.0
 _FIRST = 2_000  # keys of the first slice: the connector begins while others are scanned
-_FLUSH_S = 30.0
 _GRACE_S = 3.0
+_LOST = "the events topic is shorter than it was: events of the snapshot were lost before they were published"
 
 
 class Snapshots:
@@ -193,20 +191,29 @@ class Snapshots:
         if looks:
             self._look_at = now + _LOOK_S
             for place, (connector, task) in tasks.items():
-                if place not in self._runs and _goes_on(connector, task) is None:
+                if place in self._runs:
+                    continue
+                waits = _goes_on(connector, task)
+                if waits is None:
                     self._guarded(place, partial(self._due, task))
+                elif (one := self.store.of(*place).snapshot) is not None and not one.is_over:
+                    one.waiting = waits
         for place, run in list(self._runs.items()):
             self._rate(place[0]).took(-run.collect(), run.task.settings.snapshot_max_rate)
             if run.snapshot.is_over or self.store.of(*place).snapshot is not run.snapshot:
                 del self._runs[place]  # or its connector was deleted
                 continue
-            if place not in tasks:
-                continue  # its table left the connector: it goes on if that comes back
-            connector, run.task = tasks[place]
-            waits = _goes_on(connector, run.task) or ("it is paused" if run.snapshot.is_paused else None)
-            if waits is not None:
+            there = tasks.get(place)
+            waits = "its table is not the connector's now" if there is None else _goes_on(*there)
+            if there is None or waits is not None or there[1] is not run.task:
                 run.goes_on(None)
                 run.snapshot.waiting = waits
+                if not run.flying:
+                    del self._runs[place]  # others take its turn; when it can go on, it does, with the table as it is
+                continue
+            if run.snapshot.is_paused:
+                run.goes_on(None)
+                run.snapshot.waiting = "it is paused"
                 self._held.add(place)
                 continue
             if place in self._held:
@@ -345,10 +352,17 @@ class Snapshots:
         if time.monotonic() - run.asked_at < _ASK_S:
             return
         run.asked_at = time.monotonic()
+        at = self._ends(run)
+        if run.is_short(at):
+            with self.store.changing():
+                if run.task.settings.snapshot_mode == "when_needed":
+                    self.store.of(one.connector, one.table).needed = _LOST
+                end(one, "FAILED", _LOST)
+            return
         if behind(run.task.settings.events, self._connectors.at(run.task), one.ends):
             return
         if one.last is not None and not one.marked:
-            self._mark(run)
+            mark(self._worker, run)
             at = self._ends(run)
             with self.store.changing():
                 one.ends, one.marked = at, True
@@ -357,19 +371,6 @@ class Snapshots:
             if one.is_whole and not one.is_over:
                 self.store.of(one.connector, one.table).complete = one.table_id
             end(one, "COMPLETE")
-
-    def _mark(self, run: Run) -> None:
-        log = events_log(self._worker)
-        topic = run.task.settings.events
-        assert run.snapshot.last is not None
-        partition, key = run.snapshot.last
-        try:
-            if log.keeps_schemas:
-                log.declare(topic, event_schemas(run.table))
-            log.append(topic, partition, bytes.fromhex(key), request(Scope.ROW, Origin.SNAPSHOT_LAST))
-            log.flush(_FLUSH_S)
-        finally:
-            log.close()
 
     def _is_same(self, run: Run) -> bool:
         """Whether the table is still the one that the snapshot is of; its definition is read again."""
@@ -405,6 +406,8 @@ class Snapshots:
         for name in names:
             own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
             known = [self.store.of(name, task.settings.table) for _, task in own]
+            if not own[0][0].looked:
+                continue  # a pattern may name more tables
             if own[0][0].wanted == "RUNNING" and all(one.is_published for one in known):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
                 with suppress(Unknown):

@@ -178,6 +178,7 @@ def _reader(job: Job, times: bool) -> Reader:
     reader = next((one for name, one in _readers if name == made_for and one.table == job.table), None)
     if reader is None:
         reader = Reader(made_for[0], job.table, job.settings, times)
+        reader.is_current = True  # a key of the topic that Cassandra can't take is no row; an ALTER is told from that
         _readers[:] = [(made_for, reader)]
     if reader.budget is not None:
         reader.budget.close()

@@ -71,11 +71,13 @@ class Verifications:
         self._connectors = connectors
         self._kept = Kept(worker.checkpoint_dir.absolute() / "verifications")
         self._last: dict[tuple[str, str], Verification] = {}
+        self._reports: dict[tuple[str, str], Report] = {}  # of the last one that was DONE
         for report in self._kept.reports():
             one = Verification(
                 (report.connector, report.keyspace, report.table), Options(), state="DONE", report=report
             )
             self._last[report.connector, report.table] = one
+            self._reports[report.connector, report.table] = report
             _metrics.show(report)
         self._lock = threading.Lock()
         self._directory: Path | None = None
@@ -174,6 +176,8 @@ class Verifications:
         else:
             one.report = report
             one.state = "DONE"
+            with self._lock:
+                self._reports[connector, table] = report
             _metrics.show(report)
             self._keep()
             counts = {kind: found.count for kind, found in report.found.items() if found.count}
@@ -201,6 +205,7 @@ class Verifications:
         names = self._connectors.all().keys()
         with self._lock:
             gone = [self._last.pop(place) for place in [place for place in self._last if place[0] not in names]]
+            self._reports = {place: report for place, report in self._reports.items() if place[0] in names}
         for one in gone:
             _metrics.forget(one.labels)
         if gone:
@@ -208,7 +213,7 @@ class Verifications:
 
     def _keep(self) -> None:
         with self._lock:
-            reports = [one.report for one in self._last.values() if one.report is not None]
+            reports = list(self._reports.values())
         try:
             self._kept.save(reports)
         except HelenusError as error:
