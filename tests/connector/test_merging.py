@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from agent.writer import table_of
 from connector.celled import NODE, OTHER, events
 from connector.test_resolver_merge import NOW, TABLE, Row, T, i, insert, update
 from structlog.testing import capture_logs
@@ -22,6 +23,7 @@ from helenus_connector.control.status import Connector, Task
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import Merged
 from helenus_connector.log.events import Range
+from helenus_connector.pipeline.merged_stage import MergedStage
 from helenus_connector.query import _reading
 from helenus_connector.query._limits import Part, Parts
 from helenus_connector.query.packs import Note, unpacked
@@ -211,3 +213,30 @@ def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyP
     assert said(*light, *events(row)) is None
     snapshot = events(row)[0]._replace(value=request(Scope.ROW, Origin.SNAPSHOT))
     assert said(snapshot) is None
+
+
+@pytest.mark.parametrize(
+    ("of_merge", "of_stage", "of_records", "is_one"),
+    [
+        ("v int", "v int", "v int", True),
+        ("v int", "v int, w int", "v int, w int", True),
+        ("v int, w int", "v int, w int", "v int", False),
+        ("v int, w int", "v int", "v int", False),
+        ("v int, w int, hidden int", "v int, w int, hidden int", "v int, w int", True),
+        ("v int, w int, hidden int", "v int, w int", "v int, w int", False),
+    ],
+)
+def test_records_are_made_by_no_older_definition(of_merge: str, of_stage: str, of_records: str, is_one: bool) -> None:
+    """A column that is merged, and in no record, would be missing until its row changes again."""
+    merge, stage, records = (table_of("t", f"k int pk, {columns}") for columns in (of_merge, of_stage, of_records))
+    given = {"name": "n", "keyspace": "ks", "table": "t", "columns": "(?!hidden).*", "output.format": "json"}
+    made = MergedStage.__new__(MergedStage)
+    made.settings, made._name, made._table = ConnectorSettings.of(given, "test"), "ks.t", stage
+    made._versions = SimpleNamespace(now=SimpleNamespace(table=records))  # type: ignore[assignment]
+    columns = {(column.name, column.type) for column in merge.values}
+    if is_one:
+        made.check(columns)
+        return
+    with pytest.raises(HelenusError, match="altered while a batch") as error:
+        made.check(columns)
+    assert error.value.kind is Kind.BATCH_FAILED

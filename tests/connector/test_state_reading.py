@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,30 @@ from connector.test_verify import FORMS, Topic, int32, of, table
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
+from helenus_connector.state import reading
 from helenus_connector.state.index import Said
 from helenus_connector.state.operator import within
 from helenus_connector.state.plan import Followed, directory_of
 from helenus_connector.state.reading import Records
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import Action, HelenusError
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.settings.properties import ConfigError
 
 _WITH_OP = [form for form in FORMS if "headers" not in form]
 
 
-def said(topic: Topic, markers: bool = False) -> list[Said]:
-    records = Records(Followed(topic.settings, topic.table, markers), False, topic.registry.schema)
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> list[Table | None]:
+    """The table as Cassandra has it: None, as nobody altered it."""
+    found: list[Table | None] = [None]
+    monkeypatch.setattr(reading.sessions, "of", lambda _: None)
+    monkeypatch.setattr(reading, "definition", lambda *_: found[0] and (1, found[0]))
+    return found
+
+
+def said(topic: Topic, markers: bool = False, table: Table | None = None) -> list[Said]:
+    records = Records(Followed(topic.settings, table or topic.table, markers), False, topic.registry.schema)
     return [one for message in topic.messages for one in records.said(message)]
 
 
@@ -76,6 +89,20 @@ def test_a_key_of_another_table_is_left_out() -> None:
     topic.registry = type(topic.registry)()
     topic.alter(table(("v", "text"), keys=("text", "text")))
     assert said(topic) == []
+
+
+def test_a_key_column_that_is_renamed_has_the_query_begin_again(now: list[Table | None]) -> None:
+    """By the names of before no key in JSON could be read, and its row would never be known."""
+    topic = Topic(table(("v", "text")), {"state": "keys", "output.format": "json"})
+    before = topic.table
+    renamed = tuple(replace(c, name="new" if c.kind == "clustering" else c.name) for c in before.columns)
+    topic.alter(replace(before, columns=renamed))
+    topic.publish((int32(1), int32(2)), [b"x"])
+    now[0] = topic.table
+    assert [one.lives for one in said(topic)] == [True]
+    with pytest.raises(HelenusError, match="the table's key was altered") as error:
+        said(topic, table=before)
+    assert error.value.action is Action.RETRY
 
 
 @pytest.mark.parametrize(

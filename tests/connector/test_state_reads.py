@@ -479,10 +479,63 @@ def test_a_row_of_before_is_read_when_a_change_of_it_comes_first(cassandra: Cass
     assert connector.seen == {}
     settled(connector, *change)
     assert connector.seen == {(1, 1): {"v": {None: 2}, "w": {None: 1}}}
-    assert connector.reads == 1
+    assert connector.reads == 2, "the row, and the static columns of its partition"
     settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(3), at + 1)})])))
     assert connector.seen == {(1, 1): {"v": {None: 3}, "w": {None: 1}}}
-    assert connector.reads == 1, "it is known by now"
+    assert connector.reads == 2, "both are known by now"
+
+
+def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None:
+    """Also while the snapshot, which brings them too, is not there yet."""
+    connector = Connector(cassandra)
+    connector.is_whole = False
+    at = cassandra.now * 10**6
+    cassandra.cell((1, None, "st", None), at - 100, 7, None, None)
+    cassandra.cell((1, 1, "v", None), at, 2, None, None)
+    said = []
+    publish = connector._publish
+
+    def keep(m: Merged) -> None:
+        said.append(m)
+        publish(m)
+
+    connector._publish = keep  # type: ignore[method-assign]
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(2), at)})])))
+    (row,) = [m for m in said if m.scope is Scope.ROW]
+    assert row.after is not None
+    assert row.after["st"] == i(7)
+
+
+@pytest.mark.parametrize("behind_s", [0.0, 0.4, 1.0, 5.0])
+def test_the_last_word_is_read_though_clocks_differ(
+    behind_s: float, cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that does not show a delete yet; the node's clock is behind, and a read is 150 ms after its batch."""
+    real = cassandra.found
+
+    def found(key: Any, scope: Scope) -> Found | None:
+        row = real(key, scope)
+        return None if row is None else row._replace(at=int((cassandra.now + 0.15 - behind_s) * 1000))
+
+    monkeypatch.setattr(cassandra, "found", found)
+    connector = Connector(cassandra)
+    at = cassandra.now * 10**6
+    cassandra.live(1, 1, at, None)
+    for column in ("v", "w"):
+        cassandra.cell((1, 1, column, None), at, 1, None, None)
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1)), "w": Cell(i(1))}, at)])))
+    cassandra.now += 100
+    at, deleted_at = cassandra.now * 10**6, cassandra.now
+    (event,) = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(None, at, deleted_at=deleted_at)})]), cells=False)
+    connector.append(0, event.key or b"", event.value)
+    connector.batch()
+    connector.batch()
+    cassandra.cell((1, 1, "v", None), at, None, None, deleted_at)
+    for _ in range(5 * PATIENCE_S):
+        cassandra.now += 1
+        while connector.batch():
+            pass
+    assert connector.seen == {(1, 1): {"w": {None: 1}}}
 
 
 def test_a_row_of_before_that_is_deleted_first_is_said_to_be_gone(cassandra: Cassandra) -> None:

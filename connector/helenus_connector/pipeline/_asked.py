@@ -96,7 +96,8 @@ class Asked:
             gone_at = int((at / 1000 - self._patience_s) * 1e6)
             if found is None:
                 cells = cells._replace(deletion=Deletion(gone_at, at // 1000))
-        answer = Change(None, None, change.scope, origin=change.origin, segment=at, cells=encode_cells(cells))
+        answer = Change(None, None, change.scope, origin=change.origin, cells=encode_cells(cells))
+        answer = answer._replace(segment=at, position=began)
         return answer._replace(write_time=gone_at, effect=0 if gone_at is not None else int(Effect.LIVE))
 
     def _of_log(self, event: Event, change: Change, found: Found | None, began: int) -> Change:
@@ -117,7 +118,8 @@ class Asked:
             cells = cells._replace(liveness=Liveness(written, ttl, expires))
         if change.effect & Effect.GONE:
             cells = cells._replace(deletion=Deletion(written, at // 1000))
-        answer = Change(None, None, change.scope, origin=Origin.STATE, segment=at, cells=encode_cells(cells))
+        answer = Change(None, None, change.scope, origin=Origin.STATE, cells=encode_cells(cells))
+        answer = answer._replace(segment=at, position=began)
         return answer._replace(write_time=written, effect=effect)
 
     def _cells(self, found: Found | None) -> Cells:

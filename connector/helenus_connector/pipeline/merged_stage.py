@@ -10,6 +10,7 @@ is handed back.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.resolve.merge import FromState
 from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import shown
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.wire import decode, without_frames
@@ -93,6 +96,18 @@ class MergedStage:
             return
         if resolved.newest is not None:
             self.outcome.newest_write_time = max(resolved.newest, self.outcome.newest_write_time or resolved.newest)
+
+    def check(self, columns: Set[tuple[str, CqlType]]) -> None:
+        """Raise HelenusError BATCH_FAILED if rows were merged by a definition with a column that is not known where
+        records are made: they would say nothing of it, and the state would move on.
+        """
+        assert self._table is not None
+        known = {column.name: column.type for column in self._table.values}
+        published = {column.name: column.type for column in shown(self._table, self.settings).values}
+        of_records = {column.name: column.type for column in self._versions.now.table.values}
+        if not columns <= known.items() or not published.items() <= of_records.items():
+            what = "the table was altered while a batch of it was under way, and not each process knows it yet"
+            raise HelenusError(Kind.BATCH_FAILED, what, self._name)
 
     def end(self) -> Outcome:
         """What became of the batch, once its records are acknowledged. Events may not be yet."""

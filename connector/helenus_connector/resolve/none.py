@@ -21,7 +21,7 @@ from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.resolver import HandedBack, Resolved, Resolver, RowsFailed, SchemaChanged
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import CqlType
+from helenus_schemas.cql.types import has_more_fields
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, decode_cells, head_of
@@ -156,7 +156,7 @@ class AsWritten:
             column = self._known.get(name)
             if column is None and self._pattern.fullmatch(name):
                 raise SchemaChanged(f"a change names the column {name}, which is not known")
-            if column is not None and _has_more_fields(of_then, column.type):
+            if column is not None and has_more_fields(of_then, column.type):
                 raise SchemaChanged(f"a change has fields of the column {name} which are not known")
         if not self._dropped_at.keys().isdisjoint(found.columns):
             made.written, made.cells = _since_dropped(found, self._dropped_at), None
@@ -173,13 +173,6 @@ class AsWritten:
         if theirs.version == ours.version == _BY_TIME and theirs.time > ours.time:
             raise SchemaChanged("a change is of a table that was made since")
         return True
-
-
-def _has_more_fields(of_then: CqlType, known: CqlType) -> bool:
-    """Whether a type has a user-defined type, at any depth, with more fields than are known of it."""
-    if of_then.name == known.name == "udt" and len(of_then.args) > len(known.args):
-        return True
-    return any(map(_has_more_fields, of_then.args, known.args))
 
 
 def _since_dropped(found: Cells, dropped_at: Mapping[str, int]) -> Cells:

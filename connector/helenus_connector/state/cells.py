@@ -53,12 +53,22 @@ _TIME = Struct(">q")
 _NAME = Struct(">H")
 
 
+_LATER_S = 3600
+
+
 Element = tuple[int, bytes | None, bool]
 
 
 def element(cell: Cell) -> Element:
     """What an element of a list is known by where a read left out its path: write time, value, whether it expires."""
     return cell.write_time, cell.value, cell.expires is not None
+
+
+def when_purged(when: int, now: int, purged_to: int) -> int:
+    """When what is older than gc_grace from a time on can be let go. That is counted up to `purged_to`, which is before
+    `now` in a backlog; then it is looked at again once that may have caught up.
+    """
+    return when if when > now else now + min(max(1, when - purged_to), _LATER_S)
 
 
 class Merge(NamedTuple):
@@ -234,24 +244,29 @@ class Row:
             if ends is not None and ends <= now:
                 del self.cells[place]
 
-    def next_due(self, now: int, gc_grace: int) -> int:
-        """When the row is to be looked at again, s since the epoch; 0: never by itself."""
+    def next_due(self, now: int, gc_grace: int, purged_to: int) -> int:
+        """When the row is to be looked at again, s since the epoch; 0: never. `purged_to` as of `when_purged`."""
         times: list[int] = []
+        purged: list[int] = []
         if self.deletion is not None:
-            times.append(self.deletion.deleted_at + gc_grace)
+            purged.append(self.deletion.deleted_at + gc_grace)
         if self.liveness is not None and self.liveness.expires is not None:
             expires = self.liveness.expires
-            times.append(expires if expires > now else _purged_at(expires, self.liveness.ttl, gc_grace))
-        times += [whole.deleted_at + gc_grace for whole in self.deletions.values()]
+            if expires > now:
+                times.append(expires)
+            else:
+                purged.append(_purged_at(expires, self.liveness.ttl, gc_grace))
+        purged += [whole.deleted_at + gc_grace for whole in self.deletions.values()]
         if self.unseen is not None:
-            times.append(self.unseen.deleted_at + gc_grace)
+            purged.append(self.unseen.deleted_at + gc_grace)
         if self.read_at > now:
             times.append(self.read_at)
         for cell in self.cells.values():
             if cell[5] is not None and cell[5] > now:
                 times.append(cell[5])
             elif cell[5] is not None or cell[2] is None:
-                times.append(_cell_purged_at(cell, gc_grace) or 0)
+                purged.append(_cell_purged_at(cell, gc_grace) or 0)
+        times += [when_purged(when, now, purged_to) for when in purged]
         return max(1, min(times)) if times else 0
 
     def dumps(self) -> bytes:

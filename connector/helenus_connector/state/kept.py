@@ -24,7 +24,9 @@ _NUMBER = Struct(">I")
 
 
 class Kept:
-    """Of one place and one batch, at the time `now`. `count` is how many rows the store has."""
+    """Of one place and one batch, at the time `now`. `count` is how many rows the store has. By `purged_to`, which is
+    `now` or before, gc_grace is counted.
+    """
 
     def __init__(self, table: Table, codec: KeyCodec, store: KeyedStore, gc_grace: int) -> None:
         self._table, self._codec, self._store, self._gc_grace = table, codec, store, gc_grace
@@ -32,7 +34,7 @@ class Kept:
         self._no_clustering = (None,) * (codec.columns - codec.partition_columns)
         self.has_partitions = bool(table.clustering)
         self.calendar = Calendar(store)
-        self.now = self.count = 0
+        self.now = self.purged_to = self.count = 0
         self.raw: dict[bytes, bytes | None] = {}
         self.rows: dict[bytes, Row] = {}
         self.shown: dict[bytes, Shown | None] = {}
@@ -121,7 +123,7 @@ class Kept:
                 self.rows[name] = Row()
                 continue
             self.count += is_new and name[:1] == OF_ROW
-            row.armed = _armed(due, name, row.armed, row.next_due(self.now, self._gc_grace))
+            row.armed = _armed(due, name, row.armed, row.next_due(self.now, self._gc_grace, self.purged_to))
             values[name] = self.raw[name] = row.dumps()
         self._unlist(unlisted)
         for home in self.changed_partitions:
@@ -129,7 +131,8 @@ class Kept:
             if partition.is_empty():
                 removed.append(name)
                 continue
-            partition.armed = _armed(due, name, partition.armed, partition.next_due(self._gc_grace))
+            when = partition.next_due(self.now, self._gc_grace, self.purged_to)
+            partition.armed = _armed(due, name, partition.armed, when)
             values[name] = partition.dumps()
         if values:
             self._store.put_many(values)
@@ -142,11 +145,12 @@ class Kept:
 
     def _unlist(self, unlisted: Mapping[tuple[bytes, int], set[bytes]]) -> None:
         """Take rows out of their pages."""
+        emptied: dict[bytes, None] = {}
         for (home, number), keys in unlisted.items():
             partition = self.partition(home)
             if number == partition.pages:
                 partition.open = [key for key in partition.open if key not in keys]
-                self.changed_partitions[home] = None
+                self.changed_partitions[home] = emptied[home] = None
                 continue
             name = page_name(home, number)
             (page,) = self._store.get_many([name])
@@ -155,15 +159,24 @@ class Kept:
                 self._store.put_many({name: page_bytes(left)})
             else:
                 self._store.remove_many([name])
+                emptied[home] = None
+        for home in emptied:
+            self._trim(home)
 
-    def trim(self, home: bytes) -> None:
-        """Let go of a partition's last pages, if they have no rows left."""
+    def _trim(self, home: bytes) -> None:
+        """Let go of a partition's first and last pages, if they have no rows left."""
         partition = self.partition(home)
-        while partition.pages and not partition.open:
-            if self._store.get_many([page_name(home, partition.pages - 1)])[0] is not None:
-                break
-            partition.pages -= 1
+        first, pages = partition.first, partition.pages
+        while first < pages and not self._has_page(home, first):
+            first += 1
+        while first < pages and not partition.open and not self._has_page(home, pages - 1):
+            pages -= 1
+        if (first, pages) != (partition.first, partition.pages):
+            partition.first, partition.pages = first, pages
             self.changed_partitions[home] = None
+
+    def _has_page(self, home: bytes, number: int) -> bool:
+        return self._store.get_many([page_name(home, number)])[0] is not None
 
     def drop(self, name: bytes) -> None:
         """Forget what is at hand of a row that is saved."""

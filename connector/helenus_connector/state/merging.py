@@ -25,6 +25,7 @@ from helenus_connector.state.rows import Rows
 from helenus_connector.state.spark_store import SparkStore
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.service.failpoints import reach
@@ -42,7 +43,7 @@ class Ended(NamedTuple):
 
     `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place,
     `waiting` the times that are noted for them. Changes of a row came without their cells from the nodes `light`, and
-    with them from `celled`.
+    with them from `celled`. `columns` are those of the definition by which they were merged.
     """
 
     partition: int
@@ -55,6 +56,7 @@ class Ended(NamedTuple):
     waiting: int
     light: frozenset[str] = frozenset()
     celled: frozenset[str] = frozenset()
+    columns: frozenset[tuple[str, CqlType]] = frozenset()
 
 
 class Merging(StatefulProcessor):
@@ -110,7 +112,8 @@ class Merging(StatefulProcessor):
             merging.waiting,
         )
         nodes = frozenset(merging.light), frozenset(merging.celled) | left_out.keys()
-        yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts, *nodes)))
+        columns = frozenset((column.name, column.type) for column in table.values)
+        yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts, *nodes, columns)))
 
     def close(self) -> None:
         pass

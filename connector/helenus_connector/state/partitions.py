@@ -3,9 +3,10 @@
 Rows are listed in the order in which they came, 64 to a page. The page that is not full lies in the partition's own
 value; full ones are values of their own. A row knows its page, and is taken out of it when nothing of it is kept.
 
-Bytes of a partition, version 1, big-endian: u8 version; u32 full pages; u64 armed; u8 has a deletion, [i64 write time,
-u64 deleted at]; u32 n, n ranges; the open page. A range is its deletion and two bounds: u8 0 none, 1 exclusive, 2
-inclusive, [u8 n, n × (u32 size, bytes)]. A page, alone after a u8 version: keys, each after its u32 size.
+Bytes of a partition, version 2, big-endian: u8 version; u32 pages; u64 armed; u8 has a deletion, [i64 write time,
+u64 deleted at]; u32 n, n ranges; u32 first page; the open page. A range is its deletion and two bounds: u8 0 none, 1
+exclusive, 2 inclusive, [u8 n, n × (u32 size, bytes)]. In version 1 the first page is 0, and not said.
+A page, alone after a u8 version, which is 1: keys, each after its u32 size.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from struct import Struct
 from typing import Any
 
 from helenus_connector.interfaces.resolver import Bounds
-from helenus_connector.state.cells import NEVER
+from helenus_connector.state.cells import NEVER, when_purged
 from helenus_connector.state.packing import items_of, packed_items
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.table import Table
@@ -24,28 +25,32 @@ from helenus_schemas.event.cells import Deletion
 from helenus_schemas.event.change import Bound
 
 PAGE = 64
-_VERSION = 1
+_VERSION = 2
+_OF_PAGE = 1
 _HEAD = Struct(">BIQB")
 _DELETION = Struct(">qQ")
 _COUNT = Struct(">I")
 
 Covers = Callable[[Sequence[bytes | None], Bounds], bool]
 """Whether a row's clustering values lie within bounds."""
+Within = Callable[[Bounds, Bounds], bool]
+"""Whether the first bounds lie within the others, as far as that can be said without a row."""
 
 
 @dataclass(slots=True)
 class Partition:
-    """`pages` are full ones, `open` are the keys of the next. `armed` as a row's."""
+    """Full pages are those from `first` up to `pages`, `open` are the keys of the next. `armed` as a row's."""
 
     deletion: Deletion | None = None
     ranges: dict[Bounds, Deletion] = field(default_factory=dict)
     pages: int = 0
     open: list[bytes] = field(default_factory=list)
     armed: int = 0
+    first: int = 0
 
     def is_empty(self) -> bool:
         """Whether nothing is to be kept."""
-        return not (self.deletion or self.ranges or self.pages or self.open)
+        return not (self.deletion or self.ranges or self.first < self.pages or self.open)
 
     def floor(self, clustering: Sequence[bytes | None] | None, covers: Covers) -> int:
         """The newest write time that is deleted of a row; of the static columns, which have no clustering values."""
@@ -56,8 +61,10 @@ class Partition:
                     found = deletion.write_time
         return found
 
-    def delete(self, deletion: Deletion, bounds: Bounds | None) -> bool:
-        """Note a deletion of all, or of what is within bounds. False if it is known, or an older one than is known."""
+    def delete(self, deletion: Deletion, bounds: Bounds | None, is_within: Within) -> bool:
+        """Note a deletion of all, or of what is within bounds, and let go of those it covers. False if it is known, or
+        covered by a newer one.
+        """
         if self.deletion is not None and deletion <= self.deletion:
             return False
         if bounds is None:
@@ -66,9 +73,11 @@ class Partition:
             return True
         if self.deletion is not None and deletion.write_time <= self.deletion.write_time:
             return False
-        known = self.ranges.get(bounds)
-        if known is not None and deletion <= known:
+        if any(known >= deletion and is_within(bounds, of) for of, known in self.ranges.items()):
             return False
+        covered = [of for of, d in self.ranges.items() if d <= deletion and is_within(of, bounds)]
+        for of in covered:
+            del self.ranges[of]
         self.ranges[bounds] = deletion
         return True
 
@@ -82,10 +91,10 @@ class Partition:
             self.deletion = None
         self.ranges = {bounds: d for bounds, d in self.ranges.items() if d.deleted_at + gc_grace > now}
 
-    def next_due(self, gc_grace: int) -> int:
-        """When there is something to be purged, s since the epoch; 0: never."""
+    def next_due(self, now: int, gc_grace: int, purged_to: int) -> int:
+        """When there is something to be purged, s since the epoch; 0: never. `purged_to` as of `when_purged`."""
         times = [d.deleted_at + gc_grace for d in (*self.ranges.values(), *filter(None, [self.deletion]))]
-        return max(1, min(times)) if times else 0
+        return max(1, min(when_purged(when, now, purged_to) for when in times)) if times else 0
 
     def dumps(self) -> bytes:
         """The partition's bytes."""
@@ -98,6 +107,7 @@ class Partition:
             for bound in bounds:
                 parts.append(b"\0" if bound is None else bytes((1 + bound.inclusive, len(bound.values))))
                 parts.append(packed_items(bound.values) if bound else b"")
+        parts.append(_COUNT.pack(self.first))
         return b"".join((*parts, packed_items(self.open)))
 
     @classmethod
@@ -116,31 +126,34 @@ class Partition:
             start, at = _bound(data, at + _DELETION.size)
             end, at = _bound(data, at)
             found.ranges[start, end] = deletion
+        if version > 1:
+            (found.first,) = _COUNT.unpack_from(data, at)
+            at += 4
         found.open = items_of(data, at)
         return found
 
 
 def page_bytes(keys: Sequence[bytes]) -> bytes:
     """A full page's bytes."""
-    return bytes((_VERSION,)) + packed_items(keys)
+    return bytes((_OF_PAGE,)) + packed_items(keys)
 
 
 def keys_of(page: bytes | None) -> list[bytes]:
     """The keys of a full page; none of one that is gone."""
     if page is None:
         return []
-    check_version(page[0])
+    check_version(page[0], _OF_PAGE)
     return items_of(page, 1)
 
 
-def check_version(version: int) -> None:
+def check_version(version: int, known: int = _VERSION) -> None:
     """Raise ValueError for a version that is not known here."""
-    if version != _VERSION:
-        raise ValueError(f"a partition of version {version} in the state, where {_VERSION} is known")
+    if version not in range(1, known + 1):
+        raise ValueError(f"a partition of version {version} in the state, where {known} is known")
 
 
-def covering(table: Table) -> Covers:
-    """Compares by the table's order of clustering values."""
+def covering(table: Table) -> tuple[Covers, Within]:
+    """Compares by the table's order of clustering values: a row with bounds, and bounds with others."""
     columns = [(order(column.type), column.reversed) for column in table.clustering]
 
     def is_past(clustering: Sequence[bytes | None], bound: Bound | None, is_start: bool) -> bool:
@@ -156,7 +169,16 @@ def covering(table: Table) -> Covers:
     def covers(clustering: Sequence[bytes | None], bounds: Bounds) -> bool:
         return is_past(clustering, bounds[0], True) and is_past(clustering, bounds[1], False)
 
-    return covers
+    def is_no_further(one: Bound | None, other: Bound | None, is_start: bool) -> bool:
+        if one is None or other is None or one == other:
+            return other is None or one == other
+        # A bound of fewer values is before or after all rows that begin with them.
+        return len(one.values) >= len(other.values) and is_past(one.values, other, is_start)
+
+    def is_within(one: Bounds, other: Bounds) -> bool:
+        return is_no_further(one[0], other[0], True) and is_no_further(one[1], other[1], False)
+
+    return covers, is_within
 
 
 def _bound(data: bytes, at: int) -> tuple[Bound | None, int]:

@@ -83,6 +83,7 @@ def publish(plan: Plan, settings: ConnectorSettings) -> Callable[[Iterator[pa.Re
                         if row["ended"] is not None:
                             ended.append(pickle.loads(row["ended"]))
                 if stage is not None:
+                    stage.check({column for one in ended for column in one.columns})
                     reach("state.before-flush")
                     outcome = stage.end()
                     if plan.directory in _events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,17 +16,20 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, Range
+from helenus_connector.query import sessions
 from helenus_connector.query.sessions import end_with_parent
+from helenus_connector.reread.definition import definition
 from helenus_connector.shape.registry import Registry
 from helenus_connector.state.index import Said
 from helenus_connector.state.plan import Followed, Following
 from helenus_connector.verify.keys import Keys
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.values import Malformed
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 
 _SCHEMA = pa.schema([("place", pa.string()), ("tick", pa.float64()), ("said", pa.binary())])
 _FRAME = 5
+_CHECK_S = 1.0
 Schemas = Callable[[Any], str | None]
 """Gives a schema by what names it in records."""
 _log = structlog.get_logger(__name__)
@@ -113,6 +117,7 @@ class Records:
         self._codec = KeyCodec(table)
         self._clustering = len(table.clustering)
         self._is_said = False
+        self._check_at = 0.0
         self._keys = Keys(table, settings, keeps_schemas, schemas)
 
     def said(self, message: Message) -> list[Said]:
@@ -127,6 +132,7 @@ class Records:
         try:
             name, values, is_partition = self._keys.decode(*self._key(message), headers)
         except Malformed as error:
+            self._check_definition()
             if not self._is_said:
                 self._is_said = True
                 _log.warning("state.key_unknown", topic=message.topic(), offset=message.offset(), reason=str(error))
@@ -146,6 +152,20 @@ class Records:
         bounds = b"\n".join(headers.get(end, b"") for end in ("start", "end")) if scope == b"range" else None
         marker = Said(group, group, at, scope=scope.decode(), bounds=bounds)
         return [marker] if self.followed.markers else [marker, row]
+
+    def _check_definition(self) -> None:
+        """Raise HelenusError BATCH_FAILED if the key is another by now: the query begins again with the table as it is.
+        Otherwise the records of a table whose key column was renamed would be passed over.
+        """
+        if time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + _CHECK_S
+        settings, table = self.followed.settings, self.followed.table
+        found = definition(sessions.of(settings), settings)
+        if found is not None and found[1].primary_key != table.primary_key:
+            raise HelenusError(
+                Kind.BATCH_FAILED, "the table's key was altered", table.full_name, "it goes on by itself"
+            )
 
     def _key(self, message: Message) -> tuple[bytes | None, Any]:
         data = message.key()

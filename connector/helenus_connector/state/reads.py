@@ -28,15 +28,19 @@ from helenus_schemas.event.change import Change, Effect, Origin, Scope, column_b
 _by_time = order(CqlType("timeuuid"))
 _ROUNDED_S = 2
 """By so much a time that is counted from a TTL may be off."""
+_CLOCKS_S = 2
+"""By so much the clocks of Spark's hosts may differ."""
 
 
 class Read(NamedTuple):
-    """What a read found, as the event of it says: `said`, the cells that live, at the time `at`, µs. `since`: the write
-    time of the event that had the row read, if it deleted something, and which columns (`effect`).
+    """What a read found, as the event of it says: `said`, the cells that live, at the time `at`, µs by the clock of the
+    node; and when it `began`, s by that of the batches. `since`: the write time of the event that had the row read, if
+    it deleted something, and which columns (`effect`).
     """
 
     said: Cells
     at: int
+    began: int
     since: int | None
     effect: int
 
@@ -44,7 +48,8 @@ class Read(NamedTuple):
     def of(cls, change: Change, said: Cells) -> Read:
         """Of a Change that `pipeline._asked` made."""
         deletes = change.effect == 0 or change.effect & Effect.DELETES
-        return cls(said, change.segment * 1000, change.write_time if deletes else None, change.effect)
+        began = change.segment if change.position < 0 else change.position  # events of before have the former alone
+        return cls(said, change.segment * 1000, began // 1000, change.write_time if deletes else None, change.effect)
 
     def is_deleted(self, name: str, write_time: int) -> bool:
         """Whether a cell of a column, which was not found, was deleted by the event that had the row read."""
@@ -85,7 +90,7 @@ class Reading:
         gone = floor if row.deletion is None else max(floor, row.deletion.write_time)
         found = {(c.column, c.path): c for c in said.cells if c.write_time > self._gone(row, c, gone)}
         # Columns that were added since were not read.
-        is_last = 0 < row.read_at <= at_s and said.schema == self._schema
+        is_last = 0 < row.read_at <= read.began + _CLOCKS_S and said.schema == self._schema
         changed |= self._cells(row, found)
         is_open = read.since is not None
         missing = [p for p, c in row.cells.items() if p not in found and self._lives(c, at_s + _ROUNDED_S)]
@@ -110,8 +115,8 @@ class Reading:
         if is_last:
             row.read_at = 0
             changed = True
-        elif is_open and not row.read_at:
-            row.read_at = now + self._patience_s
+        elif 0 < row.read_at <= now or (is_open and not row.read_at):
+            row.read_at = now + self._patience_s  # also of a read that was not the last: the table was altered, say
             changed = True
         return changed
 

@@ -19,10 +19,11 @@ Keys are those of events, in Avro. Tables without clustering columns have no par
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from struct import Struct
 from uuid import UUID
 
-from helenus_connector.gate.event import check, values_of
+from helenus_connector.gate.event import check
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
 from helenus_connector.interfaces.resolver import Bounds, SchemaChanged
@@ -32,9 +33,10 @@ from helenus_connector.state.kept import AT_ONCE, OF_PAGE, OF_PARTITION, OF_ROW,
 from helenus_connector.state.partitions import check_version, covering, keys_of
 from helenus_connector.state.reads import Read, Reading, is_read
 from helenus_connector.state.reports import Report, Reports, about
-from helenus_connector.state.whole import Shown, Whole
+from helenus_connector.state.showing import Showing
 from helenus_schemas.codec.key import KeyCodec, Outgrown
 from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, has_more_fields
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, Deletion, decode_cells
@@ -84,10 +86,12 @@ class Rows:
         self._place = partition
         self._reports = Reports(codec, bool(table.clustering))
         of_scopes = {_ROW: table.regulars, _STATIC: table.statics}
-        self._covers = covering(table)
-        self._of_rows = Whole(table.regulars, table.dropped_at)
-        self._of_statics = Whole(table.statics, table.dropped_at)
+        self._covers, self._is_within = covering(table)
         self._kept = Kept(table, codec, store, gc_grace_s)
+        self._showing = Showing(table, self._kept, partition)
+        self._known = frozenset(column.name for column in table.columns) | table.dropped_at.keys()
+        self._types = {column.name: column.type for column in table.values}
+        self._alike: Mapping[str, CqlType] | None = None
         self._patience_s, self._markers, self._is_whole = patience_s, markers, is_whole
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._readings = {scope: self._reading(scope, columns) for scope, columns in of_scopes.items()}
@@ -115,11 +119,13 @@ class Rows:
         """Do a batch, at its time, s since the epoch; to be read to its end. Raises SchemaChanged for events of a newer
         table than this one, and ValueError for a store that a newer version wrote.
         """
-        yield from self._begin(int(now))
+        rest = iter(events)
+        first = next(rest, None)
+        yield from self._begin(int(now), int(now) if first is None else first.timestamp // 1000)
         yield from self._due()
         some: list[Event] = []
         size = 0
-        for event in events:
+        for event in chain(() if first is None else (first,), rest):
             some.append(event)
             size += len(event.value or b"")
             if len(some) == AT_ONCE or size > _BYTES:
@@ -130,15 +136,20 @@ class Rows:
         self._kept.calendar.save()
         self.next_due = self._kept.calendar.next_due()
 
-    def _begin(self, now: int) -> Iterator[Merged]:
+    def _begin(self, now: int, read_to: int) -> Iterator[Merged]:
+        """`read_to`: when the first event was appended. An hour of a backlog is an hour for tombstones, too: what comes
+        late within it must meet them.
+        """
         (meta,) = self._store.get_many([_META_KEY])
         self._kept.now = now
         if meta is not None:
             check_version(meta[0])
             _, table, before, self._kept.count = _META.unpack(meta)
             self._kept.now = max(now, before)  # what was said to have expired stays so
-            if table != self._table.id.bytes:
-                yield from self._forget()
+        self._kept.purged_to = min(self._kept.now, read_to)
+        if meta is not None and table != self._table.id.bytes:
+            self._is_older(table)
+            yield from self._forget()
 
     def _take(self, events: Sequence[Event]) -> Iterator[Merged]:
         reports: list[Report | Merged] = []
@@ -207,6 +218,9 @@ class Rows:
             self._is_older(said.table)
             self.outdated += 1
             return
+        if said is not None and said.columns is not self._alike:
+            self._check_columns(said)
+            self._alike = said.columns  # that of alike changes is one object
         if scope is _PARTITION or scope is _RANGE:
             deletion = said.deletion if said is not None else None
             if deletion is None:
@@ -222,6 +236,10 @@ class Rows:
             (self.light if said is None else self.celled).add(change.node)
         is_unknown = not self._is_whole and not self._kept.knows(name)
         if said is None or (is_unknown and scope is not _PARTITION and not is_read(change)):
+            if is_unknown and scope is _ROW and self._table.statics:
+                of_statics = OF_STATIC + self._kept.home(key)[0]
+                if not self._kept.knows(of_statics):
+                    yield self._ask(of_statics)  # it is answered first: the row's record has them
             yield about(event, ASK)
             return
         static = scope is _STATIC
@@ -230,7 +248,7 @@ class Rows:
         partition = self._kept.partition(home) if self._kept.has_partitions else None
         floor = partition.floor(clustering, self._covers) if partition is not None else NEVER
         row = self._kept.row(name)
-        before = self._show(name, row)
+        before = self._showing.show(name, row)
         in_doubt = False
         if is_read(change):
             changed = self._readings[scope].merge(row, Read.of(change, said), floor, self._kept.now)
@@ -245,7 +263,7 @@ class Rows:
         if mutation is not None:
             row.saw(mutation)
         self._kept.put(name, row, home)
-        merged = self._said(name, key, before, event, change.write_time, is_unknown)
+        merged = self._showing.said(name, key, before, event, change.write_time, is_unknown)
         if merged is not None:
             yield merged
         if in_doubt:
@@ -271,7 +289,7 @@ class Rows:
         if bounds is not None:
             check(self._codec, values, bounds)
         partition = self._kept.partition(home)
-        if not partition.delete(deletion, bounds):
+        if not partition.delete(deletion, bounds, self._is_within):
             self.copies += 1
             return
         self._kept.changed_partitions[home] = None
@@ -279,7 +297,7 @@ class Rows:
         if bounds is not None and self._table.statics and self._markers:
             # The marker has the key of the static columns' own record, which it must not take away.
             name = OF_STATIC + home
-            statics = self._show(name, self._kept.row(name))
+            statics = self._showing.show(name, self._kept.row(name))
             after = None if statics is None else statics.values
         yield Merged(self._place, key, change.scope, bounds, "d", None, after, deletion.write_time, None, event)
         yield from self._shadow(home, deletion.write_time, bounds, event)
@@ -291,6 +309,8 @@ class Rows:
         floor = change.write_time if change.write_time is not None else event.timestamp * 1000
         self._kept.save()
         yield Merged(self._place, event.key or b"", _TABLE, None, "d", None, None, floor, None, event)
+        if self._kept.has_partitions and self._table.statics:
+            yield from self._truncate_statics(floor, event)
         kind = OF_PARTITION if self._kept.has_partitions else OF_ROW
         for names in self._kept.listed(kind):
             for name in names:
@@ -307,6 +327,15 @@ class Rows:
             self._kept.save()
             self._kept.let_go()
 
+    def _truncate_statics(self, floor: int, event: Event) -> Iterator[Merged]:
+        """Those of partitions that have nothing else, and are not listed."""
+        for names in self._kept.listed(OF_STATIC):
+            self._kept.fetch_partitions(name[1:] for name in names)
+            for name in names:
+                if self._kept.partition(name[1:]).is_empty():
+                    yield from self._shadow_rows([name], name[1:], floor, None, event)
+            self._kept.let_go()
+
     def _shadow(self, home: bytes, floor: int, bounds: Bounds | None, event: Event) -> Iterator[Merged]:
         """What a deletion takes of a partition's rows, some pages at a time."""
         if bounds is None and self._table.statics:
@@ -314,11 +343,10 @@ class Rows:
         partition = self._kept.partition(home)
         last = partition.pages
         yield from self._shadow_rows([OF_ROW + key for key in partition.open], home, floor, bounds, event)
-        for start in range(0, last, _PAGES):
+        for start in range(partition.first, last, _PAGES):
             pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
             names = [OF_ROW + key for page in pages for key in keys_of(page)]
             yield from self._shadow_rows(names, home, floor, bounds, event)
-        self._kept.trim(home)
 
     def _shadow_rows(
         self, names: Sequence[bytes], home: bytes, floor: int, bounds: Bounds | None, event: Event
@@ -332,14 +360,14 @@ class Rows:
             ):
                 continue
             row = self._kept.row(name)
-            before, merged = self._show(name, row), None
+            before, merged = self._showing.show(name, row), None
             in_doubt = row.doubts(floor)
             if row.shadow(floor):
                 in_doubt |= self._is_in_doubt(row)
                 self._kept.put(name, row, home)
-                merged = self._said(name, key, before, event, floor)
+                merged = self._showing.said(name, key, before, event, floor)
             if merged is None and before is not None and self._markers:
-                merged = self._record(name, key, before, before, event, floor)
+                merged = self._showing.record(name, key, before, before, event, floor)
             if merged is not None:
                 yield merged
             if in_doubt:
@@ -352,6 +380,7 @@ class Rows:
     def _due(self) -> Iterator[Merged]:
         """What expired, and what can be forgotten."""
         while names := list(dict.fromkeys(self._kept.calendar.due(self._kept.now, AT_ONCE))):
+            names = [name for name in names if self._can_be(name[1:])]
             of_partitions = [name for name in names if name[:1] == OF_PARTITION]
             of_rows = [name for name in names if name[:1] != OF_PARTITION]
             self._kept.fetch(of_rows)
@@ -360,19 +389,19 @@ class Rows:
                 partition = self._kept.partition(name[1:])
                 if 0 < partition.armed <= self._kept.now:
                     partition.armed = 0
-                    partition.purge(self._kept.now, self._gc_grace)
+                    partition.purge(self._kept.purged_to, self._gc_grace)
                     self._kept.changed_partitions[name[1:]] = None
             for name in of_rows:
                 row = self._kept.row(name)
                 if not 0 < row.armed <= self._kept.now:
                     continue
-                before = self._of(name).shown(row, row.armed - 1)
+                before = self._showing.of(name).shown(row, row.armed - 1)
                 in_doubt = row.is_to_be_read(row.armed - 1, self._kept.now)
                 row.armed = 0
-                row.purge(self._kept.now, self._gc_grace)
+                row.purge(self._kept.purged_to, self._gc_grace)
                 home, _ = self._kept.home(name[1:])
                 self._kept.put(name, row, home)
-                merged = self._said(name, name[1:], before, None, None)
+                merged = self._showing.said(name, name[1:], before, None, None)
                 if merged is not None:
                     yield merged
                 if in_doubt:
@@ -380,65 +409,34 @@ class Rows:
             self._kept.save()
             self._kept.let_go()
 
+    def _can_be(self, key: bytes) -> bool:
+        """Whether a key is one of this table: one that was recreated with another key may have left its names."""
+        try:
+            self._kept.home(key)
+        except Malformed:
+            return False
+        return True
+
     def _forget(self) -> Iterator[Merged]:
         """The table was recreated: none of its rows is one of now."""
         for kind in (OF_ROW, OF_STATIC, OF_PARTITION, OF_PAGE):
             for names in self._kept.listed(kind):
                 self._store.remove_many(names)
                 for name in names if kind in (OF_ROW, OF_STATIC) else ():
-                    try:
-                        values_of(self._codec, name[1:])
-                    except Malformed:
-                        continue  # the table had another key
+                    if not self._can_be(name[1:]):
+                        continue
                     scope = _ROW if kind == OF_ROW else _STATIC
                     yield Merged(self._place, name[1:], scope, None, "d", None, None, None, None, None)
         self._kept.count = 0
 
-    def _said(
-        self,
-        name: bytes,
-        key: bytes,
-        before: Shown | None,
-        event: Event | None,
-        write_time: int | None,
-        is_unknown: bool = False,
-    ) -> Merged | None:
-        """What became of a row; None if it is as it was. One that is unknown may have lived before."""
-        after = self._kept.shown[name] = self._of(name).shown(self._kept.rows[name], self._kept.now)
-        if before == after and (after is not None or not is_unknown):
-            return None
-        return self._record(name, key, before, after, event, write_time)
-
-    def _record(
-        self,
-        name: bytes,
-        key: bytes,
-        before: Shown | None,
-        after: Shown | None,
-        event: Event | None,
-        write_time: int | None,
-    ) -> Merged:
-        op = "d" if after is None else "c" if before is None else "u"
-        old, new = (None if shown is None else shown.values for shown in (before, after))
-        scope = _STATIC if name[:1] == OF_STATIC else _ROW
-        if scope is _ROW and self._table.statics:
-            statics = self._statics(key)
-            old, new = (None if values is None else {**values, **statics} for values in (old, new))
-        at, expires = (write_time, None) if after is None else (after.write_time, after.expires)
-        return Merged(self._place, key, scope, None, op, old, new, at, expires, event)
-
-    def _statics(self, key: bytes) -> Mapping[str, bytes | None]:
-        name = OF_STATIC + self._kept.home(key)[0]
-        shown = self._show(name, self._kept.row(name))
-        return self._of_statics.nothing if shown is None else shown.values
-
-    def _show(self, name: bytes, row: Row) -> Shown | None:
-        if name not in self._kept.shown:
-            self._kept.shown[name] = self._of(name).shown(row, self._kept.now)
-        return self._kept.shown[name]
-
-    def _of(self, name: bytes) -> Whole:
-        return self._of_statics if name[:1] == OF_STATIC else self._of_rows
+    def _check_columns(self, said: Cells) -> None:
+        """Raise SchemaChanged for columns or fields that this definition has not: it is older than what was written."""
+        if not self._known >= said.columns.keys():
+            unknown = ", ".join(sorted(said.columns.keys() - self._known))
+            raise SchemaChanged(f"a change of {self._table.full_name} names the column {unknown}, which is not known")
+        for name, of_then in said.columns.items():
+            if (now := self._types.get(name)) is not None and has_more_fields(of_then, now):
+                raise SchemaChanged(f"a change has fields of the column {name} of {self._table.full_name} that are new")
 
     def _is_older(self, table: bytes) -> None:
         """Raise SchemaChanged if the id of another table of this name is newer, by its time."""

@@ -134,7 +134,9 @@ class RecordsReader(DataSourceStreamReader):
             self._planner_ = None
 
     def _limited(self, begin: Offsets, latest: Offsets) -> Offsets:
-        """How far a batch reads of each partition: equal shares of `_MOST` records."""
+        """How far a batch reads of each partition: equal shares of `_MOST` records. Of delete markers nothing, while it
+        does not read all data that was there before them: they ask what is known by then.
+        """
         from helenus_connector.log.events import Range
 
         places = [
@@ -145,6 +147,11 @@ class RecordsReader(DataSourceStreamReader):
         for place in places:
             end = self._planner().advance(place, max(1, share)) if place.start < place.end else place.start
             found[place.topic][str(place.partition)] = max(place.start, end)
+        for topic, followed in self._plan().tables.items():
+            data = followed.settings.data
+            if followed.markers and topic in found:
+                behind = [p for p, end in latest.get(data, {}).items() if found[data][p] < end]
+                found[topic].update({p: begin[topic][p] for p in behind if p in found[topic]})
         return found
 
     def _check(self, start: dict[str, Any], latest: Offsets) -> None:

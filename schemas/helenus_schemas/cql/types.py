@@ -93,6 +93,13 @@ def walk(types: Iterable[CqlType]) -> Iterator[CqlType]:
         yield from walk(t.args)
 
 
+def has_more_fields(one: CqlType, other: CqlType) -> bool:
+    """Whether a type has a user-defined type, at any depth, with more fields than the other has there."""
+    if one.name == other.name == "udt" and len(one.args) > len(other.args):
+        return True
+    return any(map(has_more_fields, one.args, other.args))
+
+
 def quote(name: str) -> str:
     """A CQL identifier, quoted where it must be."""
     plain = re.fullmatch(r"[a-z][a-z0-9_]*", name) and name not in _RESERVED

@@ -1,0 +1,71 @@
+"""What a row that is kept shows, and what a record says of how that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import Merged
+from helenus_connector.state.cells import Row
+from helenus_connector.state.kept import OF_STATIC, Kept
+from helenus_connector.state.whole import Shown, Whole
+from helenus_schemas.cql.table import Table
+from helenus_schemas.event.change import Scope
+
+
+class Showing:
+    """Of one place and one batch: `kept` has its rows, and what they showed before. `partition` is the topic's."""
+
+    def __init__(self, table: Table, kept: Kept, partition: int) -> None:
+        self._kept, self._place, self._has_statics = kept, partition, bool(table.statics)
+        self._of_rows = Whole(table.regulars, table.dropped_at)
+        self._of_statics = Whole(table.statics, table.dropped_at)
+
+    def of(self, name: bytes) -> Whole:
+        """What shows a row, or static columns, of this name."""
+        return self._of_statics if name[:1] == OF_STATIC else self._of_rows
+
+    def show(self, name: bytes, row: Row) -> Shown | None:
+        """What a row was last said to be; None: it did not live."""
+        if name not in self._kept.shown:
+            self._kept.shown[name] = self.of(name).shown(row, self._kept.now)
+        return self._kept.shown[name]
+
+    def said(
+        self,
+        name: bytes,
+        key: bytes,
+        before: Shown | None,
+        event: Event | None,
+        write_time: int | None,
+        is_unknown: bool = False,
+    ) -> Merged | None:
+        """What became of a row; None if it is as it was. One that is unknown may have lived before."""
+        after = self._kept.shown[name] = self.of(name).shown(self._kept.rows[name], self._kept.now)
+        if before == after and (after is not None or not is_unknown):
+            return None
+        return self.record(name, key, before, after, event, write_time)
+
+    def record(
+        self,
+        name: bytes,
+        key: bytes,
+        before: Shown | None,
+        after: Shown | None,
+        event: Event | None,
+        write_time: int | None,
+    ) -> Merged:
+        """A row as it was and is, with the static columns of now."""
+        op = "d" if after is None else "c" if before is None else "u"
+        old, new = (None if shown is None else shown.values for shown in (before, after))
+        scope = Scope.STATIC if name[:1] == OF_STATIC else Scope.ROW
+        if scope is Scope.ROW and self._has_statics:
+            statics = self._statics(key)
+            old, new = (None if values is None else {**values, **statics} for values in (old, new))
+        at, expires = (write_time, None) if after is None else (after.write_time, after.expires)
+        return Merged(self._place, key, scope, None, op, old, new, at, expires, event)
+
+    def _statics(self, key: bytes) -> Mapping[str, bytes | None]:
+        name = OF_STATIC + self._kept.home(key)[0]
+        shown = self.show(name, self._kept.row(name))
+        return self._of_statics.nothing if shown is None else shown.values

@@ -1,0 +1,63 @@
+"""How far a batch of the state reads its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helenus_connector.log.events import Offsets, Range
+from helenus_connector.state import source
+from helenus_connector.state.source import RecordsReader
+
+
+class Planner:
+    """Of topics with these ends, which begin at 0."""
+
+    def __init__(self, ends: Offsets) -> None:
+        self.ends = ends
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        return {topic: len(self.ends[topic]) for topic in topics}
+
+    def latest(self, counts: Mapping[str, int]) -> Offsets:
+        return {topic: dict(self.ends[topic]) for topic in counts}
+
+    def earliest(self, counts: Mapping[str, int]) -> Offsets:
+        return {topic: dict.fromkeys(self.ends[topic], 0) for topic in counts}
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        return {topic: topic for topic in topics}
+
+    def advance(self, place: Range, most: int) -> int:
+        return min(place.end, place.start + most)
+
+
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Offsets) -> RecordsReader:
+    (tmp_path / "plan").write_bytes(b"")
+    settings = SimpleNamespace(data="data")
+    tables = {t: SimpleNamespace(settings=settings, markers=t != "data") for t in ends}
+    found = RecordsReader(str(tmp_path / "plan"))
+    plan: Any = SimpleNamespace(tables=tables, due_file=tmp_path / "due", checkpoint=tmp_path)
+    found._plan_ = plan
+    found._planner_ = Planner(ends)  # type: ignore[assignment]
+    monkeypatch.setattr(source, "_MOST", 1_000)
+    return found
+
+
+def test_markers_wait_for_the_data_that_was_there_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ask what is known by then, and of a backlog that is not all."""
+    made = reader(tmp_path, monkeypatch, {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}})
+    at = made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
+    assert at["topics"]["data"]["0"] < 2_500
+    assert at["topics"]["markers"] == {"0": 0, "1": 1}
+    for _ in range(9):
+        before, at = at, made.latestOffset(at, made.getDefaultReadLimit())
+        if at["topics"]["markers"]["0"]:
+            break
+        assert at["topics"]["data"]["0"] < 2_500
+    assert before["topics"]["data"]["0"] < 2_500
+    assert at["topics"] == {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}}
