@@ -84,7 +84,8 @@ def said_to(mistake: str, api: Api) -> str:
     assert done.exit_code in (1, 2), done.output
     assert "Traceback" not in done.output
     said = re.sub(r"^Usage:.*\n(?: .*\n)*(?:Try .*\n)?\n?", "", done.stderr, flags=re.MULTILINE)
-    return re.sub(r"^\d{4}-\d\d-\d\dT\S+ .*\n", "", said, flags=re.MULTILINE).replace(str(Path.cwd()), "HERE").rstrip()
+    said = re.sub(r"^\d{4}-\d\d-\d\dT\S+ .*\n", "", said, flags=re.MULTILINE)
+    return said.replace(str(Path.cwd()), "HERE").replace(api.base, "WORKER").rstrip()
 
 
 @pytest.fixture(scope="module")

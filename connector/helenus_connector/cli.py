@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import structlog
@@ -22,6 +23,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import together
+
+_OVER_REST = {"pause": "PUT", "resume": "PUT", "stop": "PUT", "restart": "POST"}
 
 
 class _Commands(click.Group):
@@ -43,6 +46,10 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # A word that is neither a command nor a file is a command with a slip in it.
         is_command = args[0] in self.commands or (args[0].isalpha() and not Path(args[0]).exists())
+        if is_command and args[0] in _OVER_REST:
+            name = quote(args[1], safe="") if len(args) > 1 else "NAME"
+            call = f"curl -X {_OVER_REST[args[0]]} http://localhost:8083/connectors/{name}/{args[0]}"
+            raise click.UsageError(f"No such command {args[0]!r}; over REST: {call}", ctx)
         return super().resolve_command(ctx, args if is_command else ["run", *args])
 
 
@@ -257,19 +264,20 @@ def _top(worker: Any, **how: Any) -> None:
 @click.option("--key", metavar="JSON", help="""Only one partition: '{"id": 5}'.""")
 @click.option("--where", metavar="CQL", help='Only some partitions: "id IN (5, 6)", of the partition key\'s columns.')
 @click.option("--wait", is_flag=True, help="Show how far it is until it is over; exit status 1 unless it is complete.")
-@click.option("--show", "what", flag_value="show", help="Begin none: show the connector's snapshots.")
-@click.option("--stop", "what", flag_value="stop", help="Begin none: stop those that are under way.")
-@click.option("--pause", "what", flag_value="pause", help="Begin none: pause them.")
-@click.option("--resume", "what", flag_value="resume", help="Begin none: have them go on.")
-def _snapshot(worker: Any, **how: Any) -> None:
+@click.option("--show", is_flag=True, help="Begin none: show the last one of each table.")
+@click.option("--stop", is_flag=True, help="Begin none: stop those that are under way.")
+@click.option("--pause", is_flag=True, help="Begin none: pause all of the connector.")
+@click.option("--resume", is_flag=True, help="Begin none: have all of the connector go on.")
+def _snapshot(worker: Any, show: bool, stop: bool, pause: bool, resume: bool, **how: Any) -> None:
     """Publish the rows that are in the tables of connector NAME now, in a running worker.
 
     Rows are read as after a change, so a record never shows an older row than the one before. Changes go on meanwhile.
     It goes on where it was when the worker is started again.
     """
-    from helenus_connector.snapshot_command import snapshot
+    from helenus_connector.snapshot_command import chosen, snapshot
 
-    sys.exit(snapshot(worker, **how))
+    what = chosen({"show": show, "stop": stop, "pause": pause, "resume": resume}, how)
+    sys.exit(snapshot(worker, what=what, **how))
 
 
 @main.command("verify")
@@ -288,7 +296,8 @@ def _verify(worker: Any, **how: Any) -> None:
     """Compare the data topics of connector NAME with their tables, in a running worker, and name what differs.
 
     missing: a row without record. stale: a record that is not the row. ghost: a record of a row that is gone. foreign:
-    a record with a key that the table can't have. Exit status: 0 if topic and table are equal, 3 if not.
+    a record with a key that the table can't have. Exit status: 0 if topic and table are equal, 3 if they differ, 1 if
+    a table could not be verified, 2 for a request that is refused.
     """
     from helenus_connector.verify_command import verify
 
