@@ -116,6 +116,14 @@ def test_each_command_takes_short_help(command: click.Group) -> None:
     assert done.stdout.startswith("Usage: ")
 
 
+@pytest.mark.parametrize("command", [agent.main, connector.main, stack.main])
+def test_no_line_of_help_is_cut(command: click.Group) -> None:
+    for arguments in (["-h"], *([name, "-h"] for name in command.commands)):
+        text = CliRunner().invoke(command, arguments, terminal_width=80).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert "..." not in text.partition("\nCommands:")[2]
+
+
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory() as directory:
