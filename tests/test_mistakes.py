@@ -84,7 +84,8 @@ def said_to(mistake: str, api: Api) -> str:
     assert done.exit_code in (1, 2), done.output
     assert "Traceback" not in done.output
     said = re.sub(r"^Usage:.*\n(?: .*\n)*(?:Try .*\n)?\n?", "", done.stderr, flags=re.MULTILINE)
-    return re.sub(r"^\d{4}-\d\d-\d\dT\S+ .*\n", "", said, flags=re.MULTILINE).replace(str(Path.cwd()), "HERE").rstrip()
+    said = re.sub(r"^\d{4}-\d\d-\d\dT\S+ .*\n", "", said, flags=re.MULTILINE)
+    return said.replace(str(Path.cwd()), "HERE").replace(api.base, "WORKER").rstrip()
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,14 @@ def test_each_command_takes_short_help(command: click.Group) -> None:
     done = CliRunner().invoke(command, ["-h"])
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("command", [agent.main, connector.main, stack.main])
+def test_no_line_of_help_is_cut(command: click.Group) -> None:
+    for arguments in (["-h"], *([name, "-h"] for name in command.commands)):
+        text = CliRunner().invoke(command, arguments, terminal_width=80).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert "..." not in text.partition("\nCommands:")[2]
 
 
 def main() -> None:

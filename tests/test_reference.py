@@ -83,6 +83,19 @@ def test_units_restart_after_transient_errors_and_are_sandboxed(name: str) -> No
         assert needed in lines, needed
 
 
+@pytest.mark.parametrize("names", [(), ("a b.properties", "c.properties")])
+def test_the_connector_s_unit_starts_with_the_files_that_are_there(names: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "connectors").mkdir()
+    files = [str(tmp_path / "connectors" / name) for name in names]
+    for file in files:
+        Path(file).touch()
+    [line] = re.findall("^ExecStart=(.*)$", (ROOT / "connector/helenus-connector.service").read_text(), re.MULTILINE)
+    line = line.replace("/etc/helenus", str(tmp_path)).replace("/opt/helenus/bin/helenus-connector", "printf '%s\\n'")
+    command = line.removeprefix("/bin/sh -c '").removesuffix("'").replace("$$", "$")
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [f"{tmp_path}/worker.properties", *files], done.stderr
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:

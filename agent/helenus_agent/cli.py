@@ -66,7 +66,7 @@ _PROPERTIES = click.argument("properties", type=click.Path(path_type=Path))
 
 @click.group(
     cls=_Commands,
-    subcommand_metavar="COMMAND | PROPERTIES ...",
+    subcommand_metavar="[COMMAND] PROPERTIES",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__)
@@ -80,7 +80,7 @@ def main() -> None:
     logs.configure()
 
 
-@main.command("run")
+@main.command("run", short_help="Run the agent.")
 @_PROPERTIES
 def _run_command(properties: Path) -> None:
     """Run the agent until SIGTERM, as `helenus-agent PROPERTIES` does.
@@ -99,7 +99,7 @@ def _run_command(properties: Path) -> None:
             sys.exit(_code(error))
 
 
-@main.command("drain")
+@main.command("drain", short_help="Send what is left in cdc_raw, and end.")
 @_PROPERTIES
 @click.option("--offline", is_flag=True, help="Without Cassandra, by what the agent saved in state.dir.")
 def _drain(properties: Path, offline: bool) -> None:
@@ -119,11 +119,11 @@ def _drain(properties: Path, offline: bool) -> None:
         sys.exit(1)
 
 
-@main.command("validate")
+@main.command("validate", short_help="Check a properties file.")
 @_PROPERTIES
 @click.option("--connect", is_flag=True, help="Ask the servers too: the node and its tables, the message broker.")
 def _validate(properties: Path, connect: bool) -> None:
-    """Check a properties file: names all that is wrong with it, and keys of other products with ours.
+    """Check a properties file: names all that is wrong with it, and for keys of other products those of ours.
 
     Run it on the agent's machine, as its user: cdc_raw and files of certificates have to be there, state.dir has to be
     writable, and the extra `pulsar` installed for log=pulsar. Without --connect it reaches no server.
@@ -158,7 +158,7 @@ def _ask_servers(settings: AgentSettings, directory: Path) -> None:
     click.echo("the servers refuse nothing")
 
 
-@main.command("status")
+@main.command("status", short_help="Show where the agent stands.")
 @_PROPERTIES
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def _status(properties: Path, as_json: bool) -> None:
@@ -174,7 +174,7 @@ def _status(properties: Path, as_json: bool) -> None:
     sys.exit(0 if found.healthy else 1)
 
 
-@main.command("reprocess")
+@main.command("reprocess", short_help="Put quarantined segments back to be read again.")
 @_PROPERTIES
 @click.argument("segments", nargs=-1)
 def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:

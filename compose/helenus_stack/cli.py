@@ -204,7 +204,7 @@ def status(directory: Path, as_json: bool) -> None:
         sys.exit(1)
 
 
-@main.command()
+@main.command(short_help="Show the end of the logs.")
 @directory_option
 @click.argument("server", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are added.")

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import structlog
@@ -22,6 +23,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import together
+
+_OVER_REST = {"pause": "PUT", "resume": "PUT", "stop": "PUT", "restart": "POST"}
 
 
 class _Commands(click.Group):
@@ -43,6 +46,10 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # A word that is neither a command nor a file is a command with a slip in it.
         is_command = args[0] in self.commands or (args[0].isalpha() and not Path(args[0]).exists())
+        if is_command and args[0] in _OVER_REST:
+            name = quote(args[1], safe="") if len(args) > 1 else "NAME"
+            call = f"curl -X {_OVER_REST[args[0]]} http://localhost:8083/connectors/{name}/{args[0]}"
+            raise click.UsageError(f"No such command {args[0]!r}; over REST: {call}", ctx)
         return super().resolve_command(ctx, args if is_command else ["run", *args])
 
 
@@ -64,7 +71,7 @@ def main() -> None:
     """
 
 
-@main.command("run")
+@main.command("run", short_help="Run a worker.")
 @_WORKER
 @_ANY
 def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
@@ -76,7 +83,7 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
         _work(worker_properties, connector_properties)
 
 
-@main.command("validate")
+@main.command("validate", short_help="Check properties files.")
 @_WORKER
 @_ANY
 @click.option(
@@ -128,7 +135,7 @@ def _ask_servers(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]
     click.echo("the servers refuse nothing")
 
 
-@main.command("replay")
+@main.command("replay", short_help="Append dead letters to their events topics again.")
 @_WORKER
 @_ANY
 def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
@@ -148,7 +155,7 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
                 click.echo(f"{table.name}: {count} events replayed from {table.dead_letters} to {table.events}")
 
 
-@main.command("rebuild")
+@main.command("rebuild", short_help="Write a data topic again from the rows of state=rows.")
 @_WORKER
 @click.argument("connector_properties", type=click.Path(path_type=Path))
 @click.option("--to", metavar="TOPIC", help="Another topic than the connector's; made if it is not there.")
@@ -167,7 +174,7 @@ def _rebuild(worker_properties: Path, connector_properties: Path, to: str | None
         click.echo(f"{settings.name}: {records} records appended to {to or settings.data}")
 
 
-@main.command("schemas")
+@main.command("schemas", short_help="Print the schemas of records.")
 @_WORKER
 @_ANY
 def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
@@ -228,18 +235,27 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
     return asking
 
 
-@main.command("top")
+@main.command("top", short_help="Show rates, lag and errors of a running worker.")
 @_of_a_worker
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds.")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds to look at.")
 @click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
 def _top(worker: Any, **how: Any) -> None:
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
 
-    lag: events that are not fully processed yet; behind: for how long the oldest of them is there; waiting: those that
-    are not confirmed yet. latency: from the newest write to its record; query: from a read statement to its answer.
-    events/s are read and records/s written; of the events so many are copies, which were dropped. errors (failed
-    attempts), dead (dead-lettered events) and lost count from the worker's start. Tables whose gate holds changes back,
-    and snapshots that run, are shown below.
+    \b
+    lag        events that are not fully processed yet
+    latency    from the newest write to its record
+    behind     for how long the oldest of these events is there
+    waiting    events that are not confirmed yet
+    events/s   read by the connector
+    records/s  written to the data topic
+    copies     share of the events that are copies, which are dropped
+    query      from a read statement to its answer
+    errors     failed attempts since the worker's start
+    dead       dead-lettered events since then
+    lost       events that were lost since then
+
+    Tables whose gate holds changes back, and snapshots that run, are shown below.
     """
     from helenus_connector.top import show
 
@@ -247,7 +263,7 @@ def _top(worker: Any, **how: Any) -> None:
         show(worker, **how)
 
 
-@main.command("snapshot")
+@main.command("snapshot", short_help="Publish the rows that are in tables now.")
 @click.argument("name")
 @_of_a_worker
 @click.option("--table", "tables", multiple=True, help="A table of the connector; by default all. May be repeated.")
@@ -257,22 +273,23 @@ def _top(worker: Any, **how: Any) -> None:
 @click.option("--key", metavar="JSON", help="""Only one partition: '{"id": 5}'.""")
 @click.option("--where", metavar="CQL", help='Only some partitions: "id IN (5, 6)", of the partition key\'s columns.')
 @click.option("--wait", is_flag=True, help="Show how far it is until it is over; exit status 1 unless it is complete.")
-@click.option("--show", "what", flag_value="show", help="Begin none: show the connector's snapshots.")
-@click.option("--stop", "what", flag_value="stop", help="Begin none: stop those that are under way.")
-@click.option("--pause", "what", flag_value="pause", help="Begin none: pause them.")
-@click.option("--resume", "what", flag_value="resume", help="Begin none: have them go on.")
-def _snapshot(worker: Any, **how: Any) -> None:
+@click.option("--show", is_flag=True, help="Begin none; show the last one of each table.")
+@click.option("--stop", is_flag=True, help="Begin none; stop those that are under way.")
+@click.option("--pause", is_flag=True, help="Begin none; pause all of the connector.")
+@click.option("--resume", is_flag=True, help="Begin none; let all of the connector go on.")
+def _snapshot(worker: Any, show: bool, stop: bool, pause: bool, resume: bool, **how: Any) -> None:
     """Publish the rows that are in the tables of connector NAME now, in a running worker.
 
     Rows are read as after a change, so a record never shows an older row than the one before. Changes go on meanwhile.
-    It goes on where it was when the worker is started again.
+    After a restart of the worker the snapshot goes on where it was.
     """
-    from helenus_connector.snapshot_command import snapshot
+    from helenus_connector.snapshot_command import chosen, snapshot
 
-    sys.exit(snapshot(worker, **how))
+    what = chosen({"show": show, "stop": stop, "pause": pause, "resume": resume}, how)
+    sys.exit(snapshot(worker, what=what, **how))
 
 
-@main.command("verify")
+@main.command("verify", short_help="Compare data topics with their tables.")
 @click.argument("name")
 @_of_a_worker
 @click.option("--table", "tables", multiple=True, help="A table of the connector; by default all. May be repeated.")
@@ -287,8 +304,14 @@ def _snapshot(worker: Any, **how: Any) -> None:
 def _verify(worker: Any, **how: Any) -> None:
     """Compare the data topics of connector NAME with their tables, in a running worker, and name what differs.
 
-    missing: a row without record. stale: a record that is not the row. ghost: a record of a row that is gone. foreign:
-    a record with a key that the table can't have. Exit status: 0 if topic and table are equal, 3 if not.
+    \b
+    missing   a row without record
+    stale     a record that is not the row
+    ghost     a record of a row that is gone
+    foreign   a record with a key that the table can't have
+
+    Exit status: 0 if topic and table are equal, 3 if they differ, 1 if a table could not be verified, 2 for a request
+    that is refused.
     """
     from helenus_connector.verify_command import verify
 

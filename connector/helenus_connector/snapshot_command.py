@@ -22,6 +22,26 @@ Shown = Mapping[str, Any]
 """A snapshot as REST shows it."""
 
 
+def chosen(actions: Mapping[str, bool], more: Mapping[str, Any]) -> str | None:
+    """The one of show, stop, pause and resume that is given, None if a snapshot is to begin. Raises UsageError for two
+    of them, and for one with an option that it does not use.
+    """
+    given = [f"--{name}" for name, is_given in actions.items() if is_given]
+    if len(given) > 1:
+        raise click.UsageError(f"give one of {', '.join(given)}")
+    if not given:
+        return None
+    unused = ["token_range", "key", "where"]
+    if given[0] in ("--stop", "--pause"):
+        unused.append("wait")
+    for name in unused:
+        if more[name] not in (None, False):
+            raise click.UsageError(f"{given[0]} takes no --{name.replace('_', '-')}")
+    if more["tables"] and given[0] in ("--pause", "--resume"):
+        raise click.UsageError(f"{given[0]} takes no --table: it is of all the connector's snapshots")
+    return given[0][2:]
+
+
 def snapshot(
     worker: Worker,
     name: str,
@@ -38,16 +58,17 @@ def snapshot(
     """
     place = f"/connectors/{quote(name, safe='')}/snapshots"
     if what in ("pause", "resume"):
-        answer = worker.ask("PUT", f"{place}/{what}")
-    elif what == "stop":
-        names = [f"{place}/{quote(table, safe='')}" for table in tables] or [place]
-        answer = {"snapshots": [one for of in names for one in worker.ask("DELETE", of)["snapshots"]]}
-    elif what == "show":
-        answer = worker.ask("GET", place)
+        shown = worker.ask("PUT", f"{place}/{what}", has="snapshots")
+    elif what in ("show", "stop"):
+        places = [f"{place}/{quote(table, safe='')}" for table in dict.fromkeys(tables)] or [place]
+        # An unknown table is refused before any is stopped.
+        shown = [one for of in places for one in worker.ask("GET", of, has="snapshots")]
+        if what == "stop":
+            shown = [one for of in places for one in worker.ask("DELETE", of, has="snapshots")]
     else:
         asked = {"tables": list(tables), "token_range": token_range, "key": _key(key), "where": where}
-        answer = worker.ask("POST", place, {field: value for field, value in asked.items() if value is not None})
-    shown = answer["snapshots"]
+        body = {field: value for field, value in asked.items() if value is not None}
+        shown = worker.ask("POST", place, body, has="snapshots")
     if wait and shown:
         try:
             return _wait(worker, name, place, shown)
@@ -55,7 +76,7 @@ def snapshot(
             click.echo(f"{name}: the snapshot goes on; --stop ends it", err=True)
             return 1
     if not shown:
-        click.echo(f"{name}: no snapshot")
+        click.echo(f"{name}: no snapshot" if what in (None, "show") else f"{name}: no snapshot is under way")
     for one in shown:
         click.echo(line(name, one))
     return 0
@@ -99,7 +120,7 @@ def _wait(worker: Worker, name: str, place: str, begun: Sequence[Shown]) -> int:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bars: dict[str, TaskID] = {table: progress.add_task(table, total=1.0, rows=0, left="") for table in names}
         while True:
-            there = [one for one in worker.ask("GET", place)["snapshots"] if one["table"] in bars]
+            there = [one for one in worker.ask("GET", place, has="snapshots") if one["table"] in bars]
             for one in there:
                 progress.update(bars[one["table"]], completed=one["done"], rows=one["rows"], left=_left(one))
             if all(one["state"] in _OVER for one in there):

@@ -30,11 +30,11 @@ def verify(worker: Worker, name: str, tables: Sequence[str], as_json: bool, **op
     """
     place = f"/connectors/{quote(name, safe='')}/verifications"
     asked = {"tables": list(tables), **{key: value for key, value in options.items() if value is not None}}
-    numbers = {one["id"] for one in worker.ask("POST", place, asked)["verifications"]}
+    numbers = {one["id"] for one in worker.ask("POST", place, asked, has="verifications")}
     try:
         found = _wait(worker, place, numbers)
     except KeyboardInterrupt:
-        worker.ask("DELETE", place)
+        worker.ask("DELETE", place, has="verifications")
         click.echo(f"{name}: the verification was stopped", err=True)
         return 1
     for one in found:
@@ -64,14 +64,14 @@ def lines(name: str, one: Shown) -> list[str]:
     return found
 
 
-def _wait(worker: Worker, place: str, numbers: set[int]) -> list[Shown]:
+def _wait(worker: Worker, place: str, numbers: set[int]) -> Sequence[Shown]:
     """Show how far these verifications are, until all are over."""
     console = Console(stderr=True)
     said = ""
     at = time.monotonic() - _SAY_S
     with Status("", console=console) if console.is_terminal else _Silent() as status:
         while True:
-            there = [one for one in worker.ask("GET", place)["verifications"] if one["id"] in numbers]
+            there = [one for one in worker.ask("GET", place, has="verifications") if one["id"] in numbers]
             running = [one for one in there if one["state"] not in _OVER]
             if not running:
                 return there

@@ -59,6 +59,7 @@ def test_avro_needs_a_registry_and_json_none() -> None:
         ({"value_converter": "com.example.Protobuf"}, "value.converter=com.example.Protobuf: known are"),
         ({"output_format": "xml"}, "output.format=xml: give one of"),
         ({"columns": "("}, "columns=(: not a regular expression"),
+        ({"columns": "a, b{1,2},[c,d]"}, "columns=a, b{1,2},[c,d]: one regular expression: give a|b{1,2}|[c,d]"),
         (
             {"headers": "schema_id,nonsense"},
             "headers=schema_id,nonsense: no header nonsense; there are schema_id, writetime, expires, origin, op, node",
@@ -71,6 +72,11 @@ def test_settings_that_exclude_each_other(given: dict[str, str], message: str) -
         of(**{"value_converter_schema_registry_url": "http://r", **given})
     assert message in str(caught.value)
     assert "test.properties" in str(caught.value)
+
+
+@pytest.mark.parametrize("columns", ["a|b", "v{1,2}", "[a,b]", r"a\,b", ".*"])
+def test_columns_that_are_one_regular_expression(columns: str) -> None:
+    assert of(output_format="json", columns=columns).columns == columns
 
 
 @pytest.mark.parametrize(

@@ -414,6 +414,19 @@ def test_paused_stopped_and_begun_again(house: House) -> None:
     assert house.run()["state"] == "COMPLETE"
 
 
+def test_the_snapshots_of_some_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is named wrongly is refused, and none is ended."""
+    house = House(tmp_path, monkeypatch, names="t,u")
+    house.turn()
+    assert [one.table for one in house.snapshots.of("n", ["u"])] == ["u"]
+    for asked in (house.snapshots.of, house.snapshots.stop):
+        with pytest.raises(HelenusError, match="there is no table w, but t, u"):
+            asked("n", ["t", "w"])
+    assert [one.table for one in house.snapshots.stop("n", ["t"])] == ["t"]
+    assert {one.table: one.state for one in house.snapshots.of("n")} == {"t": "STOPPED", "u": "SCANNING"}
+    assert house.snapshots.stop("n", ["t"]) == [], "it is over"
+
+
 def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
     house.turn()
     house.connectors.want("n", "PAUSED")
@@ -1035,10 +1048,10 @@ def test_the_bar_says_what_is_left(
 
         looks = 0
 
-        def ask(self, method: str, path: str, body: Any = None) -> Any:
+        def ask(self, method: str, path: str, body: Any = None, *, has: str) -> Any:
             self.looks += 1
             one = {"table": "t", "rows": 7, "done": 0.5, "rate": 1.0, **shown}
-            return {"snapshots": [{**one, "state": "COMPLETE"} if self.looks > 2 else one]}
+            return [{**one, "state": "COMPLETE"} if self.looks > 2 else one]
 
     monkeypatch.setenv("TERM", "xterm")  # a dumb one shows the end alone
     monkeypatch.setattr(snapshot_command, "_TURN_S", 0.3)  # longer than the terminal is drawn again

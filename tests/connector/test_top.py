@@ -119,6 +119,34 @@ def test_top_without_a_worker() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("answer", ['{"ok": true}', "[]", '{"snapshots": 5, "verifications": [5]}', ""])
+@pytest.mark.parametrize("command", ["verify n", "snapshot n", "snapshot n --show", "snapshot n --pause"])
+def test_a_service_that_is_no_worker(command: str, answer: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def do_PUT(self) -> None:
+            self.do_GET()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(main, [*command.split(), "--url", url])
+        server.shutdown()
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"helenus-connector: that is no worker of Helenus ({url}/connectors/n/")
+
+
 @pytest.mark.parametrize(
     ("url", "code"),
     [("127.0.0.1:8083", 2), ("http://no.such.host.invalid", 1), ("gopher://x", 2), ("http://h:port", 2)],

@@ -22,6 +22,15 @@ def of_names(value: str) -> str:
     return compiles(value)
 
 
+def of_columns(value: str) -> str:
+    """As `compiles`. Raises ValueError too for a list with commas: as one regular expression it matches no column."""
+    compiles(value)
+    meant = re.sub(r"(\\.|\{[^}]*\}|\[[^]]*\])|\s*,\s*", lambda found: found[1] or "|", value)
+    if meant != value:
+        raise ValueError(f"one regular expression: give {meant}")
+    return value
+
+
 def group(value: str) -> str:
     """The same. Raises ValueError for what can't be the name of a group."""
     if not re.fullmatch("[A-Za-z0-9_-]+", value):

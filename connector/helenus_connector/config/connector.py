@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json, with_defaults
-from helenus_connector.config._patterns import compiles, excluded, group, is_pattern, leaving_out, of_names
+from helenus_connector.config._patterns import excluded, group, is_pattern, leaving_out, of_columns, of_names
 from helenus_connector.config.state import StateSettings
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
@@ -303,7 +303,7 @@ class ConnectorSettings(StateSettings):
     @field_validator("columns")
     @classmethod
     def _regex(cls, value: str) -> str:
-        return compiles(value)
+        return of_columns(value)
 
     @field_validator("headers")
     @classmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -30,12 +31,12 @@ class SnapshotResources:
             all_: {"GET": self._list, "POST": self._begin, "DELETE": self._stop},
             f"{all_}/pause": {"PUT": lambda call: self._pause(call, True)},
             f"{all_}/resume": {"PUT": lambda call: self._pause(call, False)},
-            f"{all_}/{{table}}": {"DELETE": self._stop},
+            f"{all_}/{{table}}": {"GET": self._list, "DELETE": self._stop},
         }
 
     def _list(self, call: Call) -> Response:
         with _known(call):
-            return _answer(self._snapshots.of(call.name))
+            return _answer(self._snapshots.of(call.name, _tables(call)))
 
     def _begin(self, call: Call) -> Response:
         """202 with the snapshots; 400 for what can't be asked, 409 while another one is under way."""
@@ -45,19 +46,15 @@ class SnapshotResources:
         tables = body.get("tables", [])
         if not isinstance(tables, list) or not all(isinstance(table, str) for table in tables):
             raise HTTPException(400, "tables: a list of names is expected")
-        try:
-            asked = _asked(body)
-            with _known(call):
-                return _answer(self._snapshots.begin(call.name, tables, asked), 202)
-        except UnderWay as error:
-            raise HTTPException(409, str(error)) from None
-        except HelenusError as error:
-            raise HTTPException(400 if error.kind is Kind.CONFIG else 500, str(error)) from None
+        with _known(call):
+            try:
+                return _answer(self._snapshots.begin(call.name, tables, _asked(body)), 202)
+            except UnderWay as error:
+                raise HTTPException(409, str(error)) from None
 
     def _stop(self, call: Call) -> Response:
-        table = call.path.get("table")
         with _known(call):
-            return _answer(self._snapshots.stop(call.name, [table] if table else ()))
+            return _answer(self._snapshots.stop(call.name, _tables(call)))
 
     def _pause(self, call: Call, paused: bool) -> Response:
         with _known(call):
@@ -82,8 +79,19 @@ def _asked(body: dict[str, Any]) -> Asked:
     return token_range(asked) if name == "token_range" else Asked(where=asked)
 
 
-def _known(call: Call) -> Any:
-    return known(f"Connector {call.name} not found")
+def _tables(call: Call) -> Sequence[str]:
+    """The table of a path that ends in one."""
+    return [call.path["table"]] if "table" in call.path else ()
+
+
+@contextmanager
+def _known(call: Call) -> Iterator[None]:
+    """404 for a connector that is not there, 400 for what can't be asked of it."""
+    try:
+        with known(f"Connector {call.name} not found"):
+            yield
+    except HelenusError as error:
+        raise HTTPException(400 if error.kind is Kind.CONFIG else 500, str(error)) from None
 
 
 def _answer(snapshots: Sequence[Snapshot], status: int = 200) -> Response:

@@ -50,22 +50,27 @@ class Worker:
             raise HelenusError(Kind.WORKER_UNREACHABLE, f"the worker answered {status}", self._address(path))
         return body
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON of an answer to a request, None if it has none. Raises HelenusError WORKER_UNREACHABLE, and CONFIG
-        with the worker's own words for what it refuses.
+    def ask(self, method: str, path: str, body: Any = None, *, has: str) -> list[dict[str, Any]]:
+        """The objects that an answer's JSON has in this field. Raises HelenusError WORKER_UNREACHABLE, and CONFIG with
+        the worker's own words for what it refuses.
         """
         status, text = self._answer(method, path, None if body is None else json.dumps(body).encode())
         try:
-            answer = json.loads(text) if text else None
+            answer = json.loads(text)
         except ValueError:
-            raise HelenusError(Kind.WORKER_UNREACHABLE, "that is no worker of Helenus", self._address(path)) from None
+            raise self._no_worker(path) from None
         if status >= 300:
             said = answer.get("message") if isinstance(answer, dict) else None
             kind = Kind.CONFIG if 400 <= status < 500 else Kind.WORKER_UNREACHABLE
+            if said and re.fullmatch("Connector .* not found", str(said)):
+                raise HelenusError(kind, str(said), self.url, "helenus-connector top shows the names")
             if said:
                 raise _Refused(kind, str(said))
             raise HelenusError(kind, f"the worker answered {status}", self._address(path))
-        return answer
+        found = answer.get(has) if isinstance(answer, dict) else None
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise self._no_worker(path)
+        return found
 
     def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
         try:
@@ -84,6 +89,9 @@ class Worker:
         except (OSError, ValueError, HTTPException) as error:
             what = f"no worker answers: {error}"
         raise HelenusError(Kind.WORKER_UNREACHABLE, what, self._address(path))
+
+    def _no_worker(self, path: str) -> HelenusError:
+        return HelenusError(Kind.WORKER_UNREACHABLE, "that is no worker of Helenus", self._address(path))
 
     def _address(self, path: str) -> str:
         return self.url.rstrip("/") + path

@@ -96,17 +96,19 @@ class Snapshots:
         self._changed.set()
         return begun
 
-    def of(self, name: str) -> list[Snapshot]:
-        """The last snapshot of each table of a connector."""
-        with self._connectors.lock:
-            self._connectors.get(name)
-        return self.store.snapshots(name)
+    def of(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
+        """The last snapshot of each table of a connector, or of some. Raises HelenusError CONFIG if there is no such
+        table.
+        """
+        there = {one.table: one for one in self.store.snapshots(name)}
+        self._tasks(name, [table for table in tables if table not in there])
+        return [one for table, one in there.items() if not tables or table in tables]
 
     def stop(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
         """End the snapshots of a connector that are under way, or those of some tables. What is appended to the events
-        topic is published all the same.
+        topic is published all the same. Raises HelenusError CONFIG as `of` does; then none is ended.
         """
-        there = [one for one in self.of(name) if not one.is_over and (not tables or one.table in tables)]
+        there = [one for one in self.of(name, tables) if not one.is_over]
         with self.store.changing():
             for one in there:
                 end(one, "STOPPED")
