@@ -208,7 +208,7 @@ def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
                 )
             directory = Path(named)
     assert directory is not None
-    if not directory.is_dir():
+    if not os.access(directory, os.F_OK) or not directory.is_dir():  # which raises an error where it may not be seen
         raise HelenusError(Kind.CDC_DIRECTORY, "cdc_raw is not a directory, or may not be seen", str(directory))
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         raise HelenusError(Kind.CDC_DIRECTORY, "cdc_raw may not be read and deleted in", str(directory))
