@@ -180,6 +180,30 @@ def check(settings: AgentSettings, source: str) -> None:
         raise ConfigError(problems)
 
 
+_IN_RAW = "it lies in cdc_raw ({}), where all counts against cdc_total_space: name a directory elsewhere"
+_IN_LOG = "it lies in the node's commitlog_directory ({}), where the node reads and deletes: name a directory elsewhere"
+
+
+def check_places(settings: AgentSettings, raw: Path, node: Mapping[str, str], source: str = "") -> None:
+    """Raise ConfigError for a directory of the agent's that is, or lies below, cdc_raw (`raw`), or the directory of
+    the commit log that cassandra.yaml names, or the `node` by its settings; `source` is the properties file's name.
+    """
+    ours = {"state.dir": settings.state_dir}
+    if settings.segment_transfer == "archive" and settings.segment_archive_dir is not None:
+        ours["segment.archive.dir"] = settings.segment_archive_dir
+    places = {raw: _IN_RAW}
+    if (log := _commit_log(settings.cassandra_config, node)) is not None:
+        places[log] = _IN_LOG
+    problems = [
+        Problem(source, key, str(directory), reason.format(place))
+        for key, directory in ours.items()
+        for place, reason in places.items()
+        if directory.resolve().is_relative_to(place.resolve())
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
 CDC_OFF = "set cdc_enabled: true in the node's cassandra.yaml and restart the node"
 
 
@@ -221,19 +245,23 @@ def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]
     Its cassandra.yaml names it (`config`), or the `node` by its settings; links into cdc_raw, `raw`, want both on one
     file system.
     """
-    named = None
-    if config is not None:
-        with contextlib.suppress(HelenusError):  # somebody edits it
-            named = read_yaml(config).get("commitlog_directory")
-    named = named or node.get("commitlog_directory")
-    if not named:
+    directory = _commit_log(config, node)
+    if directory is None:
         return None
-    directory = Path(str(named))
     try:
         is_there = directory.stat().st_dev == raw.stat().st_dev
     except OSError:
         return None
     return directory if is_there and os.access(directory, os.R_OK | os.X_OK) else None
+
+
+def _commit_log(config: Path | None, node: Mapping[str, str]) -> Path | None:
+    named = None
+    if config is not None:
+        with contextlib.suppress(HelenusError):  # somebody edits it
+            named = read_yaml(config).get("commitlog_directory")
+    named = named or node.get("commitlog_directory")
+    return Path(str(named)) if named else None
 
 
 def _own_node(properties: Mapping[str, str]) -> dict[str, str]:

@@ -78,6 +78,20 @@ def test_cdc_raw_below_a_directory_that_may_not_be_seen(place: Path) -> None:
         raw_directory(AgentSettings.load(file))
 
 
+def test_an_archive_that_may_not_be_written(place: Path) -> None:
+    file = properties(place)
+    (place / "state").mkdir()
+    (place / "state").chmod(0o777)
+    (place / "archive").mkdir()
+    with open(file, "a") as lines:
+        lines.write(f"segment.transfer=archive\nsegment.archive.dir={place}/archive/node1\n")
+    (place / "raw").chmod(0o777)
+    with closed(place / "archive"):
+        done = CliRunner().invoke(main.commands["validate"], [str(file)])
+    said = f"helenus-agent: segment.archive.dir={place}/archive/node1: Permission denied ({place}/archive): create it"
+    assert (done.exit_code, done.stderr.startswith(said)) == (2, True), done.stderr
+
+
 def test_a_state_dir_below_a_file_is_no_agent_that_is_stopped(place: Path) -> None:
     file = properties(place)
     (place / "state").touch()

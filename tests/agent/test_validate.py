@@ -124,7 +124,8 @@ ORDERS = table_of("orders", "pk int pk, v int")
 def test_what_the_servers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it at once; the file alone is valid."""
     file, log, cassandra = tmp_path / "agent.properties", FakeLog(), FakeCassandra(ORDERS)
-    given = {**PULSAR, "cdc.raw.dir": str(tmp_path), "state.dir": str(tmp_path / "state")}
+    given = {**PULSAR, "cdc.raw.dir": str(tmp_path / "raw"), "state.dir": str(tmp_path / "state")}
+    (tmp_path / "raw").mkdir()
     file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
     monkeypatch.setattr(cli, "_log_of", lambda _: log)
     monkeypatch.setattr(validate_command, "Cassandra", lambda _: cassandra)
