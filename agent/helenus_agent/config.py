@@ -174,7 +174,7 @@ def check(settings: AgentSettings, source: str) -> None:
     found = wrong_settings({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
     problems = []
     for name, reason in found.items():
-        value = masking.shown(field[name], masking.is_secret(key + name, field[name])) if name else None
+        value = masking.shown(field[name], masking.is_secret(key + name, field[name])) if name in field else None
         problems.append(Problem(source, key + (name or "*"), value, reason))
     if problems:
         raise ConfigError(problems)

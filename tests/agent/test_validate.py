@@ -55,6 +55,7 @@ def test_certificates_have_to_be_there_as_cdc_raw_has(tmp_path: Path) -> None:
         **KAFKA,
         "cdc.raw.dir": str(tmp_path),
         "pulsar.tls.cafile": str(there),
+        "cassandra.ssl.enabled": "true",
         "cassandra.ssl.cafile": "/no/ca.pem",
     }
     file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))

@@ -20,9 +20,7 @@ from helenus_schemas.settings.properties import ConfigError
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.pulsar.log import PulsarConfig
 
-WORKER = (
-    "bootstrap.servers=k:9092\ncheckpoint.dir=/tmp/none\nproducer.sasl.password=hunter2\nlisteners=http://127.0.0.1:0\n"
-)
+WORKER = "bootstrap.servers=k:9092\ncheckpoint.dir=/tmp/none\nproducer.ssl.key.password=hunter2\nlisteners=http://127.0.0.1:0\n"
 TABLE = "name=a\nkeyspace=shop\ntable=orders\noutput.format=json\n"
 
 

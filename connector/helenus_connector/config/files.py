@@ -70,7 +70,7 @@ def _check_kafka(worker: WorkerSettings, source: Path) -> None:
     for prefix, (config, own) in clients.items():
         for name, reason in wrong_settings(config, {**worker.kafka, **own}, prefix == "consumer.").items():
             key = (prefix if name in own else "kafka.") + (name or "*")
-            value = masking.shown(config[name], masking.is_secret(key, config[name])) if name else None
+            value = masking.shown(config[name], masking.is_secret(key, config[name])) if name in config else None
             problems.setdefault(key, Problem(str(source), key, value, reason))  # both may refuse one of kafka.*
     if problems:
         raise ConfigError(list(problems.values()))

@@ -44,6 +44,9 @@ class CassandraSettings(Settings):
     def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if given.get("cassandra.username") and not given.get("cassandra.password"):
             yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
+        files = (f"cassandra.ssl.{name}" for name in ("cafile", "certfile", "keyfile"))
+        if "cassandra.ssl.enabled" not in given and (file := next((key for key in files if key in given), None)):
+            yield "cassandra.ssl.enabled", f"set it to true: {file} is used with TLS alone"
 
     @property
     def server(self) -> tuple[object, ...]:

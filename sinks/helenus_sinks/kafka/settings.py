@@ -29,6 +29,12 @@ _NO_KERBEROS = (
 )
 _NO_TRANSACTIONS = "there are no transactions here: leave it out"
 _LOSES_ORDER = "without it, a record that is sent again may come before an older one: leave it out"
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+# What is used with some values of security.protocol alone, and which to advise.
+_NEED = (
+    (re.compile(r"sasl\.(mechanisms?|username|password)"), ("sasl_ssl", "sasl_plaintext"), "SASL_SSL: sasl.*"),
+    (re.compile(r"ssl\.(ca|certificate|key|keystore)\.(location|pem)"), ("sasl_ssl", "ssl"), "SSL or SASL_SSL: ssl.*"),
+)
 _CONFLICT = "Failed to create"  # begins librdkafka's message about settings that do not go together
 
 
@@ -40,10 +46,13 @@ def is_client(key: str) -> bool:
 def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer: bool = False) -> dict[str, str]:
     """The settings of a producer, or of a `consumer`, that librdkafka refuses before it connects, or that give up a
     promise: a reason for each wrong one of those that are `checked`, and under "" a reason that names none of them.
+    Under security.protocol, which may be missing, also that others are not used.
     """
     refusal = _consumer_refusal if consumer else _refusal
     found = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
     found |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
+    if unused := _unused(config):
+        found["security.protocol"] = unused
     if not refusal({key: value for key, value in config.items() if key not in found}):
         return found
     for key in set(checked) - set(found):
@@ -57,6 +66,15 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
         found[key] = reason
         left.pop(key, None)
     return {key: _NO_KERBEROS if "mechanism GSSAPI: recompile" in reason else reason for key, reason in found.items()}
+
+
+def _unused(config: Mapping[str, str]) -> str | None:
+    """Why security.protocol is wrong where a login or certificates are given, and it uses none."""
+    protocol = config.get("security.protocol", "plaintext").lower()
+    for keys, used_with, advice in _NEED:
+        if protocol in _PROTOCOLS and protocol not in used_with and any(keys.fullmatch(key) for key in config):
+            return f"set it to {advice} is not used without it"
+    return None
 
 
 def _refusal(config: Mapping[str, str]) -> str:
