@@ -16,7 +16,7 @@ from typing_extensions import Self
 from helenus_agent.aliases import ALIASES, ENVIRONMENT
 from helenus_agent.commitlog.segment import ReadMode
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings import debezium, masking
+from helenus_schemas.settings import debezium
 from helenus_schemas.settings.fields import (
     Brokers,
     CommaList,
@@ -29,7 +29,7 @@ from helenus_schemas.settings.fields import (
 from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.properties import ConfigError, Problem
 from helenus_schemas.settings.shared import CassandraSettings, LogSettings, PulsarSettings
-from helenus_sinks.kafka.settings import wrong_settings
+from helenus_sinks.kafka.settings import shown, wrong_settings
 
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -174,8 +174,8 @@ def check(settings: AgentSettings, source: str) -> None:
     found = wrong_settings({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
     problems = []
     for name, reason in found.items():
-        value = masking.shown(field[name], masking.is_secret(key + name, field[name])) if name in field else None
-        problems.append(Problem(source, key + (name or "*"), value, reason))
+        full = key + (name or "*")
+        problems.append(Problem(source, full, shown(full, name, field, reason), reason))
     if problems:
         raise ConfigError(problems)
 

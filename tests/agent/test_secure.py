@@ -181,7 +181,11 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
     ({"kafka.producer.sasl.mechanim": "PLAIN"}, 2, ["sasl.mechanim", "[config]"]),
     ({"kafka.producer.ssl.ca.location": "{other}"}, 1, ["certificate verify failed", "[broker-refused]"]),
     ({"kafka.producer.ssl.ca.location": "/no/such.pem"}, 2, ["ssl.ca.location", "[config]"]),
-    ({"kafka.producer.security.protocol": "SASL_PLAINTEXT"}, 2, ["security.protocol", "is not used without it", "[config]"]),
+    (
+        {"kafka.producer.security.protocol": "SASL_PLAINTEXT"},
+        2,
+        ["security.protocol", "is not used without it", "[config]"],
+    ),
     ({"kafka.producer.security.protocol": None}, 2, ["security.protocol", "is not used without it", "[config]"]),
     ({"kafka.producer.security.protocol": "SSL"}, 2, ["security.protocol", "is not used without it", "[config]"]),
     ({"kafka.producer.security.protocol": "TLS"}, 2, ["security.protocol", "[config]"]),

@@ -99,7 +99,7 @@ def test_settings_of_librdkafka_by_file_and_full_key(tmp_path: Path) -> None:
         done = CliRunner().invoke(main.commands[command], [str(file)])
         assert done.exit_code == 2
         for key, (_, reason) in WRONG.items():
-            assert re.search(rf"{file}: kafka\.producer\.{re.escape(key)}=.*: {re.escape(reason)}", done.stderr), (
+            assert re.search(rf"{file}: kafka\.producer\.{re.escape(key)}(=.*)?: {re.escape(reason)}", done.stderr), (
                 done.stderr
             )
         assert "compression" not in done.stderr
@@ -114,7 +114,7 @@ def test_a_key_that_is_given_twice(tmp_path: Path) -> None:
     done = CliRunner().invoke(main.commands["validate"], [str(file)])
     assert done.exit_code == 2
     assert f"{file}: topic.partitions: it is given more than once" in done.stderr
-    assert f"{file}: x=1: unknown property" in done.stderr
+    assert f"{file}: x: unknown property" in done.stderr
     file.write_text(file.read_text().replace("x=1\n", ""))
     assert AgentSettings.load(file).topic_partitions == 1
 

@@ -61,10 +61,10 @@ def test_the_errors_of_all_files(here: Path) -> None:
     assert first.startswith("helenus-connector: 6 properties are wrong")
     for expected in (
         "worker: listeners=8083: give one listener",
-        "worker: prodcer.sasl.password=*****: unknown property, did you mean producer.sasl.password?",
-        "a: cassandra.pasword=*****: unknown property, did you mean cassandra.password?",
+        "worker: prodcer.sasl.password: unknown property, did you mean producer.sasl.password?",
+        "a: cassandra.pasword: unknown property, did you mean cassandra.password?",
         "a: max.batch.size=many: give a whole number",
-        "a: qery.consistency=ONE: unknown property, did you mean query.consistency?",
+        "a: qery.consistency: unknown property, did you mean query.consistency?",
         "absent: cannot read the properties file",
     ):
         assert [line for line in lines if line.startswith(f"  {expected}")], expected

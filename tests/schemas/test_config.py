@@ -51,7 +51,7 @@ def test_all_errors_at_once_with_their_keys(tmp_path: Path) -> None:
     first, *lines = message.splitlines()
     assert first.startswith("3 properties are wrong: correct the properties file")
     where = f"  {tmp_path}/x.properties: "
-    assert f"{where}siez=2: unknown property, did you mean size?" in lines
+    assert f"{where}siez: unknown property, did you mean size?" in lines
     assert any(line.startswith(f"{where}cassandra.port=many: ") for line in lines)
     assert f"{where}log.topic: required property is missing" in lines
     assert str(pickle.loads(pickle.dumps(error.value))) == message
@@ -93,6 +93,7 @@ SECRET = "hunter2-and-more"
         ("cassandra.pasword", SECRET),
         ("kafak.sasl.password", SECRET),
         ("some.api.token", SECRET),
+        ("some.api.jwt", SECRET),
         ("registry", f"https://me:{SECRET}@host/"),
         ("sparc.options", f"-DtrustStorePassword={SECRET}"),
         ("size", "${env:HELENUS_TEST_SECRET}"),
@@ -102,7 +103,7 @@ def test_a_wrong_key_does_not_show_its_secret(key: str, value: str, monkeypatch:
     monkeypatch.setenv("HELENUS_TEST_SECRET", SECRET)
     with pytest.raises(ConfigError) as error:
         Example.of({"log.topic": "t", key: value}, "f")
-    assert f"{key}=" in str(error.value)
+    assert (f"{key}=" if key == "size" else f"{key}: unknown property") in str(error.value)
     assert SECRET not in str(error.value)
     assert SECRET not in repr(error.value)
 
@@ -187,7 +188,7 @@ def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_value_without_counterpart_is_one_of_the_errors() -> None:
-    with pytest.raises(HelenusError, match=r"(?s)theirs\.seconds=soon: invalid literal.*siez=1: unknown property"):
+    with pytest.raises(HelenusError, match=r"(?s)theirs\.seconds=soon: invalid literal.*siez: unknown property"):
         Migrated.of({"theirs.seconds": "soon", "siez": "1"}, "f")
 
 

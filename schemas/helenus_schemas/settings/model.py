@@ -71,8 +71,8 @@ class _Given:
     written: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def wrong(self, key: str, reason: str, secret: bool) -> None:
-        """Note a problem, once a key."""
+    def wrong(self, key: str, reason: str, secret: bool, known: bool = True) -> None:
+        """Note a problem, once a key. Of a key that is not known the value is not shown: it may be a secret."""
         if any(p.key == key for p in self.problems):
             return
         written = self.written.get(key)
@@ -81,7 +81,7 @@ class _Given:
             # A short one may be part of any word of ours.
             pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
             reason = re.sub(pattern, masking.STARS, reason)
-        shown = None if written is None else masking.shown(written, secret)
+        shown = None if written is None or not known else masking.shown(written, secret)
         self.problems.append(Problem(self.source, key, shown, reason))
 
 
@@ -281,7 +281,6 @@ class Settings(BaseModel):
         if kind == "extra_forbidden":
             near = cls._nearest(key)
             reason = "unknown property" + (f", did you mean {near}?" if near else "")
-            secret = secret or (near is not None and cls.hides(near))
         elif kind == "missing":
             reason = "required property is missing"
         elif kind == "string_too_short":
@@ -296,7 +295,7 @@ class Settings(BaseModel):
             reason = _BOUNDS[kind].format(**limits)
         elif words := re.search(r"match pattern '\^\(([\w|-]+)\)\$'", reason):
             reason = f"give one of {', '.join(words[1].split('|'))}"
-        given.wrong(key, reason, secret)
+        given.wrong(key, reason, secret, known=kind != "extra_forbidden")
 
     @classmethod
     def _nearest(cls, key: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from helenus_schemas.settings import masking
 from helenus_sinks.kafka.errors import text_of
 
 DEFAULTS: dict[str, object] = {
@@ -35,12 +36,22 @@ _NEED = (
     (re.compile(r"sasl\.(mechanisms?|username|password)"), ("sasl_ssl", "sasl_plaintext"), "SASL_SSL: sasl.*"),
     (re.compile(r"ssl\.(ca|certificate|key|keystore)\.(location|pem)"), ("sasl_ssl", "ssl"), "SSL or SASL_SSL: ssl.*"),
 )
+_UNKNOWN = "No such configuration property"
 _CONFLICT = "Failed to create"  # begins librdkafka's message about settings that do not go together
 
 
 def is_client(key: str) -> bool:
     """True for settings of the connection, which every kind of client takes."""
     return key.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "client.", "broker.", "socket."))
+
+
+def shown(key: str, name: str, config: Mapping[str, str], reason: str) -> str | None:
+    """The value of a setting that is wrong, as an error may show it under its `key`; None for one that is not there,
+    and for one that librdkafka does not know: a secret whose name has a slip in it.
+    """
+    if name not in config or reason.startswith(_UNKNOWN):
+        return None
+    return masking.shown(config[name], masking.is_secret(key, config[name]))
 
 
 def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer: bool = False) -> dict[str, str]:
