@@ -41,6 +41,11 @@ def test_valid_files(here: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "worker is valid\na is valid\n")
 
 
+def test_sparks_own_references(here: Path) -> None:
+    (here / "worker").write_text(WORKER + "spark.eventLog.dir=${spark.local.dir}/log\n")
+    assert validate("worker", "a").exit_code == 0
+
+
 def test_no_java(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are right, but the worker would not start: one line says so."""
     monkeypatch.setenv("JAVA_HOME", "/no/java")

@@ -53,6 +53,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """What all connectors of a worker share."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = _ALIASES
+    own_references: ClassVar[tuple[str, ...]] = ("spark.",)
 
     _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
 

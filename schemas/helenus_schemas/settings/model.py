@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -101,6 +101,10 @@ class Settings(BaseModel):
     )
     aliases: ClassVar[Mapping[str, str | Alias]] = {}
     environment: ClassVar[Mapping[str, str]] = {}
+    placeholders: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """By key the names that its value may have in it as `${NAME}`."""
+    own_references: ClassVar[tuple[str, ...]] = ()
+    """The beginnings of keys whose library has references of its own."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -236,8 +240,8 @@ class Settings(BaseModel):
             use = alias.use if alias else key
             given.written[use] = text
             try:
-                if not use.startswith(tuple(cls.prefixes())):  # a library may have references of its own
-                    masking.check_references(text)
+                if not use.startswith(cls.own_references):
+                    masking.check_references(text, cls.placeholders.get(use, ()))
                 allowed = None if given.trusted.get(name) == text else given.allowed
                 value: str | None = masking.resolve(text, allowed)
                 if alias is not None and value is not None:
