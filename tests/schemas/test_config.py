@@ -1,6 +1,7 @@
 """Properties files: what is read, what is refused, and that secrets stay secret."""
 
 import pickle
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -134,6 +135,38 @@ def test_secrets_come_from_environment_and_files_and_are_not_echoed(
 def test_a_secret_that_is_missing_is_named(tmp_path: Path, value: str) -> None:
     with pytest.raises(HelenusError, match=r"log\.topic=\$\{"):
         load(tmp_path, f"log.topic={value}\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("a=1\nlog.topic=grün\n".encode("latin-1"), "line 2 is not UTF-8: save the file as UTF-8, or write ö as"),
+        ("a=1\r\n\r\nlog.topic=grün".encode("latin-1"), "line 3 is not UTF-8"),
+        ("log.topic=t\n".encode("utf-16"), "the file is not text in UTF-8"),
+        ("log.topic=t\n".encode("utf-16-be"), "the file is not text in UTF-8"),
+        (b"log.topic=t\nb=\\u00f\n", "Invalid"),
+    ],
+)
+def test_a_file_that_is_not_utf_8(tmp_path: Path, content: bytes, reason: str) -> None:
+    """Neither as the command's own, nor as one that a reference names: what that holds is not shown."""
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(ConfigError, match=f"cannot read the properties file: {reason}"):
+        Example.load(tmp_path / "f")
+    why = "is not a properties file$" if reason == "Invalid" else f"{tmp_path}/f: {reason}"
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, f"log.topic=${{file:{tmp_path}/f:log.topic}}\n")
+    assert re.search(why, error.value.problems[0].reason)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_files_as_editors_write_them(tmp_path: Path, encoding: str, end: str) -> None:
+    (tmp_path / "secrets").write_bytes(f"pw=s3cret{end}ö=\\u00f6{end}".encode(encoding))
+    lines = ["log.topic=grün", "names=a,\\", "  b", f"cassandra.password=${{file:{tmp_path}/secrets:pw}}", ""]
+    (tmp_path / "f").write_bytes(end.join(lines).encode(encoding))
+    settings = Example.load(tmp_path / "f")
+    assert (settings.log_topic, settings.names) == ("grün", ("a", "b"))
+    assert settings.cassandra_password == SecretStr("s3cret")
 
 
 def test_a_missing_file_is_named() -> None:

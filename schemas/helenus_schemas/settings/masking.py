@@ -13,6 +13,8 @@ from pathlib import Path
 
 import javaproperties
 
+from helenus_schemas.settings.properties import parsed
+
 STARS = "*****"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 _OTHER = re.compile(r"\$\{(?!(?:env|file):[^}]*\})([^}]*)(\}?)")
@@ -121,12 +123,13 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
         if allowed is not None and not allowed.has_file(file, entry):
             raise ValueError(_NO_FILE)
         try:
-            with open(file, encoding="utf-8") as opened:
-                return str(javaproperties.load(opened)[entry])
+            return dict(parsed(file))[entry]
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from None
-        except (UnicodeDecodeError, javaproperties.InvalidUEscapeError):
+        except javaproperties.InvalidUEscapeError:
             raise ValueError(f"{path} is not a properties file") from None
+        except ValueError as error:
+            raise ValueError(f"cannot read {path}: {error}") from None
         except KeyError:
             raise ValueError(f"{path} has no {entry}") from None
 
