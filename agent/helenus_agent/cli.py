@@ -123,7 +123,8 @@ def _drain(properties: Path, offline: bool) -> None:
 @_PROPERTIES
 @click.option("--connect", is_flag=True, help="Ask the servers too: the node and its tables, the message broker.")
 def _validate(properties: Path, connect: bool) -> None:
-    """Check a properties file: names all that is wrong with it, and keys of other products with ours.
+    """Check a properties file: names all wrong values at once, and keys of other products with ours; once they are
+    right, what librdkafka and this machine refuse.
 
     Run it on the agent's machine, as its user: cdc_raw and files of certificates have to be there, state.dir has to be
     writable, and the extra `pulsar` installed for log=pulsar. Without --connect it reaches no server.
