@@ -28,7 +28,7 @@ from helenus_schemas.settings.fields import (
 )
 from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.properties import ConfigError, Problem
-from helenus_schemas.settings.shared import CassandraSettings, LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import BROKERS, CassandraSettings, LogSettings, PulsarSettings
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
 
@@ -78,6 +78,11 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
 
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
     environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
+    meant: ClassVar[Mapping[str, str]] = {
+        f"{before}{kind}.": f"kafka.producer.{kind}."
+        for before in ("kafka.", "producer.", "")
+        for kind in ("security", "sasl", "ssl")
+    }
 
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose commit log is read: the address where it serves CQL."""
@@ -162,6 +167,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         if needed not in given:
             other = "pulsar.service.url" in given and "log" not in given
             yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        for key in BROKERS:
+            if f"kafka.producer.{key}" in given:
+                yield f"kafka.producer.{key}", "leave it out: kafka.bootstrap.servers names the brokers"
         if given.get("segment.transfer") == "archive" and "segment.archive.dir" not in given:
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
 

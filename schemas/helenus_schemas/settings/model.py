@@ -101,6 +101,8 @@ class Settings(BaseModel):
     )
     aliases: ClassVar[Mapping[str, str | Alias]] = {}
     environment: ClassVar[Mapping[str, str]] = {}
+    meant: ClassVar[Mapping[str, str]] = {}
+    """By the beginning of a key that people write, that of the key they mean."""
     placeholders: ClassVar[Mapping[str, Sequence[str]]] = {}
     """By key the names that its value may have in it as `${NAME}`."""
     own_references: ClassVar[tuple[str, ...]] = ()
@@ -283,8 +285,7 @@ class Settings(BaseModel):
         reason = message.removeprefix("Value error, ")
         secret = cls.hides(key, given.written.get(key, ""))
         if kind == "extra_forbidden":
-            near = cls._nearest(key)
-            reason = "unknown property" + (f", did you mean {near}?" if near else "")
+            reason = cls.unknown(key)
         elif kind == "missing":
             reason = "required property is missing"
         elif kind == "string_too_short":
@@ -302,12 +303,21 @@ class Settings(BaseModel):
         given.wrong(key, reason, secret, known=kind != "extra_forbidden")
 
     @classmethod
+    def unknown(cls, key: str) -> str:
+        """What is said of a key that is not known."""
+        near = cls._nearest(key)
+        return "unknown property" + (f", did you mean {near}?" if near else "")
+
+    @classmethod
     def _nearest(cls, key: str) -> str | None:
         """The known key most similar to this one; below a prefix every key is known."""
         known = [field.alias or name for name, field in cls.model_fields.items()]
         for words, meant in _MEANT.items():
             if (ours := re.sub(rf"\b({words})$", meant, key)) in known and ours != key:
                 return ours
+        for written, ours in cls.meant.items():
+            if key.startswith(written):
+                return ours + key[len(written) :]
         parts = key.split(".")
         for prefix in cls.prefixes():
             depth = prefix.count(".")

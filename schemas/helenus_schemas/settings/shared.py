@@ -63,6 +63,8 @@ class LogSettings(Settings):
     """text for people, json for programs. In both, each line has an event name and fields."""
 
 
+BROKERS = ("bootstrap.servers", "metadata.broker.list")
+"""librdkafka's names of the brokers' addresses: they have a key of their own."""
 NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
 
 

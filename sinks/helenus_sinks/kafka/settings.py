@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 
@@ -36,6 +37,8 @@ _NEED = (
     (re.compile(r"sasl\.(mechanisms?|username|password)"), ("sasl_ssl", "sasl_plaintext"), "SASL_SSL: sasl.*"),
     (re.compile(r"ssl\.(ca|certificate|key|keystore)\.(location|pem)"), ("sasl_ssl", "ssl"), "SSL or SASL_SSL: ssl.*"),
 )
+_FILES = re.compile(r"ssl\.(ca|crl|certificate|key|keystore)\.location")
+_NO_FILE = "there is no such file, or it may not be read"
 _UNKNOWN = "No such configuration property"
 _CONFLICT = "Failed to create"  # begins librdkafka's message about settings that do not go together
 
@@ -62,6 +65,7 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
     refusal = _consumer_refusal if consumer else _refusal
     found = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
     found |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
+    found |= {key: _NO_FILE for key in checked if _FILES.fullmatch(key) and _is_missing(config[key])}
     if unused := _unused(config):
         found["security.protocol"] = unused
     if not refusal({key: value for key, value in config.items() if key not in found}):
@@ -86,6 +90,10 @@ def _unused(config: Mapping[str, str]) -> str | None:
         if protocol in _PROTOCOLS and protocol not in used_with and any(keys.fullmatch(key) for key in config):
             return f"set it to {advice} is not used without it"
     return None
+
+
+def _is_missing(path: str) -> bool:
+    return path != "probe" and not os.access(path, os.R_OK)  # librdkafka looks in the usual places then
 
 
 def _refusal(config: Mapping[str, str]) -> str:
