@@ -26,7 +26,7 @@ HEAD = """# Configuration
 
 Java properties files: one for each agent, one for each worker, one for each connector. This page is generated from the
 models that read them (`make reference`). `helenus-agent validate` and `helenus-connector validate` check files against
-these models, without any server, and list all errors at once. Examples: [agent](../agent/agent.properties),
+these models, without any server, and list all wrong values at once. Examples: [agent](../agent/agent.properties),
 [worker](../connector/worker.properties), [table](../connector/table.properties).
 
 - A value may hold `${env:NAME}`, an environment variable, or `${file:PATH:KEY}`, a key of another properties file.

@@ -37,7 +37,11 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        (KafkaError._TRANSPORT, Kind.BROKER_UNREACHABLE, "check bootstrap.servers"),
+        (
+            KafkaError._TRANSPORT,
+            Kind.BROKER_UNREACHABLE,
+            "check bootstrap.servers, the agent's kafka.bootstrap.servers, and",
+        ),
         (KafkaError.SASL_AUTHENTICATION_FAILED, Kind.BROKER_REFUSED, "sasl.*"),
         (KafkaError._INVALID_ARG, Kind.CONFIG, "setting of librdkafka"),
     ],

@@ -349,9 +349,9 @@ def test_keys_of_ours_in_their_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "agent", "connector"),
     [
-        ("snapshot.mod", "NEVER", "snapshot.mod=NEVER: unknown property", "snapshot.mod=NEVER: unknown property"),
-        ("helenus.agent.topic.partitins", "1", "helenus.agent.topic.partitins=1: unknown property", ""),
-        ("helenus.connector.gat", "one", "", "helenus.connector.gat=one: unknown property, did you mean gate?"),
+        ("snapshot.mod", "NEVER", "snapshot.mod: unknown property", "snapshot.mod: unknown property"),
+        ("helenus.agent.topic.partitins", "1", "helenus.agent.topic.partitins: unknown property", ""),
+        ("helenus.connector.gat", "one", "", "helenus.connector.gat: unknown property, did you mean gate?"),
         ("snapshot.mode", "WHENEVER", "", "snapshot.mode=WHENEVER: INITIAL, ALWAYS or NEVER"),
         ("snapshot.consistency", "SERIAL", "", "snapshot.consistency=SERIAL: "),
         ("http.port", "no", "http.port=no", ""),

@@ -28,7 +28,7 @@ from helenus_stack import cli as stack
 
 TABLE = Path(__file__).with_name("mistakes.txt")
 RIGHT = {
-    "agent": {"state.dir": "state", "cdc.raw.dir": ".", "kafka.bootstrap.servers": "k:9092"},
+    "agent": {"state.dir": "state", "cdc.raw.dir": "raw", "kafka.bootstrap.servers": "k:9092"},
     "worker": {"bootstrap.servers": "k:9092", "checkpoint.dir": "checkpoint", "listeners": "http://127.0.0.1:0"},
     "table": {"name": "a", "keyspace": "shop", "table": "orders", "output.format": "json"},
 }
@@ -60,6 +60,7 @@ def written(file: str, changes: str) -> str:
 def said_to(mistake: str, api: Api) -> str:
     """What is answered to a mistake, in a directory of its own."""
     who, _, what = mistake.partition(" ")
+    Path("raw").mkdir()
     for file in RIGHT:
         Path(f"{file}.properties").write_text(written(file, what if file == who else ""))
     if who == "REST":

@@ -23,7 +23,7 @@ from tenacity.nap import sleep_using_event
 from helenus_agent import metrics, status
 from helenus_agent.agent import Agent, may_pass
 from helenus_agent.commitlog import decoder
-from helenus_agent.config import AgentSettings, check, raw_directory, read_yaml
+from helenus_agent.config import AgentSettings, check, check_places, raw_directory, read_yaml
 from helenus_agent.monitor import Monitor
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra
@@ -123,7 +123,8 @@ def _drain(properties: Path, offline: bool) -> None:
 @_PROPERTIES
 @click.option("--connect", is_flag=True, help="Ask the servers too: the node and its tables, the message broker.")
 def _validate(properties: Path, connect: bool) -> None:
-    """Check a properties file: names all that is wrong with it, and for keys of other products those of ours.
+    """Check a properties file: names all wrong values at once, and keys of other products with ours; once they are
+    right, what librdkafka and this machine refuse.
 
     Run it on the agent's machine, as its user: cdc_raw and files of certificates have to be there, state.dir has to be
     writable, and the extra `pulsar` installed for log=pulsar. Without --connect it reaches no server.
@@ -132,15 +133,18 @@ def _validate(properties: Path, connect: bool) -> None:
         source = str(properties)
         settings, _ = together(lambda: AgentSettings.load(properties), lambda: check_properties(properties))
         assert settings is not None
+        archives = settings.segment_transfer == "archive"
         together(
             lambda: settings.check_files(source),
             lambda: settings.check_directory(source, "state_dir"),
+            lambda: settings.check_directory(source, "segment_archive_dir") if archives else None,
             lambda: check(settings, source),
             lambda: read_yaml(settings.cassandra_config) if settings.cassandra_config else None,
         )
         _check_pulsar(settings)
         directory = raw_directory(settings)
-        transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
+        check_places(settings, directory, {}, source)
+        transfer_of(settings.segment_transfer, settings.segment_archive_dir)
         click.echo(f"{properties} is valid")
         if connect:
             _ask_servers(settings, directory)
@@ -221,13 +225,15 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         if settings.log == "kafka":
             log.start()  # a producer needs up to a second before its first record: Cassandra is asked meanwhile
         directory = waiting(_raw_directory, settings, offline)  # a new node makes it at its first start
-        transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
+        check_places(settings, directory, {})
+        transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir)
         state = State(settings.state_dir)
         held.callback(state.close)
         held.enter_context(owned(directory))
         cassandra = SavedNode(state) if offline else waiting(Cassandra, settings)
         node = waiting(cassandra.node)
         identity.check(node, settings, directory)
+        check_places(settings, directory, node.settings)
         positions = state.load(str(node.host_id))
         agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
         waiting(agent.start)

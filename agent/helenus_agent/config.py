@@ -16,7 +16,7 @@ from typing_extensions import Self
 from helenus_agent.aliases import ALIASES, ENVIRONMENT
 from helenus_agent.commitlog.segment import ReadMode
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings import debezium, masking
+from helenus_schemas.settings import debezium
 from helenus_schemas.settings.fields import (
     Brokers,
     CommaList,
@@ -28,8 +28,8 @@ from helenus_schemas.settings.fields import (
 )
 from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.properties import ConfigError, Problem
-from helenus_schemas.settings.shared import CassandraSettings, LogSettings, PulsarSettings
-from helenus_sinks.kafka.settings import wrong_settings
+from helenus_schemas.settings.shared import BROKERS, CassandraSettings, LogSettings, PulsarSettings
+from helenus_sinks.kafka.settings import shown, wrong_settings
 
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,6 +78,11 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
 
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
     environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
+    meant: ClassVar[Mapping[str, str]] = {
+        f"{before}{kind}.": f"kafka.producer.{kind}."
+        for before in ("kafka.", "producer.", "")
+        for kind in ("security", "sasl", "ssl")
+    }
 
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose commit log is read: the address where it serves CQL."""
@@ -162,6 +167,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         if needed not in given:
             other = "pulsar.service.url" in given and "log" not in given
             yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        for key in BROKERS:
+            if f"kafka.producer.{key}" in given:
+                yield f"kafka.producer.{key}", "leave it out: kafka.bootstrap.servers names the brokers"
         if given.get("segment.transfer") == "archive" and "segment.archive.dir" not in given:
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
 
@@ -174,8 +182,32 @@ def check(settings: AgentSettings, source: str) -> None:
     found = wrong_settings({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
     problems = []
     for name, reason in found.items():
-        value = masking.shown(field[name], masking.is_secret(key + name, field[name])) if name else None
-        problems.append(Problem(source, key + (name or "*"), value, reason))
+        full = key + (name or "*")
+        problems.append(Problem(source, full, shown(full, name, field, reason), reason))
+    if problems:
+        raise ConfigError(problems)
+
+
+_IN_RAW = "it lies in cdc_raw ({}), where all counts against cdc_total_space: name a directory elsewhere"
+_IN_LOG = "it lies in the node's commitlog_directory ({}), where the node reads and deletes: name a directory elsewhere"
+
+
+def check_places(settings: AgentSettings, raw: Path, node: Mapping[str, str], source: str = "") -> None:
+    """Raise ConfigError for a directory of the agent's that is, or lies below, cdc_raw (`raw`), or the directory of
+    the commit log that cassandra.yaml names, or the `node` by its settings; `source` is the properties file's name.
+    """
+    ours = {"state.dir": settings.state_dir}
+    if settings.segment_transfer == "archive" and settings.segment_archive_dir is not None:
+        ours["segment.archive.dir"] = settings.segment_archive_dir
+    places = {raw: _IN_RAW}
+    if (log := _commit_log(settings.cassandra_config, node)) is not None:
+        places[log] = _IN_LOG
+    problems = [
+        Problem(source, key, str(directory), reason.format(place))
+        for key, directory in ours.items()
+        for place, reason in places.items()
+        if directory.resolve().is_relative_to(place.resolve())
+    ]
     if problems:
         raise ConfigError(problems)
 
@@ -208,7 +240,7 @@ def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
                 )
             directory = Path(named)
     assert directory is not None
-    if not directory.is_dir():
+    if not os.access(directory, os.F_OK) or not directory.is_dir():  # which raises an error where it may not be seen
         raise HelenusError(Kind.CDC_DIRECTORY, "cdc_raw is not a directory, or may not be seen", str(directory))
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         raise HelenusError(Kind.CDC_DIRECTORY, "cdc_raw may not be read and deleted in", str(directory))
@@ -221,19 +253,23 @@ def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]
     Its cassandra.yaml names it (`config`), or the `node` by its settings; links into cdc_raw, `raw`, want both on one
     file system.
     """
-    named = None
-    if config is not None:
-        with contextlib.suppress(HelenusError):  # somebody edits it
-            named = read_yaml(config).get("commitlog_directory")
-    named = named or node.get("commitlog_directory")
-    if not named:
+    directory = _commit_log(config, node)
+    if directory is None:
         return None
-    directory = Path(str(named))
     try:
         is_there = directory.stat().st_dev == raw.stat().st_dev
     except OSError:
         return None
     return directory if is_there and os.access(directory, os.R_OK | os.X_OK) else None
+
+
+def _commit_log(config: Path | None, node: Mapping[str, str]) -> Path | None:
+    named = None
+    if config is not None:
+        with contextlib.suppress(HelenusError):  # somebody edits it
+            named = read_yaml(config).get("commitlog_directory")
+    named = named or node.get("commitlog_directory")
+    return Path(str(named)) if named else None
 
 
 def _own_node(properties: Mapping[str, str]) -> dict[str, str]:

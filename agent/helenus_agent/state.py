@@ -150,15 +150,24 @@ def quarantine(directory: Path) -> Path:
 
 
 def is_held(directory: Path) -> bool:
-    """True if an agent runs on this state directory."""
+    """True if an agent runs on this state directory. Raises HelenusError(STATE) where this user can't see that."""
+    lock = -1
     try:
         lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
         return True
+    except OSError as error:
+        raise unseen("whether an agent runs", directory, error) from None
     finally:
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
     return False
+
+
+def unseen(what: str, directory: Path, error: OSError) -> HelenusError:
+    """The error for `what` can't be seen in a directory of the agent's."""
+    advice = "run this as the agent's user" if isinstance(error, PermissionError) else ""
+    return HelenusError(Kind.STATE, f"cannot see {what}: {error.strerror}", str(directory), advice)

@@ -73,7 +73,10 @@ class Status:
 
 
 def status(settings: AgentSettings) -> Status:
-    """Look at an agent's state. Nothing that it may leave on its disk raises an error: it is shown as `trouble`."""
+    """Look at an agent's state. Nothing that it may leave on its disk raises an error: it is shown as `trouble`.
+
+    Raises HelenusError(STATE) where this user can't see whether an agent runs.
+    """
     trouble: list[str] = []
     running = state.is_held(settings.state_dir)
     if not running:
@@ -89,7 +92,11 @@ def status(settings: AgentSettings) -> Status:
     except HelenusError as error:
         trouble.append(str(error))
     segments = _segments(raw, saved or Positions())
-    held = [str(path) for path in quarantined(settings.state_dir)]
+    held: list[str] = []
+    try:
+        held = [str(path) for path in quarantined(settings.state_dir)]
+    except HelenusError as error:
+        trouble.append(str(error))
     if held:
         trouble.append(f"{len(held)} segments are in quarantine: helenus-agent reprocess puts them back")
     trouble += [f"segment {segment.id} could not be read wholly" for segment in segments if segment.bad]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from helenus_agent.config import CDC_OFF, AgentSettings
+from helenus_agent.config import CDC_OFF, AgentSettings, check_places
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.tables import Tables
@@ -26,6 +26,7 @@ def refusals(settings: AgentSettings, directory: Path, log: Log) -> Iterator[Hel
         with closing(Cassandra(settings)) as cassandra:
             node, schema = cassandra.node(), cassandra.schema()
         identity.check(node, settings, directory)
+        check_places(settings, directory, node.settings)
         if node.has_cdc is False:
             yield HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         tables = Tables(settings.table_include_list, settings.table_exclude_list, cells=settings.cells_include_list)

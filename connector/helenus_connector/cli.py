@@ -90,7 +90,8 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
     "--connect", is_flag=True, help="Ask the servers too: message broker, registry, Cassandra and its tables."
 )
 def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], connect: bool) -> None:
-    """Check properties files: names all that is wrong with any of them at once.
+    """Check properties files: names all wrong values in any of them at once; once they are right, what librdkafka
+    and this machine refuse.
 
     Run it on the worker's machine, as its user: checkpoint.dir has to be writable, certificates have to be there, the
     address of listeners free, and Java and what the settings need installed. It warns of a worker that runs with this

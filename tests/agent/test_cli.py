@@ -71,6 +71,12 @@ def test_no_directory(tmp_path: Path) -> None:
     assert "/does/not/exist" in output
 
 
+def test_a_state_dir_in_cdc_raw(tmp_path: Path) -> None:
+    code, output, _ = agent(properties(tmp_path, state_dir=str(tmp_path / "cdc_raw" / "state")))
+    assert (code, output.count("\n"), output.startswith("helenus-agent: state.dir=")) == (2, 1, True)
+    assert not (tmp_path / "cdc_raw" / "state").exists()
+
+
 def test_another_agent(tmp_path: Path) -> None:
     path = properties(tmp_path)
     state = State(tmp_path / "state")

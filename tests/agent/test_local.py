@@ -15,11 +15,12 @@ from agent.test_agent import TABLE, Bench
 from structlog.testing import capture_logs
 
 from helenus_agent import cli
-from helenus_agent.config import AgentSettings, raw_directory
+from helenus_agent.config import AgentSettings, check_places, raw_directory
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Node
 from helenus_agent.state import read
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.properties import ConfigError
 
 HERE, OTHER = "10.0.0.1", "10.0.0.2"
 OURS = {"listen_address": HERE, "broadcast_address": "52.1.1.1", "rpc_address": HERE}
@@ -98,6 +99,34 @@ def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
         given = {"state.dir": "/s", "kafka.bootstrap.servers": "k:1", "cassandra.config": str(yaml)}
         with pytest.raises(HelenusError, match="commitlog_directory"):
             raw_directory(AgentSettings.of({**given, "cdc.raw.dir": str(directory)}, "test"))
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_the_agent_s_directories_are_none_of_the_node_s(tmp_path: Path, by_file: bool) -> None:
+    """Whatever names the commit log's: its file, or the node itself. Directories beside them are none of theirs."""
+    for name in ("cdc_raw", "commitlog"):
+        (tmp_path / name).mkdir()
+    log, yaml = tmp_path / "commitlog", tmp_path / "cassandra.yaml"
+    (tmp_path / "link").symlink_to(log)
+    yaml.write_text(f"cdc_enabled: true\ncdc_raw_directory: {tmp_path}/cdc_raw\ncommitlog_directory: {log}\n")
+    given = {"kafka.bootstrap.servers": "k:1", "segment.transfer": "archive", "cdc.raw.dir": f"{tmp_path}/cdc_raw"}
+    given |= {"cassandra.config": str(yaml)} if by_file else {}
+    node = {} if by_file else {"commitlog_directory": str(log)}
+
+    def wrong(state: str, archive: str) -> list[tuple[str, str]]:
+        places = {"state.dir": str(tmp_path / state), "segment.archive.dir": str(tmp_path / archive)}
+        try:
+            check_places(AgentSettings.of({**given, **places}, "test"), tmp_path / "cdc_raw", node)
+        except ConfigError as error:
+            return [(problem.key, problem.reason.partition(" (")[0]) for problem in error.problems]
+        return []
+
+    in_raw, in_log = "it lies in cdc_raw", "it lies in the node's commitlog_directory"
+    assert wrong("cdc_raw", "commitlog") == [("state.dir", in_raw), ("segment.archive.dir", in_log)]
+    assert wrong("link/state", "cdc_raw/a/b") == [("state.dir", in_log), ("segment.archive.dir", in_raw)]
+    assert wrong("cdc_raw_state", "archive") == []
+    given["segment.transfer"] = "delete"
+    assert wrong("state", "cdc_raw") == []
 
 
 def test_a_node_with_cdc_off_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

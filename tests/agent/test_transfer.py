@@ -62,7 +62,7 @@ def test_move_after_a_crash_half_way(segment: Path, tmp_path: Path) -> None:
 
 
 def test_archive(segment: Path, tmp_path: Path) -> None:
-    archive = transfer_of("archive", tmp_path / "some" / "where", segment.parent)
+    archive = transfer_of("archive", tmp_path / "some" / "where")
     for _ in range(2):
         archive(segment)
         assert names(tmp_path / "some" / "where") == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
@@ -71,7 +71,7 @@ def test_archive(segment: Path, tmp_path: Path) -> None:
 
 def test_a_segment_that_is_gone_before_it_is_archived(segment: Path, tmp_path: Path) -> None:
     """Deleted by another while the agent read it: its copy is missing, and that is said."""
-    archive = transfer_of("archive", tmp_path / "archive", segment.parent)
+    archive = transfer_of("archive", tmp_path / "archive")
     segment.unlink()
     with capture_logs() as logs:
         archive(segment)
@@ -105,12 +105,6 @@ def test_another_node_s_segment_is_not_overwritten(segment: Path, tmp_path: Path
     assert error.value.kind is Kind.TRANSFER_FAILED
     assert (held / segment.name).read_bytes() == b"its"
     assert segment.read_bytes() == b"log"
-
-
-def test_the_archive_is_not_cdc_raw(segment: Path) -> None:
-    with pytest.raises(HelenusError, match="cdc_raw itself") as error:
-        transfer_of("archive", segment.parent / ".." / segment.parent.name, segment.parent)
-    assert error.value.kind is Kind.CONFIG
 
 
 def test_no_room_at_the_destination(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +159,8 @@ def yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_custom_function_and_a_custom_class(yours: Any, segment: Path) -> None:
-    transfer_of("mine.transfers:take", None, segment.parent)(segment)
-    take = transfer_of("mine.transfers:Take", None, segment.parent)
+    transfer_of("mine.transfers:take", None)(segment)
+    take = transfer_of("mine.transfers:Take", None)
     take(segment)
     take(segment)
     assert yours.taken[0] == segment.name
@@ -186,7 +180,7 @@ def test_a_custom_function_and_a_custom_class(yours: Any, segment: Path) -> None
 )
 def test_a_segment_transfer_that_cannot_be_loaded(yours: Any, segment: Path, name: str, message: str) -> None:
     with pytest.raises(HelenusError, match=message) as error:
-        transfer_of(name, None, segment.parent)
+        transfer_of(name, None)
     assert error.value.kind is Kind.CONFIG
 
 
@@ -195,6 +189,6 @@ def test_a_segment_transfer_that_cannot_be_loaded(yours: Any, segment: Path, nam
 )
 def test_errors_of_a_custom_segment_transfer(yours: Any, segment: Path, name: str, kind: Kind) -> None:
     with pytest.raises(HelenusError) as error:
-        transfer_of(f"mine.transfers:{name}", None, segment.parent)(segment)
+        transfer_of(f"mine.transfers:{name}", None)(segment)
     assert error.value.kind is kind
     assert str(segment) in str(error.value)

@@ -55,6 +55,7 @@ def test_certificates_have_to_be_there_as_cdc_raw_has(tmp_path: Path) -> None:
         **KAFKA,
         "cdc.raw.dir": str(tmp_path),
         "pulsar.tls.cafile": str(there),
+        "cassandra.ssl.enabled": "true",
         "cassandra.ssl.cafile": "/no/ca.pem",
     }
     file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
@@ -98,7 +99,7 @@ def test_settings_of_librdkafka_by_file_and_full_key(tmp_path: Path) -> None:
         done = CliRunner().invoke(main.commands[command], [str(file)])
         assert done.exit_code == 2
         for key, (_, reason) in WRONG.items():
-            assert re.search(rf"{file}: kafka\.producer\.{re.escape(key)}=.*: {re.escape(reason)}", done.stderr), (
+            assert re.search(rf"{file}: kafka\.producer\.{re.escape(key)}(=.*)?: {re.escape(reason)}", done.stderr), (
                 done.stderr
             )
         assert "compression" not in done.stderr
@@ -113,7 +114,7 @@ def test_a_key_that_is_given_twice(tmp_path: Path) -> None:
     done = CliRunner().invoke(main.commands["validate"], [str(file)])
     assert done.exit_code == 2
     assert f"{file}: topic.partitions: it is given more than once" in done.stderr
-    assert f"{file}: x=1: unknown property" in done.stderr
+    assert f"{file}: x: unknown property" in done.stderr
     file.write_text(file.read_text().replace("x=1\n", ""))
     assert AgentSettings.load(file).topic_partitions == 1
 
@@ -124,7 +125,8 @@ ORDERS = table_of("orders", "pk int pk, v int")
 def test_what_the_servers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it at once; the file alone is valid."""
     file, log, cassandra = tmp_path / "agent.properties", FakeLog(), FakeCassandra(ORDERS)
-    given = {**PULSAR, "cdc.raw.dir": str(tmp_path), "state.dir": str(tmp_path / "state")}
+    given = {**PULSAR, "cdc.raw.dir": str(tmp_path / "raw"), "state.dir": str(tmp_path / "state")}
+    (tmp_path / "raw").mkdir()
     file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
     monkeypatch.setattr(cli, "_log_of", lambda _: log)
     monkeypatch.setattr(validate_command, "Cassandra", lambda _: cassandra)

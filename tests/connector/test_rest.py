@@ -314,6 +314,7 @@ def test_a_files_secrets_are_for_its_servers(secrets: Path, key: str, written: s
         "name": "f1",
         "cassandra.username": "u",
         "cassandra.password": secret,
+        "cassandra.ssl.enabled": "false",
         f"{registry}url": "http://r",
     }
     file["contactPoints"] = "10.0.0.1"  # in the words of another product

@@ -67,7 +67,7 @@ def node_yaml(status: Status, tmp_path: Path, **changes: object) -> Path:
 CONFIGURATION = {
     "unknown property": (
         {"kafka_bootstrap_server": "x"},
-        r"kafka\.bootstrap\.server=x: unknown property, did you mean",
+        r"kafka\.bootstrap\.server: unknown property, did you mean",
     ),
     "malformed property": ({"http_port": "many"}, r"http\.port=many: "),
 }
@@ -126,7 +126,7 @@ def connector_files(
 
 
 CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
-    "unknown property": ({}, {"tasks.maximum": 1}, 2, r"tasks\.maximum=1: unknown property, did you mean tasks\.max\?"),
+    "unknown property": ({}, {"tasks.maximum": 1}, 2, r"tasks\.maximum: unknown property, did you mean tasks\.max\?"),
     "malformed property": ({"batch.interval.ms": "soon"}, {}, 2, r"batch\.interval\.ms=soon: "),
     "missing property": ({}, {"keyspace": ""}, 2, r"keyspace=: "),
     "no such table": ({}, {"table": "nothing"}, 1, r"no such table.*bad\.nothing.*create the table"),

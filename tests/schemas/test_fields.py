@@ -37,7 +37,7 @@ def wrong(given: dict[str, str]) -> list[Problem]:
 )
 @pytest.mark.parametrize("key", ["directory", "extra.file", "cassandra.ssl.cafile", "pulsar.tls.cafile"])
 def test_a_path_is_a_path(key: str, value: str) -> None:
-    (problem,) = wrong({key: value})
+    (problem,) = wrong({key: value, "cassandra.ssl.enabled": "true"})
     assert (problem.key, problem.value) == (key, value)
     assert problem.reason.startswith("give a path, of a disk that every machine" if value else "name a path")
 
@@ -130,6 +130,7 @@ def test_files_are_looked_for_where_it_is_asked_for(tmp_path: Path) -> None:
     there = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(there)
     given = {
+        "cassandra.ssl.enabled": "false",
         "cassandra.ssl.cafile": "/no/ca.pem",
         "extra.file": "/no/x",
         "directory": "/no",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from helenus_schemas.settings.masking import STARS, shown
+from helenus_schemas.settings.masking import STARS, check_references, shown
 
 MARK = "Hunter2"
 AROUND = st.text(":/@,?#%&.[]{}()=+-_ab1é", max_size=6)
@@ -58,3 +58,18 @@ def test_no_password_is_shown_in_a_list_without_spaces(addresses: list[str]) -> 
     text = shown(",".join(addresses), secret=False)
     assert MARK not in text
     assert text.endswith(addresses[-1].rpartition("@")[2])
+
+
+@pytest.mark.parametrize("value", ["$5 {a}", "a}", "a$", "{x}", "$(x)", "${env:A}-${file:/p:k}", "${table}"])
+def test_what_may_stay_as_it_is(value: str) -> None:
+    check_references(value, ("table",))
+
+
+@pytest.mark.parametrize(
+    "value", ["${env:A", "${env:A}${file:/p:k", "${", "${}", "${ env:A}", "x${Hunter2}", "${table}"]
+)
+def test_what_is_no_reference(value: str) -> None:
+    """Of a longer value nothing is shown: it may be a password."""
+    with pytest.raises(ValueError, match=r"there is no|a reference ends in }") as error:
+        check_references(value)
+    assert MARK not in str(error.value)

@@ -11,14 +11,21 @@ from pathlib import Path
 
 from helenus_agent.commitlog.segment import parse_name
 from helenus_agent.segments.transfer import move
-from helenus_agent.state import State, owned, quarantine
+from helenus_agent.state import State, owned, quarantine, unseen
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
 
 def quarantined(state: Path) -> list[Path]:
-    """The segments in quarantine, the oldest first."""
-    found = ((parse_name(path.name), path) for path in quarantine(state).glob("*.log"))
+    """The segments in quarantine, the oldest first. Raises HelenusError(STATE) where this user can't see them."""
+    place = quarantine(state)
+    try:
+        paths = [path for path in place.iterdir() if path.suffix == ".log"]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unseen("what is in quarantine", place, error) from None
+    found = ((parse_name(path.name), path) for path in paths)
     return [path for name, path in sorted((name, path) for name, path in found if name)]
 
 

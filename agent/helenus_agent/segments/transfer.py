@@ -35,14 +35,12 @@ where it counts against the node's cdc_total_space, is a failure too.
 """
 
 
-def transfer_of(name: str, archive: Path | None, raw: Path) -> Transfer:
-    """The transfer of this name, for segments in the directory `raw`. Raises HelenusError(CONFIG)."""
+def transfer_of(name: str, archive: Path | None) -> Transfer:
+    """The transfer of this name. Raises HelenusError(CONFIG)."""
     if name == "delete":
         return delete
     if name == "archive":
         assert archive is not None
-        if archive.resolve() == raw.resolve():
-            raise HelenusError(Kind.CONFIG, "segment.archive.dir is cdc_raw itself", str(archive))
         if archive.exists() and not archive.is_dir():
             raise HelenusError(Kind.CONFIG, "segment.archive.dir is not a directory", str(archive))
         return lambda path: _archive(path, archive)

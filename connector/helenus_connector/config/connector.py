@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -28,6 +28,7 @@ SnapshotMode = Annotated[
     Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
 ]
 Name = Annotated[str, Field(min_length=1)]
+_TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 CLASS = "helenus.CassandraSource"
 _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
 
@@ -43,6 +44,7 @@ class ConnectorSettings(StateSettings):
     needs_registry: ClassVar[bool] = True
     """Whether Avro records need a Schema Registry."""
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
+    placeholders: ClassVar[Mapping[str, Sequence[str]]] = dict.fromkeys(_TOPICS, ("keyspace", "table"))
 
     name: Annotated[Name, About("Common", "HIGH")]
     """The connector's name: in the REST API, in metrics and in the log."""
@@ -436,9 +438,6 @@ class PulsarConnectorSettings(ConnectorSettings):
 
 def _is_avro(form: str, converter: str) -> bool:
     return form == "key-value-avro" or (form in ENVELOPES and not is_json(converter))
-
-
-_TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 
 @functools.lru_cache(maxsize=10_000)  # of all tables these are asked for some times a second

@@ -11,9 +11,9 @@ from pathlib import Path
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.config.worker import WorkerSettings
-from helenus_schemas.settings import debezium, masking
+from helenus_schemas.settings import debezium
 from helenus_schemas.settings.properties import ConfigError, Problem, check_properties, read_properties, together
-from helenus_sinks.kafka.settings import wrong_settings
+from helenus_sinks.kafka.settings import shown, wrong_settings
 
 
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
@@ -70,8 +70,8 @@ def _check_kafka(worker: WorkerSettings, source: Path) -> None:
     for prefix, (config, own) in clients.items():
         for name, reason in wrong_settings(config, {**worker.kafka, **own}, prefix == "consumer.").items():
             key = (prefix if name in own else "kafka.") + (name or "*")
-            value = masking.shown(config[name], masking.is_secret(key, config[name])) if name else None
-            problems.setdefault(key, Problem(str(source), key, value, reason))  # both may refuse one of kafka.*
+            problem = Problem(str(source), key, shown(key, name, config, reason), reason)
+            problems.setdefault(key, problem)  # both may refuse one of kafka.*
     if problems:
         raise ConfigError(list(problems.values()))
 

@@ -26,7 +26,7 @@ from helenus_schemas.settings.fields import (
 )
 from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.properties import read_properties
-from helenus_schemas.settings.shared import LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import BROKERS, LogSettings, PulsarSettings
 
 _MASTER = re.compile(
     r"local(-cluster\[\d+,\d+,\d+]|\[([1-9]\d*|\*)(, *\d+)?])?|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
@@ -53,6 +53,8 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """What all connectors of a worker share."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = _ALIASES
+    meant: ClassVar[Mapping[str, str]] = {f"{kind}.": f"kafka.{kind}." for kind in ("security", "sasl", "ssl")}
+    own_references: ClassVar[tuple[str, ...]] = ("spark.",)
 
     _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
 
@@ -149,6 +151,10 @@ class WorkerSettings(PulsarSettings, LogSettings):
             if used in (log, given.get("data.log")) and needed not in given:
                 other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        for prefix in ("kafka", "producer", "consumer"):
+            for key in BROKERS:
+                if f"{prefix}.{key}" in given:
+                    yield f"{prefix}.{key}", "leave it out: bootstrap.servers names the brokers"
         if not _MASTER.fullmatch(given.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
         for of, written in _MEMORY.items():
@@ -164,6 +170,12 @@ class WorkerSettings(PulsarSettings, LogSettings):
             for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
                 if key not in given:
                     yield key, "set it: an https listener has a certificate"
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        if ConnectorSettings.knows(ConnectorSettings.key_of(key)):
+            return "it goes into the connector's file"
+        return super().unknown(key)
 
     @property
     def listener(self) -> tuple[str, int]:

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import javaproperties
 
+from helenus_schemas.settings.properties import parsed
+
 STARS = "*****"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
-_OTHER = re.compile(r"\$\{(?!(?:env|file):)([\w.-]+):[^}]*\}")
+_OTHER = re.compile(r"\$\{(?!(?:env|file):[^}]*\})([^}]*)(\}?)")
 _NO_FILE = (
     "a connector's configuration that comes over REST may not refer to it: files have to be below a folder of the "
     "worker's config.providers.file.param.allowed.paths, and the worker's own secrets are not for connectors"
@@ -77,10 +79,25 @@ def files(values: Iterable[str]) -> Iterator[tuple[Path, str]]:
         yield from (place(name) for kind, name in _REFERENCE.findall(value) if kind == "file")
 
 
-def check_references(value: str) -> None:
-    """Raise ValueError for a reference of another kind, as to a vault."""
-    if kind := _OTHER.search(value):
-        raise ValueError(f"there are no references ${{{kind[1]}:…}}: give ${{env:NAME}} or ${{file:PATH:KEY}}")
+def check_references(value: str, names: Iterable[str] = ()) -> None:
+    """Raise ValueError for what looks like a reference and is none: of another kind, as to a vault, a name alone, or
+    one without its end. `names` are those that the value may have in it as `${NAME}`, and that somebody else resolves.
+    """
+    for found in _OTHER.finditer(value):
+        inside, end = found.groups()
+        if end and inside in names:
+            continue
+        if not end:
+            raise ValueError("a reference ends in }: give ${env:NAME} or ${file:PATH:KEY}")
+        if kind := re.match(r"[\w.-]+(?=:)", inside):
+            raise ValueError(f"there are no references ${{{kind[0]}:…}}: give ${{env:NAME}} or ${{file:PATH:KEY}}")
+        # In a longer value it may be a part of a secret.
+        if found[0] == value and re.fullmatch(r"[\w.-]+", inside):
+            raise ValueError(
+                f"there is no reference {value}: for a variable give ${{env:{inside.removeprefix('env.')}}}"
+            )
+        known = "".join(f"${{{name}}}, " for name in names)
+        raise ValueError(f"there is no such reference: give {known}${{env:NAME}} or ${{file:PATH:KEY}}")
 
 
 def resolve(value: str, allowed: Allowed | None = None) -> str:
@@ -106,12 +123,13 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
         if allowed is not None and not allowed.has_file(file, entry):
             raise ValueError(_NO_FILE)
         try:
-            with open(file, encoding="utf-8") as opened:
-                return str(javaproperties.load(opened)[entry])
+            return dict(parsed(file))[entry]
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from None
-        except (UnicodeDecodeError, javaproperties.InvalidUEscapeError):
+        except javaproperties.InvalidUEscapeError:
             raise ValueError(f"{path} is not a properties file") from None
+        except ValueError as error:
+            raise ValueError(f"cannot read {path}: {error}") from None
         except KeyError:
             raise ValueError(f"{path} has no {entry}") from None
 

@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -71,8 +71,8 @@ class _Given:
     written: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def wrong(self, key: str, reason: str, secret: bool) -> None:
-        """Note a problem, once a key."""
+    def wrong(self, key: str, reason: str, secret: bool, known: bool = True) -> None:
+        """Note a problem, once a key. Of a key that is not known the value is not shown: it may be a secret."""
         if any(p.key == key for p in self.problems):
             return
         written = self.written.get(key)
@@ -81,7 +81,7 @@ class _Given:
             # A short one may be part of any word of ours.
             pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
             reason = re.sub(pattern, masking.STARS, reason)
-        shown = None if written is None else masking.shown(written, secret)
+        shown = None if written is None or not known else masking.shown(written, secret)
         self.problems.append(Problem(self.source, key, shown, reason))
 
 
@@ -101,6 +101,12 @@ class Settings(BaseModel):
     )
     aliases: ClassVar[Mapping[str, str | Alias]] = {}
     environment: ClassVar[Mapping[str, str]] = {}
+    meant: ClassVar[Mapping[str, str]] = {}
+    """By the beginning of a key that people write, that of the key they mean."""
+    placeholders: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """By key the names that its value may have in it as `${NAME}`."""
+    own_references: ClassVar[tuple[str, ...]] = ()
+    """The beginnings of keys whose library has references of its own."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -236,8 +242,8 @@ class Settings(BaseModel):
             use = alias.use if alias else key
             given.written[use] = text
             try:
-                if not use.startswith(tuple(cls.prefixes())):  # a library may have references of its own
-                    masking.check_references(text)
+                if not use.startswith(cls.own_references):
+                    masking.check_references(text, cls.placeholders.get(use, ()))
                 allowed = None if given.trusted.get(name) == text else given.allowed
                 value: str | None = masking.resolve(text, allowed)
                 if alias is not None and value is not None:
@@ -279,9 +285,7 @@ class Settings(BaseModel):
         reason = message.removeprefix("Value error, ")
         secret = cls.hides(key, given.written.get(key, ""))
         if kind == "extra_forbidden":
-            near = cls._nearest(key)
-            reason = "unknown property" + (f", did you mean {near}?" if near else "")
-            secret = secret or (near is not None and cls.hides(near))
+            reason = cls.unknown(key)
         elif kind == "missing":
             reason = "required property is missing"
         elif kind == "string_too_short":
@@ -296,7 +300,13 @@ class Settings(BaseModel):
             reason = _BOUNDS[kind].format(**limits)
         elif words := re.search(r"match pattern '\^\(([\w|-]+)\)\$'", reason):
             reason = f"give one of {', '.join(words[1].split('|'))}"
-        given.wrong(key, reason, secret)
+        given.wrong(key, reason, secret, known=kind != "extra_forbidden")
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """What is said of a key that is not known."""
+        near = cls._nearest(key)
+        return "unknown property" + (f", did you mean {near}?" if near else "")
 
     @classmethod
     def _nearest(cls, key: str) -> str | None:
@@ -305,6 +315,9 @@ class Settings(BaseModel):
         for words, meant in _MEANT.items():
             if (ours := re.sub(rf"\b({words})$", meant, key)) in known and ours != key:
                 return ours
+        for written, ours in cls.meant.items():
+            if key.startswith(written):
+                return ours + key[len(written) :]
         parts = key.split(".")
         for prefix in cls.prefixes():
             depth = prefix.count(".")

@@ -87,13 +87,28 @@ def _duplicates(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
 
 
+def parsed(path: str | Path) -> list[tuple[str, str]]:
+    """The keys and values of a properties file in UTF-8, with or without a byte order mark.
+
+    Raises OSError, or ValueError that says what is wrong with its content.
+    """
+    content = Path(path).read_bytes()
+    if b"\0" in content:  # as in UTF-16
+        raise ValueError("the file is not text in UTF-8")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = bytes(error.object).count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is not UTF-8: save the file as UTF-8, or write ö as \\u00f6") from None
+    found: list[tuple[str, str]] = javaproperties.loads(text, object_pairs_hook=list)
+    return found
+
+
 def _pairs(path: str | Path) -> list[tuple[str, str]]:
     try:
-        with open(path, encoding="utf-8") as file:
-            found: list[tuple[str, str]] = javaproperties.load(file, object_pairs_hook=list)
-            return found
+        return parsed(path)
     except OSError as error:
         reason = f"cannot read the properties file: {error.strerror}"
-    except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
+    except ValueError as error:
         reason = f"cannot read the properties file: {error}"
     raise ConfigError([Problem(str(path), "", None, reason)])

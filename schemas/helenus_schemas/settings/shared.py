@@ -44,6 +44,9 @@ class CassandraSettings(Settings):
     def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if given.get("cassandra.username") and not given.get("cassandra.password"):
             yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
+        files = (f"cassandra.ssl.{name}" for name in ("cafile", "certfile", "keyfile"))
+        if "cassandra.ssl.enabled" not in given and (file := next((key for key in files if key in given), None)):
+            yield "cassandra.ssl.enabled", f"set it to true: {file} is used with TLS alone"
 
     @property
     def server(self) -> tuple[object, ...]:
@@ -60,6 +63,8 @@ class LogSettings(Settings):
     """text for people, json for programs. In both, each line has an event name and fields."""
 
 
+BROKERS = ("bootstrap.servers", "metadata.broker.list")
+"""librdkafka's names of the brokers' addresses: they have a key of their own."""
 NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
 
 

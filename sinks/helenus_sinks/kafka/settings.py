@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from helenus_schemas.settings import masking
 from helenus_sinks.kafka.errors import text_of
 
 DEFAULTS: dict[str, object] = {
@@ -29,6 +31,15 @@ _NO_KERBEROS = (
 )
 _NO_TRANSACTIONS = "there are no transactions here: leave it out"
 _LOSES_ORDER = "without it, a record that is sent again may come before an older one: leave it out"
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+# What is used with some values of security.protocol alone, and which to advise.
+_NEED = (
+    (re.compile(r"sasl\.(mechanisms?|username|password)"), ("sasl_ssl", "sasl_plaintext"), "SASL_SSL: sasl.*"),
+    (re.compile(r"ssl\.(ca|certificate|key|keystore)\.(location|pem)"), ("sasl_ssl", "ssl"), "SSL or SASL_SSL: ssl.*"),
+)
+_FILES = re.compile(r"ssl\.(ca|crl|certificate|key|keystore)\.location")
+_NO_FILE = "there is no such file, or it may not be read"
+_UNKNOWN = "No such configuration property"
 _CONFLICT = "Failed to create"  # begins librdkafka's message about settings that do not go together
 
 
@@ -37,13 +48,26 @@ def is_client(key: str) -> bool:
     return key.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "client.", "broker.", "socket."))
 
 
+def shown(key: str, name: str, config: Mapping[str, str], reason: str) -> str | None:
+    """The value of a setting that is wrong, as an error may show it under its `key`; None for one that is not there,
+    and for one that librdkafka does not know: a secret whose name has a slip in it.
+    """
+    if name not in config or reason.startswith(_UNKNOWN):
+        return None
+    return masking.shown(config[name], masking.is_secret(key, config[name]))
+
+
 def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer: bool = False) -> dict[str, str]:
     """The settings of a producer, or of a `consumer`, that librdkafka refuses before it connects, or that give up a
     promise: a reason for each wrong one of those that are `checked`, and under "" a reason that names none of them.
+    Under security.protocol, which may be missing, also that others are not used.
     """
     refusal = _consumer_refusal if consumer else _refusal
     found = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
     found |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
+    found |= {key: _NO_FILE for key in checked if _FILES.fullmatch(key) and _is_missing(config[key])}
+    if unused := _unused(config):
+        found["security.protocol"] = unused
     if not refusal({key: value for key, value in config.items() if key not in found}):
         return found
     for key in set(checked) - set(found):
@@ -57,6 +81,19 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
         found[key] = reason
         left.pop(key, None)
     return {key: _NO_KERBEROS if "mechanism GSSAPI: recompile" in reason else reason for key, reason in found.items()}
+
+
+def _unused(config: Mapping[str, str]) -> str | None:
+    """Why security.protocol is wrong where a login or certificates are given, and it uses none."""
+    protocol = config.get("security.protocol", "plaintext").lower()
+    for keys, used_with, advice in _NEED:
+        if protocol in _PROTOCOLS and protocol not in used_with and any(keys.fullmatch(key) for key in config):
+            return f"set it to {advice} is not used without it"
+    return None
+
+
+def _is_missing(path: str) -> bool:
+    return path != "probe" and not os.access(path, os.R_OK)  # librdkafka looks in the usual places then
 
 
 def _refusal(config: Mapping[str, str]) -> str:
