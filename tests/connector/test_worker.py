@@ -75,6 +75,7 @@ class Fake(Worker):
         self.topics = Topics()
         self._topics = self.topics  # type: ignore[assignment]
         self._directory = directory
+        self._load()
 
     def look(self) -> None:
         """What a worker does in its turns."""

@@ -175,11 +175,11 @@ class Verifications:
                 _log.exception("verify.failed", **where, error=one.error)
         else:
             one.report = report
-            one.state = "DONE"
             with self._lock:
                 self._reports[connector, table] = report
             _metrics.show(report)
             self._keep()
+            one.state = "DONE"
             counts = {kind: found.count for kind, found in report.found.items() if found.count}
             seconds = round(report.seconds, 1)
             _log.info("verify.done", **where, rows=report.rows, records=report.records, seconds=seconds, **counts)
