@@ -31,10 +31,10 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, Unknown
 from helenus_connector.log.events import Offsets
 from helenus_connector.rest._snapshots import _asked
-from helenus_connector.snapshot import _keys, _run, _scan
+from helenus_connector.snapshot import _keys, _pace, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
-from helenus_connector.snapshot._pace import Rate, room, unprocessed
+from helenus_connector.snapshot._pace import Rate, Turns, is_quiet, room
 from helenus_connector.snapshot._scan import Scanned, Slice, scan
 from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
 from helenus_connector.snapshot.ring import Stretch, share, stretch
@@ -249,6 +249,7 @@ class House:
         scanned(self.rows, self.log, monkeypatch)
         monkeypatch.setattr(_run, "events_log", lambda _: self.log)
         monkeypatch.setattr(module, "_ASK_S", 0.0)
+        monkeypatch.setattr(_pace, "_LONGEST_REST_S", 0.0)
         monkeypatch.setattr(module, "_LOOK_S", 0.0)
         self.start()
 
@@ -386,6 +387,7 @@ def test_it_waits_for_a_connector_that_lags(house: House, monkeypatch: pytest.Mo
     unprocessed = sum(house.ends().values())
     assert one.waiting == f"{unprocessed} events of the table are not processed yet (snapshot.max.lag)"
     house.processed = True
+    house.turn()
     house.turn()
     assert one.waiting is None
     assert house.run()["state"] == "COMPLETE"
@@ -722,7 +724,7 @@ def test_a_part_does_not_hide_that_the_whole_failed(tmp_path: Path, monkeypatch:
     assert not house.snapshots._runs, "it begins again with the worker"
     house.snapshots.begin("n", ["t"], Asked(where="id = 6"))
     house.start()
-    for _ in range(60):
+    for _ in range(200):
         house.turn()
     [one] = house.snapshots.of("n")
     assert (one.cause, one.state) == ("initial", "COMPLETE"), "also after a part with which the worker went on"
@@ -1008,11 +1010,38 @@ def test_a_rate_is_kept() -> None:
 
 
 def test_room_for_slices() -> None:
-    assert room(200_000, 0, 0) == 20_000, "a slice ends within a second or so"
-    assert room(20_000, 0, 0) == 10_000
-    assert room(20_000, 5_000, 5_000) == 10_000
-    assert room(20_000, 5_001, 5_000) == 0
-    assert room(100, 0, 0) == 100
+    """Of a table without changes: 15 times as many events may be unprocessed."""
+    assert room(20_000, 0, 0) == 20_000, "a slice ends within a second or so"
+    assert room(2_000, 0, 0) == 15_000
+    assert room(2_000, 7_500, 7_500) == 15_000
+    assert room(2_000, 7_501, 7_500) == 0
+    assert room(100, 0, 0) == 750
+
+
+def test_a_snapshot_and_changes_take_turns() -> None:
+    turns, past = Turns(), [False]
+
+    def room_at(now: float, behind: int = 0, is_flying: bool = False, tasks: int = 2) -> int:
+        return turns.room(
+            5_000, tasks, behind, is_flying, now, lambda: {"0": 9}, lambda ends: past[0] and ends["0"] == 9
+        )
+
+    assert room_at(10.0, behind=5_000) == 0, "the connector is further behind than that"
+    assert room_at(10.0, behind=4_000) == 2_500
+    turns.took(2_500)
+    assert room_at(10.1, is_flying=True) == 2_500, "tasks scan at once"
+    turns.took(2_500)
+    assert room_at(10.2, is_flying=True) == 0
+    assert room_at(10.3, behind=9_000) == 0, "their events are not processed"
+    past[0] = True
+    assert room_at(10.5, behind=3_000) == 0, "by which time more changes have come"
+    assert room_at(10.9, behind=3_000) == 0
+    assert room_at(11.1, behind=3_000) == 2_500, "it took half a second, and rested as long"
+    turns.took(5_000)
+    assert room_at(3_000.0) == 0
+    assert room_at(3_004.9) == 0
+    assert room_at(3_005.1) == 2_500, "however long that took, it rests some seconds"
+    assert room_at(3_005.1, tasks=1) == 5_000
 
 
 def test_a_damaged_file_is_named(house: House) -> None:
@@ -1025,9 +1054,9 @@ def test_a_damaged_file_is_named(house: House) -> None:
 
 
 def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
-    assert unprocessed(5_000, -math.inf, 0.0) == 75_000
-    assert unprocessed(5_000, 100.0, 159.0) == 5_000
-    assert unprocessed(5_000, 100.0, 161.0) == 75_000
+    assert is_quiet(-math.inf, 0.0)
+    assert not is_quiet(100.0, 159.0)
+    assert is_quiet(100.0, 161.0)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import event_schemas, events_log
+from helenus_connector.snapshot._pace import Turns, is_quiet, room
 from helenus_connector.snapshot._scan import Scanned
 from helenus_connector.snapshot.ring import Stretch
 from helenus_connector.snapshot.state import Snapshot, Store
@@ -50,6 +51,7 @@ class Run:
     asked_at: float = 0.0
     retry_at: float = 0.0
     looks_again: bool = False
+    turns: Turns = field(default_factory=Turns)
     has_begun: bool = False
     _failures: int = 0
     _lags_since: float | None = None
@@ -61,6 +63,14 @@ class Run:
     def in_flight(self) -> int:
         """Keys that the slices on their way may still append."""
         return sum(most for _, most in self.flying.values())
+
+    def room(self, tasks: int, ends: Callable[[], dict[str, int]], is_past: Callable[[dict[str, int]], bool]) -> int:
+        """How many keys a slice may scan now, of `tasks` that run at once; 0: none. `ends`, `is_past` as of `Turns`."""
+        most, now = self.task.settings.snapshot_max_lag, time.monotonic()
+        if is_quiet(self.task.changed_at, now):
+            self.turns = Turns()
+            return room(most, self.behind, self.in_flight)
+        return self.turns.room(most, tasks, self.behind, bool(self.flying), now, ends, is_past)
 
     def goes_on(self, now: float | None) -> None:
         """Count the time in which it goes on, up to `now`, monotonic s; None while it does not."""
@@ -77,6 +87,7 @@ class Run:
 
     def fly(self, future: Future[Scanned], stretch: Stretch, most: int) -> None:
         """A slice is on its way."""
+        self.turns.took(most)
         self.flying[future] = stretch, most
         if self._lags_since is not None:
             self._lags_since = self.snapshot.waiting = None

@@ -28,7 +28,7 @@ from helenus_connector.log.choice import planner
 from helenus_connector.log.events import Planner, behind, ends
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import Jobs
-from helenus_connector.snapshot._pace import Rate, room, unprocessed
+from helenus_connector.snapshot._pace import Rate
 from helenus_connector.snapshot._run import Run, end, mark
 from helenus_connector.snapshot._scan import Slice
 from helenus_connector.snapshot._tables import Tables
@@ -313,8 +313,7 @@ class Snapshots:
                 return  # it shows how dense the table is, and no other is to be the first
             if time.monotonic() - run.asked_at > _ASK_S:
                 run.behind, run.asked_at = self._behind(run), time.monotonic()
-            may_lag = unprocessed(settings.snapshot_max_lag, run.task.changed_at, time.monotonic())
-            most = room(may_lag, run.behind, run.in_flight)
+            most = run.room(at_once, partial(self._ends, run), partial(self._is_past, run))
             if not most:
                 return run.lags()
             most = min(most, rate.may(settings.snapshot_max_rate, at_once))
@@ -361,7 +360,7 @@ class Snapshots:
                     self.store.of(one.connector, one.table).needed = _LOST
                 end(one, "FAILED", _LOST)
             return
-        if behind(run.task.settings.events, self._connectors.at(run.task), one.ends):
+        if not self._is_past(run, one.ends):
             return
         if one.last is not None and not one.marked:
             mark(self._worker, run)
@@ -398,6 +397,9 @@ class Snapshots:
         """How many events of the table are not processed."""
         unread = behind(run.task.settings.events, self._connectors.at(run.task), self._ends(run))
         return sum(map(self._broker().size, unread))
+
+    def _is_past(self, run: Run, ends: Mapping[str, int]) -> bool:
+        return not behind(run.task.settings.events, self._connectors.at(run.task), ends)
 
     def _ends(self, run: Run) -> dict[str, int]:
         return ends(self._broker(), run.task.settings.events, run.partitions)
