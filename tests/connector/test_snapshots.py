@@ -1035,8 +1035,8 @@ def test_a_snapshot_and_changes_take_turns() -> None:
     assert room_at(10.3, behind=9_000) == 0, "their events are not processed"
     past[0] = True
     assert room_at(10.5, behind=3_000) == 0, "by which time more changes have come"
-    assert room_at(10.9, behind=3_000) == 0
-    assert room_at(11.1, behind=3_000) == 2_500, "it took half a second, and rested as long"
+    assert room_at(10.7, behind=3_000) == 0
+    assert room_at(10.8, behind=3_000) == 2_500, "it took half a second, and rested half as long"
     turns.took(5_000)
     assert room_at(3_000.0) == 0
     assert room_at(3_004.9) == 0

@@ -38,7 +38,7 @@ from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service.logs import setup
 
 _log = structlog.get_logger(__name__)
-_TURN_S, _IDLE_S = 0.2, 1.0
+_TURN_S, _IDLE_S = 0.1, 1.0
 _LOOK_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ASK_S = 0.2
