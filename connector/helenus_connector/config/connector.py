@@ -117,9 +117,9 @@ class ConnectorSettings(StateSettings):
     """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
     there is `query.max.rate`."""
     snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
-    """A snapshot pauses while this many events of its table are not processed yet; 15 times as many while the table
-    has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes
-    later."""
+    """A snapshot scans keys for so many events, and goes on some time after they are processed, unless the connector is
+    further behind. While the table has had no change for a minute, 15 times as many may be unprocessed. A higher number
+    makes snapshots faster, and new changes later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
     signal_topic: Annotated[str, About("Snapshot")] = ""
