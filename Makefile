@@ -67,9 +67,9 @@ screenshots: $(READY) ## Make the pictures of the page for the docs again (needs
 bench: $(READY) ## Measure; docs/performance.md says what and how
 	$(BIN)/python -m bench
 
-.PHONY: local-files
-local-files: $(READY) ## Compile connector/helenus_connector/query/LocalFiles.java again
-	@$(BIN)/python tests/connector/local_files.py
+.PHONY: java-classes
+java-classes: $(READY) ## Compile LocalFiles.java and Nodetool.java again
+	@$(BIN)/python tests/java_classes.py
 
 .PHONY: constraints
 constraints: ## Print the newest versions that pyproject.toml allows, for constraints.txt

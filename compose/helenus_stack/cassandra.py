@@ -52,6 +52,7 @@ jdk.management/com.sun.management.internal
 """.split()
 MODULES = [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS]
 MODULES += [f"--add-opens={name}=ALL-UNNAMED" for name in OPENS]
+_NODETOOL = Path(__file__).with_name("nodetool.jar")
 
 
 @dataclass(frozen=True)
@@ -264,14 +265,14 @@ def nodetool(settings: Settings, index: int, java: Path, jars: Sequence[Path], *
     command = [str(java / "bin/java"), *MODULES, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-Dhelenus.log=OFF"]
     command += [f"-Dlogback.configurationFile={resources.files('helenus_stack') / 'logback.xml'}"]
     command += [
-        "org.apache.cassandra.tools.NodeTool",
+        "helenus.Nodetool",
         "-h",
         "127.0.0.1",
         "-p",
         str(settings.jmx_port(index)),
         *arguments,
     ]
-    done = subprocess.run(command, env=classpath(jars), capture_output=True, text=True)
+    done = subprocess.run(command, env=classpath([_NODETOOL, *jars]), capture_output=True, text=True)
     if done.returncode:
         raise StackError(
             f"nodetool {' '.join(arguments)} failed",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from connector import local_files
+from java_classes import LOCAL_FILES, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import _settings
@@ -53,8 +53,8 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
 @pytest.mark.parametrize(
     ("given", "made_by", "path"),
     [
-        ({}, "helenus.LocalFiles", str(local_files.JAR)),
-        ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{local_files.JAR}:/opt/mine.jar"),
+        ({}, "helenus.LocalFiles", str(LOCAL_FILES)),
+        ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{LOCAL_FILES}:/opt/mine.jar"),
         ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", None),
         ({"spark.master": "spark://m:7077"}, None, None),
         ({"spark.master": "local-cluster[2,1,1024]"}, None, None),
@@ -67,9 +67,10 @@ def test_which_class_makes_files(given: dict[str, str], made_by: str | None, pat
 
 
 @pytest.mark.integration  # no server, but seconds of Java
-def test_the_jar_is_what_its_source_says() -> None:
-    """`make local-files` packs it again."""
-    assert local_files.packed() == local_files.compiled()
+@pytest.mark.parametrize("jar", SOURCES)
+def test_a_jar_is_what_its_source_says(jar: Path) -> None:
+    """`make java-classes` packs it again."""
+    assert packed(jar) == compiled(jar)
 
 
 FILES = """

@@ -1,0 +1,53 @@
+"""Compiles the classes of Java that are ours, by the Eclipse compiler so that a JRE will do. `make java-classes` packs
+their jars again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pyspark
+
+from helenus_connector.query import session
+from helenus_stack import cassandra
+from helenus_stack.jars import fetch, read_lock
+from helenus_stack.java import java_home
+from helenus_stack.progress import Silent
+from helenus_stack.resolve import resolve
+
+LOCAL_FILES = Path(session.__file__).with_name("local_files.jar")
+NODETOOL = Path(cassandra.__file__).with_name("nodetool.jar")
+SOURCES = {LOCAL_FILES: ("LocalFiles.java", 17), NODETOOL: ("Nodetool.java", 11)}
+"""By jar the source beside it, and for which Java."""
+_DATE = (2026, 1, 1, 0, 0, 0)
+
+
+def compiled(jar: Path) -> dict[str, bytes]:
+    """The classes by their names in a jar."""
+    name, version = SOURCES[jar]
+    compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
+    (hadoop,) = Path(pyspark.__file__).with_name("jars").glob("hadoop-client-api-*.jar")
+    java = java_home(17, Silent(), newer=True) / "bin/java"
+    with tempfile.TemporaryDirectory() as folder:
+        options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", str(hadoop), "-d", folder]
+        main = "org.eclipse.jdt.internal.compiler.batch.Main"
+        subprocess.run([java, "-cp", compiler, main, *options, jar.with_name(name)], check=True)
+        found = sorted(Path(folder).rglob("*.class"))
+        return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def packed(jar: Path) -> dict[str, bytes]:
+    """What a jar has."""
+    with zipfile.ZipFile(jar) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+if __name__ == "__main__":
+    for path in SOURCES:
+        classes = compiled(path)
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
+            for entry, content in classes.items():
+                opened.writestr(zipfile.ZipInfo(entry, _DATE), content)
