@@ -36,6 +36,7 @@ from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot._pace import Rate, Turns, is_quiet, room
 from helenus_connector.snapshot._scan import Scanned, Slice, scan
+from helenus_connector.snapshot._tables import Tables
 from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
 from helenus_connector.snapshot.ring import Stretch, share, stretch
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -557,6 +558,22 @@ def test_a_slice_counts_all_that_it_reads(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert done.rows < most or not of.statics
 
 
+@pytest.mark.parametrize("error", [ReadTimeout("slow"), InvalidRequest("Key may not be empty")])
+def test_a_where_is_tried_before_it_is_taken(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: object) -> Answer:
+        raise error
+
+    tables = Tables()
+    session = Session([Host("a")], {"ks": 1}, answer)
+    monkeypatch.setattr(tables, "_session", lambda _: session)
+    monkeypatch.setattr(tables, "_forget", lambda _: pytest.fail("the session is good"))
+    if isinstance(error, ReadTimeout):
+        tables.check(settings(), TABLE, "id = 5")  # the scan tries that again
+        return
+    with pytest.raises(HelenusError, match=r"Cassandra refuses id = '': .*Key may not be empty"):
+        tables.check(settings(), TABLE, "id = ''")
+
+
 def test_another_consistency_is_another_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     session = Rows(1).session()
     monkeypatch.setattr(_scan.sessions, "of", lambda _: session)
@@ -1042,6 +1059,11 @@ def test_a_snapshot_and_changes_take_turns() -> None:
     assert room_at(3_004.9) == 0
     assert room_at(3_005.1) == 2_500, "however long that took, it rests some seconds"
     assert room_at(3_005.1, tasks=1) == 5_000
+    turns.took(5_000)
+    past[0] = False
+    assert room_at(3_006.0) == room_at(3_007.0) == 0
+    assert room_at(3_008.1) == 0
+    assert room_at(3_011.1) == 2_500, "a topic that was made again never has those ends: that nothing waits will do"
 
 
 def test_a_damaged_file_is_named(house: House) -> None:

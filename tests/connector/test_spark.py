@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from java_classes import LOCAL_FILES, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import _settings
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
 
 SECRET = "hunter2 \\ \"and\" 'more'"
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
@@ -157,7 +160,8 @@ def start(directory: Path, script: str = STARTS, **more: str) -> subprocess.Comp
     worker = directory / "worker.properties"
     worker.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
     command = [sys.executable, "-c", script, str(worker), str(directory / "run")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    java = {"JAVA_HOME": str(spark_java_home(Silent()))}
+    return subprocess.run(command, env={**os.environ, **java}, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.integration

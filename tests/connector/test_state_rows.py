@@ -288,6 +288,8 @@ def test_a_table_that_is_recreated_with_another_key() -> None:
     assert not taken(store, [], NOW + 10 * DAY_S + 5, table=now)
     with pytest.raises(SchemaChanged, match="recreated"):
         taken(store, [], NOW + 10 * DAY_S + 6, table=replace(now, id=older))
+    restored = Rows(replace(now, id=older), KeyCodec(now), store, 0, id_now=lambda: older)
+    assert [m.op for m in restored.take([], NOW + 10 * DAY_S + 7)] == ["d"], "it came back WITH ID: all nodes say so"
 
 
 @pytest.mark.parametrize("days", [0, 3, 30])

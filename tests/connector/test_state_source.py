@@ -59,5 +59,11 @@ def test_markers_wait_for_the_data_that_was_there_before_them(tmp_path: Path, mo
         if at["topics"]["markers"]["0"]:
             break
         assert at["topics"]["data"]["0"] < 2_500
-    assert before["topics"]["data"]["0"] < 2_500
+    assert before["topics"]["data"]["0"] == 1_500, "markers that wait take nothing of the batch"
     assert at["topics"] == {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}}
+
+
+def test_markers_wait_while_the_data_topic_has_no_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = reader(tmp_path, monkeypatch, {"markers": {"0": 5}, "data": {"0": 10}})
+    monkeypatch.setattr(Planner, "latest", lambda of, counts: {t: dict(of.ends[t]) for t in counts if t != "data"})
+    assert made._limited({"markers": {"0": 0}}, {"markers": {"0": 5}}) == {"markers": {"0": 0}}

@@ -57,7 +57,9 @@ class Asked:
             change, values = self._change(ask)
             if change.scope is Scope.STATIC:
                 values = values[: self._codec.partition_columns]
-            by_key.setdefault((values, change.scope), []).append((ask, change))
+            same = by_key.setdefault((values, change.scope), [])
+            if ask.event is not None or all(other.event is not None for other, _ in same):
+                same.append((ask, change))
         keys = list(by_key)
         for at in range(0, len(keys), _AT_ONCE):
             some = keys[at : at + _AT_ONCE]

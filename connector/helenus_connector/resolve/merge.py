@@ -34,7 +34,8 @@ class FromState:
         values = values_of(self._codec, merged.key) if merged.scope is not _TABLE else ()
         found = Resolved(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
         found.event, found.events, found.is_confirmed = merged.event, int(merged.event is not None), True
-        found.newest = merged.write_time if merged.event is not None else None
+        is_change = merged.event is not None and _is_change(merged.event.value or b"")
+        found.newest = merged.write_time if is_change else None
         found.write_time, found.expires, found.op = merged.write_time, merged.expires, merged.op
         found.before, found.after = self._image(merged.before, merged), self._image(merged.after, merged)
         if self._is_alike(merged, found):
@@ -55,6 +56,14 @@ class FromState:
         if row is None:
             return None
         return Image(tuple(map(row.get, self._names)), merged.write_time, expires=merged.expires)
+
+
+def _is_change(event: bytes) -> bool:
+    """Whether an event is of a commit log, or of the read that one asked for, and not of a snapshot's."""
+    if match_own_format(event) is not None:
+        return True
+    change = decode(without_frames(None, event)[1])
+    return change.origin is Origin.LOG or (change.origin is Origin.STATE and change.write_time is not None)
 
 
 def _is_snapshot(event: bytes) -> bool:

@@ -35,7 +35,7 @@ def source_of(event: Event | None, write_time: int | None) -> Source:
         segment, position = log_position(match)
         return Source(write_time, "false", segment, position, match.node.decode())
     change = decode(without_frames(None, value)[1])
-    is_placed = change.segment >= 0
+    is_placed = change.segment >= 0 and change.node is not None  # of a read it is when that was
     return Source(
         write_time,
         _SNAPSHOT.get(change.origin, "false"),

@@ -241,7 +241,7 @@ class RowShape:
             return []
         found = {
             "node": change.node,
-            "segpos": None if change.segment < 0 else f"{change.segment}:{change.position}",
+            "segpos": None if change.segment < 0 or change.node is None else f"{change.segment}:{change.position}",
             "digest": change.digest,
         }
         return [(name, value.encode()) for name in self._source if (value := found[name])]

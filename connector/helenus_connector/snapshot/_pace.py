@@ -10,6 +10,7 @@ _FEWEST = 100
 _QUIET_S = 60.0
 _QUIET = 15
 _LONGEST_REST_S = 5.0
+_IDLE_S = 2.0
 
 
 class Rate:
@@ -66,7 +67,7 @@ class Turns:
         self._began: float | None = None
         self._left = 0
         self._ends: dict[str, int] | None = None
-        self._rests_until = 0.0
+        self._scanned = self._rests_until = 0.0
 
     def room(
         self,
@@ -88,8 +89,11 @@ class Turns:
         if self._left > 0:
             return min(self._left, _SLICE, max(_FEWEST, -(-most // tasks)))
         if not is_flying:
-            self._ends = ends() if self._ends is None else self._ends
-            if is_past(self._ends):
+            if self._ends is None:
+                self._ends, self._scanned = ends(), now
+            # Of a topic that was made again, the ends of before may never be reached.
+            is_idle = behind == 0 and now - self._scanned > _IDLE_S
+            if is_past(self._ends) or is_idle:
                 self._rests_until = now + min((now - self._began) / 2, _LONGEST_REST_S)
                 self._began = None
         return 0

@@ -6,10 +6,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from cassandra import DriverException, InvalidRequest
+from cassandra import DriverException, InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.protocol import SyntaxException
+from cassandra.query import BoundStatement
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.reread.definition import definition
@@ -19,6 +20,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 
 _KEPT_S = 5.0
+_CHECK_S = 2.0
 _IDS = "SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = %s"
 
 
@@ -64,9 +66,10 @@ class Tables:
         name = f"{quote(table.keyspace)}.{quote(table.name)}"
         try:
             session = self._session(settings)
-            bound = session.prepare(f"SELECT {columns} FROM {name} WHERE {where}").bind(())
+            bound = BoundStatement(session.prepare(f"SELECT {columns} FROM {name} WHERE {where}"))
             bound.fetch_size = 1  # what is wrong with a key is found only when it is read
-            session.execute(bound)
+            with suppress(ReadTimeout, ReadFailure, Unavailable, OperationTimedOut):  # the scan tries that again
+                session.execute_async(bound, timeout=_CHECK_S).result()
         except (InvalidRequest, SyntaxException) as error:
             advice = "give values of the columns' types"
             raise HelenusError(Kind.CONFIG, f"Cassandra refuses {where}: {error}", table.full_name, advice) from None

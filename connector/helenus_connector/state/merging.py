@@ -60,12 +60,12 @@ class Ended(NamedTuple):
 
 
 class Merging(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s`,
-    `markers` and `is_whole` as of `Rows`. Raises HelenusError for what must not be passed over: then the batch fails,
-    and is done again as a whole.
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now, given True as all
+    nodes have it; `patience_s`, `markers` and `is_whole` as of `Rows`. Raises HelenusError for what must not be passed
+    over: then the batch fails, and is done again as a whole.
     """
 
-    def __init__(self, table: Callable[[], Table], patience_s: int, markers: bool, is_whole: bool) -> None:
+    def __init__(self, table: Callable[..., Table], patience_s: int, markers: bool, is_whole: bool) -> None:
         self._table = table
         self._more = patience_s, markers, is_whole
         self._store: Any = None
@@ -81,7 +81,8 @@ class Merging(StatefulProcessor):
         (place, *_), table = notes, self._table()
         gc_grace_s = max(table.gc_grace_s, LEAST_GRACE_S)
         store = Pages(self._store)
-        merging = Rows(table, KeyCodec(table), store, place.partition, gc_grace_s, *self._more)
+        given = table, KeyCodec(table), store, place.partition, gc_grace_s
+        merging = Rows(*given, *self._more, id_now=lambda: self._table(True).id)
         later: list[Note] = []
         read = 0
 

@@ -45,14 +45,16 @@ class Published:
 
 
 class Definition:
-    """The table as it is now, in one of Spark's processes. Raises as `definition` does."""
+    """The table as it is now, in one of Spark's processes; if asked of all nodes, as the one has it that was altered
+    last. Raises as `definition` does.
+    """
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self._settings = settings
 
-    def __call__(self) -> Table:
+    def __call__(self, of_all: bool = False) -> Table:
         known = _tables.get(self._settings.events)
-        found = definition(sessions.of(self._settings), self._settings, known and known[0])
+        found = definition(sessions.of(self._settings), self._settings, None if of_all else known and known[0])
         if found is not None:
             _tables[self._settings.events] = known = found
         assert known is not None

@@ -18,7 +18,7 @@ Keys are those of events, in Avro. Tables without clustering columns have no par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from struct import Struct
 from uuid import UUID
@@ -60,7 +60,7 @@ class Rows:
     `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `patience_s`: after which time a read shows
     all that was written before. `markers`: whether delete markers are on the data topic, where the rows of their scope
     that live follow them. `is_whole`: whether all rows of before are known. Else a row of which nothing is known is
-    read, or said to be gone.
+    read, or said to be gone. `id_now` gives the table's id as all nodes have it, which `table` may be behind.
 
     `copies` counts events that were known, `outdated` those of a table that had this name before, `unchanged` others of
     which no row shows anything. `light` and `celled` are the nodes from which changes of a row came without their
@@ -77,6 +77,7 @@ class Rows:
         patience_s: int = PATIENCE_S,
         markers: bool = True,
         is_whole: bool = True,
+        id_now: Callable[[], UUID] | None = None,
     ) -> None:
         counters = [column.name for column in table.values if column.type.name == "counter"]
         if counters:
@@ -92,7 +93,8 @@ class Rows:
         self._known = frozenset(column.name for column in table.columns) | table.dropped_at.keys()
         self._types = {column.name: column.type for column in table.values}
         self._alike: Mapping[str, CqlType] | None = None
-        self._patience_s, self._markers, self._is_whole = patience_s, markers, is_whole
+        self._asked: set[bytes] = set()
+        self._patience_s, self._markers, self._is_whole, self._id_now = patience_s, markers, is_whole, id_now
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._readings = {scope: self._reading(scope, columns) for scope, columns in of_scopes.items()}
         self.copies = self.outdated = self.unchanged = 0
@@ -148,7 +150,8 @@ class Rows:
             self._kept.now = max(now, before)  # what was said to have expired stays so
         self._kept.purged_to = min(self._kept.now, read_to)
         if meta is not None and table != self._table.id.bytes:
-            self._is_older(table)
+            if self._id_now is None or self._id_now() != self._table.id:  # one may come back WITH ID
+                self._is_older(table)
             yield from self._forget()
 
     def _take(self, events: Sequence[Event]) -> Iterator[Merged]:
@@ -238,7 +241,8 @@ class Rows:
         if said is None or (is_unknown and scope is not _PARTITION and not is_read(change)):
             if is_unknown and scope is _ROW and self._table.statics:
                 of_statics = OF_STATIC + self._kept.home(key)[0]
-                if not self._kept.knows(of_statics):
+                if of_statics not in self._asked and not self._kept.knows(of_statics):
+                    self._asked.add(of_statics)
                     yield self._ask(of_statics)  # it is answered first: the row's record has them
             yield about(event, ASK)
             return

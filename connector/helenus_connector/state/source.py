@@ -134,24 +134,27 @@ class RecordsReader(DataSourceStreamReader):
             self._planner_ = None
 
     def _limited(self, begin: Offsets, latest: Offsets) -> Offsets:
-        """How far a batch reads of each partition: equal shares of `_MOST` records. Of delete markers nothing, while it
-        does not read all data that was there before them: they ask what is known by then.
+        """How far a batch reads of each partition: equal shares of `_MOST` records. Delete markers come after the data,
+        and nothing of them while not all data that was there before them is read: they ask what is known by then.
         """
         from helenus_connector.log.events import Range
 
-        places = [
-            Range(topic, int(p), begin[topic][p], end) for topic, ends in latest.items() for p, end in ends.items()
-        ]
-        share = _MOST // max(1, sum(place.start < place.end for place in places))
+        tables = self._plan().tables
         found: Offsets = {topic: {} for topic in latest}
-        for place in places:
-            end = self._planner().advance(place, max(1, share)) if place.start < place.end else place.start
-            found[place.topic][str(place.partition)] = max(place.start, end)
-        for topic, followed in self._plan().tables.items():
-            data = followed.settings.data
-            if followed.markers and topic in found:
-                behind = [p for p, end in latest.get(data, {}).items() if found[data][p] < end]
-                found[topic].update({p: begin[topic][p] for p in behind if p in found[topic]})
+        for of_markers in (False, True):
+            places = []
+            for topic, ends in latest.items():
+                if tables[topic].markers is not of_markers:
+                    continue
+                data = tables[topic].settings.data
+                for p, end in ends.items():
+                    start = begin[topic][p]
+                    waits = of_markers and found.get(data, {}).get(p, -1) < latest.get(data, {}).get(p, 0)
+                    places.append(Range(topic, int(p), start, start if waits else end))
+            share = _MOST // max(1, sum(place.start < place.end for place in places))
+            for place in places:
+                end = self._planner().advance(place, max(1, share)) if place.start < place.end else place.start
+                found[place.topic][str(place.partition)] = max(place.start, end)
         return found
 
     def _check(self, start: dict[str, Any], latest: Offsets) -> None:

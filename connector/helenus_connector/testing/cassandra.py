@@ -64,7 +64,13 @@ class Session:
         nothing = dict.fromkeys(_OF_A_STATEMENT)
         return SimpleNamespace(query_string=cql, column_metadata=[], is_idempotent=True, **nothing)
 
-    def execute_async(self, bound: Any, paging_state: bytes | None = None, host: object = None) -> Any:  # noqa: ARG002
+    def execute_async(
+        self,
+        bound: Any,
+        paging_state: bytes | None = None,
+        host: object = None,  # noqa: ARG002
+        timeout: float = 10.0,  # noqa: ARG002
+    ) -> Any:
         cql, values = bound.prepared_statement.query_string, list(bound.values)
         found: Answer = ((), None)
         failed: Exception | None = None
