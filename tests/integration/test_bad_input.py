@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -15,6 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from integration.pipeline import Pipeline, free_port, script, write_properties
 from patience import eventually
 
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
@@ -175,7 +178,8 @@ def test_validate_asks_for_topics(pipeline: Pipeline, tmp_path: Path) -> None:
     ):
         files = connector_files(pipeline, tmp_path, {}, {"events.topic": "bad-read", "data.topic": data})
         command = [script("helenus-connector"), "validate", *files, "--connect"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        java = {"JAVA_HOME": str(spark_java_home(Silent()))}
+        done = subprocess.run(command, env={**os.environ, **java}, capture_output=True, text=True, timeout=90)
         assert re.search(pattern, done.stdout + done.stderr), (done.stdout, done.stderr)
         assert done.returncode == expected
     assert "bad-new" not in admin.list_topics(timeout=10).topics
