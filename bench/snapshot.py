@@ -6,8 +6,8 @@ On one stack, with one worker of Spark's local[2,4] and `tasks.max=1`:
 
 - scan: keys per second that this process scans and appends as events, by itself.
 - backlog and snapshot, in turns: a change event of every row, as the agent makes it, waits when the connector resumes;
-  then a snapshot of the same table. Rows per second from the request to the last record, and CPU µs per row. The
-  worker's JVM goes on getting faster for minutes, so both are repeated.
+  then, a minute later, a snapshot of the same table. Rows per second from the request to the last record, and CPU µs
+  per row. The worker's JVM goes on getting faster for minutes, so both are repeated.
 - latency: write → record of 20 writes a second to the same table, without a snapshot and while one runs.
 - memory: of the worker's processes, at most, during a snapshot of a tenth of the rows and of all.
 
@@ -56,6 +56,7 @@ from helenus_stack.status import Status
 
 SLICE = 20_000
 WRITES = 20  # a second
+QUIET_S = 61.0  # after which a snapshot and changes no longer take turns
 
 
 def main() -> None:
@@ -113,6 +114,7 @@ class Bench:
             self.snapshot("tenth")
             for turn in range(self.rounds):
                 self.measured(f"backlog, round {turn + 1}", lambda turn=turn: self.backlog(turn))
+                time.sleep(QUIET_S)
                 self.measured(f"snapshot, round {turn + 1}", lambda: self.snapshot("whole"))
             for name in ("tenth", "whole"):
                 self.memory(name)
