@@ -16,6 +16,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.query.query import Query
 from helenus_connector.rest import client
 from helenus_connector.rest.server import serve
+from helenus_connector.snapshot.state import Store
 from helenus_connector.top import look
 from helenus_connector.worker import Worker
 from helenus_schemas.errors import HelenusError, Kind
@@ -144,6 +145,19 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     worker._reports.states()
     metrics.connector_state("db", None)  # of a file, it is there until the worker ends
     metrics.reasons(worker._reports._reasons, set())
+
+
+def test_what_is_kept_is_read_once_the_directory_is_this_workers(tmp_path: Path) -> None:
+    """Another one may go on while this one waits for it."""
+    given = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
+    waiting = Worker(WorkerSettings.of(given, "worker"), {})
+    before = Store(tmp_path / "snapshots")
+    with before.changing():
+        before.of("shop", "orders").needed = "12 events expired"
+    waiting._load()
+    with waiting.snapshots.store.changing():
+        pass
+    assert Store(tmp_path / "snapshots").of("shop", "orders").needed == "12 events expired"
 
 
 @pytest.mark.parametrize("why", REASONS)

@@ -500,6 +500,11 @@ def test_an_events_topic_that_lost_its_end_fails_the_snapshot(tmp_path: Path, mo
         [one] = house.snapshots.of("n")
     house.processed = False
     whole = house.ends()
+    with monkeypatch.context() as removed:
+        removed.setattr(_run, "_SHORT_S", -1.0)
+        removed.setattr(house, "ends", lambda: {**whole, "0": -1})
+        house.turn()
+        assert one.state == "PUBLISHING", "as Pulsar says of a partition whose messages it has all removed"
     monkeypatch.setattr(house, "ends", lambda: {**whole, "0": 0})
     house.turn()
     house.turn()

@@ -506,7 +506,16 @@ def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None
     assert row.after["st"] == i(7)
 
 
-@pytest.mark.parametrize("behind_s", [0.0, 0.4, 1.0, 5.0])
+def test_static_columns_are_asked_for_once_a_batch() -> None:
+    """However many rows of their partition a snapshot asks for."""
+    rows = Rows(TABLE, CODEC, DictStore(), 0, is_whole=False)
+    value = request(Scope.ROW, Origin.SNAPSHOT)
+    some = [Event("t", 0, c, NOW * 1000, CODEC.encode((i(1), i(c))), value) for c in range(2_000)]
+    asked = [m.scope for m in rows.take(some, NOW) if m.op == ASK and m.event is None]
+    assert asked == [Scope.STATIC]
+
+
+@pytest.mark.parametrize("behind_s", [0.0, 0.4, 1.0, 5.0, 5_000.0])
 def test_the_last_word_is_read_though_clocks_differ(
     behind_s: float, cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch
 ) -> None:

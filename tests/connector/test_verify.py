@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra import InvalidRequest
 from connector.celled import JSON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from helenus_connector.reread import budget
 from helenus_connector.shape.choice import shape_of
 from helenus_connector.shape.row import shown
 from helenus_connector.testing.broker import MemoryPlanner, Message
-from helenus_connector.testing.cassandra import Host, MemoryReader, Session
+from helenus_connector.testing.cassandra import Answer, Host, MemoryReader, Session
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_connector.verify import _engine, _rows
 from helenus_connector.verify._entry import ASKED, COUNTS, KEY, NEVER, Entry, place
@@ -241,6 +242,23 @@ def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch
     job = Topic(table(("v", "int")), {}).job
     assert _rows._reader(job, times=True)._timed
     assert not _rows._reader(job, times=False)._timed
+
+
+def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ghost on the topic. It is not the table that was altered: another statement is taken."""
+    topic = Topic(table(("v", "int"), keys=("text",)), {"output.format": "json"})
+    topic.messages.append(Message(TOPIC, 0, 0, (1, 0), b'{"k0":""}', b'{"k0":"","v":3}', []))
+    (first,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
+
+    def answer(cql: str, values: list[Any], paging: bytes | None, size: int | None) -> Answer:
+        if b"" in values:
+            raise InvalidRequest("Key may not be empty")
+        return [], None
+
+    session = Session([Host("a")], {"ks1": 1}, answer)
+    monkeypatch.setattr(_rows.sessions, "of", lambda _: session)
+    again = list(_rows._again(_rows.Rows(topic.job, times=True), [Entry(*first[2:])]))
+    assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [GHOST]
 
 
 def test_records_of_another_table_are_known_by_their_schema() -> None:

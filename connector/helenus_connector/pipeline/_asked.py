@@ -1,8 +1,9 @@
 """Events without cells, for a table whose rows are kept: their rows are read as cells, which come as events.
 
 A snapshot asks for each key in this way, and so does an event that was too large for its cells, or that leaves a row in
-doubt. What is read comes as a Change with cells whose `segment` is when it was read, ms since the epoch, with the
-`write_time` and `effect` of the event that asked; `state.reads` merges it.
+doubt. What is read comes as a Change with cells. Its `segment` is when it was read, by the node's clock, its `position`
+when the read began, by this host's, both in ms since the epoch; `write_time` and `effect` are those of the event that
+asked. `state.reads` merges it.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ class Asked:
             change, values = self._change(ask)
             if change.scope is Scope.STATIC:
                 values = values[: self._codec.partition_columns]
-            same = by_key.setdefault((values, change.scope), [])
-            if ask.event is not None or all(other.event is not None for other, _ in same):
-                same.append((ask, change))
+            by_key.setdefault((values, change.scope), []).append((ask, change))
         keys = list(by_key)
         for at in range(0, len(keys), _AT_ONCE):
             some = keys[at : at + _AT_ONCE]
@@ -98,8 +97,7 @@ class Asked:
             gone_at = int((at / 1000 - self._patience_s) * 1e6)
             if found is None:
                 cells = cells._replace(deletion=Deletion(gone_at, at // 1000))
-        answer = Change(None, None, change.scope, origin=change.origin, cells=encode_cells(cells))
-        answer = answer._replace(segment=at, position=began)
+        answer = _of_read(change.scope, change.origin, at, began, cells)
         return answer._replace(write_time=gone_at, effect=0 if gone_at is not None else int(Effect.LIVE))
 
     def _of_log(self, event: Event, change: Change, found: Found | None, began: int) -> Change:
@@ -120,14 +118,16 @@ class Asked:
             cells = cells._replace(liveness=Liveness(written, ttl, expires))
         if change.effect & Effect.GONE:
             cells = cells._replace(deletion=Deletion(written, at // 1000))
-        answer = Change(None, None, change.scope, origin=Origin.STATE, cells=encode_cells(cells))
-        answer = answer._replace(segment=at, position=began)
-        return answer._replace(write_time=written, effect=effect)
+        return _of_read(change.scope, Origin.STATE, at, began, cells)._replace(write_time=written, effect=effect)
 
     def _cells(self, found: Found | None) -> Cells:
         if found is not None:
             return found.cells
         return Cells(self._table.id.bytes, bytes.fromhex(self._table.schema_id), {})
+
+
+def _of_read(scope: Scope, origin: Origin, at: int, began: int, cells: Cells) -> Change:
+    return Change(None, None, scope, segment=at, position=began, origin=origin, cells=encode_cells(cells))
 
 
 def _since(event: Event, change: Change) -> float:

@@ -13,7 +13,7 @@ from helenus_connector.interfaces.merged import Merged
 from helenus_connector.interfaces.resolver import LiveRow, Resolved
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
-from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.own_format import match_own_format
 from helenus_schemas.event.wire import decode, without_frames
 
@@ -34,15 +34,15 @@ class FromState:
         values = values_of(self._codec, merged.key) if merged.scope is not _TABLE else ()
         found = Resolved(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
         found.event, found.events, found.is_confirmed = merged.event, int(merged.event is not None), True
-        is_change = merged.event is not None and _is_change(merged.event.value or b"")
-        found.newest = merged.write_time if is_change else None
+        asked = None if merged.event is None else _asked(merged.event.value or b"")
+        found.newest = merged.write_time if merged.event is not None and _is_change(asked) else None
         found.write_time, found.expires, found.op = merged.write_time, merged.expires, merged.op
         found.before, found.after = self._image(merged.before, merged), self._image(merged.after, merged)
         if self._is_alike(merged, found):
             return None
         if merged.scope not in (_ROW, _STATIC):
             found.read_rows = _no_rows
-        elif merged.op == "c" and merged.event is not None and _is_snapshot(merged.event.value or b""):
+        elif merged.op == "c" and asked is not None and asked.origin in _SNAPSHOT:
             found.op = "r"
         return found
 
@@ -58,18 +58,16 @@ class FromState:
         return Image(tuple(map(row.get, self._names)), merged.write_time, expires=merged.expires)
 
 
-def _is_change(event: bytes) -> bool:
-    """Whether an event is of a commit log, or of the read that one asked for, and not of a snapshot's."""
-    if match_own_format(event) is not None:
-        return True
-    change = decode(without_frames(None, event)[1])
-    return change.origin is Origin.LOG or (change.origin is Origin.STATE and change.write_time is not None)
+def _asked(event: bytes) -> Change | None:
+    """The Change of an event that no commit log has: a snapshot's, or a read's; None for a commit log's."""
+    return None if match_own_format(event) is not None else decode(without_frames(None, event)[1])
 
 
-def _is_snapshot(event: bytes) -> bool:
-    if match_own_format(event) is not None:  # of a commit log
-        return False
-    return decode(without_frames(None, event)[1]).origin in _SNAPSHOT
+def _is_change(asked: Change | None) -> bool:
+    """Whether an event is of a commit log, or of the read that one asked for."""
+    return (
+        asked is None or asked.origin is Origin.LOG or (asked.origin is Origin.STATE and asked.write_time is not None)
+    )
 
 
 def _no_rows(_: Resolved) -> Iterator[LiveRow]:

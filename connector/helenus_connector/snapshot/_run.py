@@ -151,7 +151,8 @@ class Run:
         ended: those of the snapshot are lost, as the topic was deleted. A broker that just came back may say so too.
         """
         now = time.monotonic()
-        if all(ends.get(partition, 0) >= end for partition, end in self.snapshot.ends.items()):
+        # Pulsar says -1 of a partition whose messages it has all removed.
+        if not any(0 <= ends.get(partition, -1) < end for partition, end in self.snapshot.ends.items()):
             self._short_since = None
             return False
         self._short_since = self._short_since or now

@@ -51,10 +51,7 @@ _ENDS = Struct(">IQ")
 _SECONDS = Struct(">Q")
 _TIME = Struct(">q")
 _NAME = Struct(">H")
-
-
 _LATER_S = 3600
-
 
 Element = tuple[int, bytes | None, bool]
 
@@ -66,7 +63,7 @@ def element(cell: Cell) -> Element:
 
 def when_purged(when: int, now: int, purged_to: int) -> int:
     """When what is older than gc_grace from a time on can be let go. That is counted up to `purged_to`, which is before
-    `now` in a backlog; then it is looked at again once that may have caught up.
+    `now` in a backlog; then it is looked at again once that may have caught up, or in an hour.
     """
     return when if when > now else now + min(max(1, when - purged_to), _LATER_S)
 

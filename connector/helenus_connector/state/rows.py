@@ -52,6 +52,7 @@ _META_KEY = b"m"
 _META = Struct(">B16sQQ")
 _BYTES = 4 << 20
 _PAGES = 16
+_BACKLOG_S = 60
 
 
 class Rows:
@@ -139,8 +140,8 @@ class Rows:
         self.next_due = self._kept.calendar.next_due()
 
     def _begin(self, now: int, read_to: int) -> Iterator[Merged]:
-        """`read_to`: when the first event was appended. An hour of a backlog is an hour for tombstones, too: what comes
-        late within it must meet them.
+        """`read_to`: when the first event was appended. In a backlog an hour of events is an hour for tombstones, too:
+        what comes late within it must meet them.
         """
         (meta,) = self._store.get_many([_META_KEY])
         self._kept.now = now
@@ -148,7 +149,7 @@ class Rows:
             check_version(meta[0])
             _, table, before, self._kept.count = _META.unpack(meta)
             self._kept.now = max(now, before)  # what was said to have expired stays so
-        self._kept.purged_to = min(self._kept.now, read_to)
+        self._kept.purged_to = read_to if self._kept.now - read_to > _BACKLOG_S else self._kept.now
         if meta is not None and table != self._table.id.bytes:
             if self._id_now is None or self._id_now() != self._table.id:  # one may come back WITH ID
                 self._is_older(table)
