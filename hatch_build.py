@@ -17,17 +17,22 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+HERE = Path(__file__).resolve().parent
 MODULES = (
     "agent/helenus_agent/commitlog/decoder.py",
+    "schemas/helenus_schemas/event/own_format.py",
+    "connector/helenus_connector/interfaces/admitted.py",
     "connector/helenus_connector/gate/_slots.py",
+    "connector/helenus_connector/gate/_admission.py",
     "connector/helenus_connector/reread/_ordinary.py",
     "connector/helenus_connector/shape/_direct.py",
     "connector/helenus_connector/shape/_rows.py",
     "schemas/helenus_schemas/codec/_columns.py",
     "schemas/helenus_schemas/codec/_key_bytes.py",
-    "schemas/helenus_schemas/event/own_format.py",
 )
-"""Each with its .pxd beside it, in the package of its path after the first directory."""
+"""Each with its .pxd beside it, in the package of its path after the first directory. One that uses the C types of
+another comes after it.
+"""
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -37,18 +42,14 @@ class CustomBuildHook(BuildHookInterface[Any]):
         """Compile, and have the extension packed: it ties the wheel to this Python and platform."""
         if self.target_name != "wheel":
             return
-        sources = [Path(self.root, module) for module in MODULES]
         if version == "editable":
-            for source in sources:
-                compile_module(source, source.parent, self.app.display_info)
+            compile_all(lambda source: source.parent, self.app.display_info)
             return
         self._work = tempfile.mkdtemp()
-        for source in sources:
-            built = compile_module(source, Path(self._work), self.app.display_info)
-            if built is not None:
-                build_data["pure_python"] = False
-                build_data["infer_tag"] = True
-                build_data["force_include"][str(built)] = f"{package_of(source)}/{built.name}"
+        for source, built in compile_all(lambda _: Path(self._work), self.app.display_info).items():
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["force_include"][str(built)] = f"{package_of(source)}/{built.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Clean up."""
@@ -64,10 +65,28 @@ def package_of(source: Path) -> str:
     return source.parent.relative_to(top.parent).as_posix()
 
 
+def compile_all(directory: Callable[[Path], Path], say: Callable[[str], Any] = print) -> dict[Path, Path]:
+    """Compile all modules, each into the `directory` of its source; their extensions. After one that stays plain Python
+    all do, as others may use its C types.
+    """
+    built: dict[Path, Path] = {}
+    for number, source in enumerate(HERE / module for module in MODULES):
+        if len(built) < number:
+            extension_of(source, directory(source)).unlink(missing_ok=True)
+        elif (extension := compile_module(source, directory(source), say)) is not None:
+            built[source] = extension
+    return built
+
+
+def extension_of(source: Path, directory: Path) -> Path:
+    """Where the extension of a module goes."""
+    return directory / f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
 def compile_module(source: Path, directory: Path, say: Callable[[str], Any] = print) -> Path | None:
     """Compile a .py, with its .pxd, into a directory; the extension's path, None if it stays plain Python."""
     package, module = package_of(source), source.stem
-    target = directory / f"{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    target = extension_of(source, directory)
     target.unlink(missing_ok=True)
     if os.environ.get("HELENUS_PURE", "") not in ("", "0"):
         say(f"helenus: {source.name} stays plain Python, as HELENUS_PURE says")
@@ -78,21 +97,24 @@ def compile_module(source: Path, directory: Path, say: Callable[[str], Any] = pr
         from setuptools.dist import Distribution
 
         with tempfile.TemporaryDirectory() as work:
-            # Cython takes the module's name from its packages, so it sees the source in one.
-            copy = Path(work, "source", package)
-            copy.mkdir(parents=True)
-            for inner in (copy.parent, copy):
-                (inner / "__init__.py").touch()
-            for path in (source, source.with_suffix(".pxd")):
-                shutil.copy(path, copy / path.name)
+            # Cython takes the module's name from its packages, so it sees the source in one, and all C types in theirs.
+            tree = Path(work, "source")
+            for types in (Path(HERE, each).with_suffix(".pxd") for each in MODULES):
+                copy = tree / package_of(types)
+                copy.mkdir(parents=True, exist_ok=True)
+                for inner in (copy.parent, copy):
+                    (inner / "__init__.py").touch()
+                shutil.copy(types, copy / types.name)
+            shutil.copy(source, tree / package / source.name)
             extension = Extension(
                 f"{package.replace('/', '.')}.{module}",
-                [str(copy / source.name)],
+                [str(tree / package / source.name)],
                 extra_compile_args=["-g0", "-w"],
             )
             modules = cythonize(  # type: ignore[no-untyped-call]
                 [extension],
                 build_dir=str(Path(work, "c")),
+                include_path=[str(tree)],
                 quiet=True,
                 language_level=3,
                 # The source's annotations are Python's: `int` has no limits there.
@@ -119,6 +141,4 @@ def compile_module(source: Path, directory: Path, say: Callable[[str], Any] = pr
 
 
 if __name__ == "__main__":
-    here = Path(__file__).parent
-    built = [compile_module(here / module, (here / module).parent) for module in MODULES]
-    sys.exit(0 if all(built) else 1)
+    sys.exit(0 if len(compile_all(lambda source: source.parent)) == len(MODULES) else 1)

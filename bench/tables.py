@@ -34,6 +34,7 @@ SECONDS = 30
 WARM_UP_SECONDS = 20
 RATE = 20
 KEYS = 1_000
+HEAP, HEAP_OF_MANY, MANY = "512m", "2g", 300  # of Cassandra, which ends with a thousand tables in the former
 
 
 def main() -> None:
@@ -43,9 +44,10 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="not with one connector first")
     options = parser.parse_args()
     tables = [f"t{i:02}" for i in range(options.tables)]
+    heap = HEAP_OF_MANY if len(tables) > MANY else HEAP
     with (
         tempfile.TemporaryDirectory() as folder,
-        Stack(Path(folder) / "stack", brief=False, progress=Terminal()) as stack,
+        Stack(Path(folder) / "stack", brief=False, heap=heap, progress=Terminal()) as stack,
     ):
         status = stack.status()
         with session(status) as cassandra:

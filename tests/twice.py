@@ -36,7 +36,7 @@ def compiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleTy
     """The .py compiled as it is now. If it was changed since `make` compiled it here, that is done once, by
     the first process of tests that needs it, for all clones.
     """
-    sources = [source, source.with_suffix(".pxd"), ROOT / "hatch_build.py"]
+    sources = [source, ROOT / "hatch_build.py", *sorted(ROOT.glob("*/helenus_*/*/*.pxd"))]  # it may use their types
     installed = source.with_name(f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}")
     if installed.exists() and installed.stat().st_mtime > max(path.stat().st_mtime for path in sources):
         return load(f"compiled.{source.stem}", installed)

@@ -86,7 +86,7 @@ class KafkaReader:
 
     def follow(self, topic: str, whole: bool) -> None:
         with _stack_errors(self._where):
-            known = self._consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
+            known = self._asking.list_topics(topic, timeout=_TIMEOUT).topics[topic]
             places = [TopicPartition(topic, number) for number in known.partitions]
             for place in places:
                 at = OFFSET_BEGINNING if whole else self._asking.get_watermark_offsets(place, timeout=_TIMEOUT)[1]

@@ -15,9 +15,6 @@ from structlog.testing import capture_logs
 from helenus_connector.config import run_directory as directory
 from helenus_connector.gate import _cache_file
 from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, ChangeCache, Entry, change_id, prune
-from helenus_schemas.event.change import Change
-from helenus_schemas.event.own_format import match_own_format
-from helenus_schemas.event.wire import encode
 
 NODES = [str(uuid.UUID(int=i)).encode() for i in range(1, 80)]
 DIGEST = b"0123456789abcdef0123456789abcdef"
@@ -36,13 +33,13 @@ def test_a_change_is_known_by_key_scope_and_digest() -> None:
 def test_nodes_are_counted_not_copies(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     for node in (NODES[0], NODES[1], NODES[0]):
-        cache.report(change, entry := cache.look(change), cache.bit(node))
+        cache.report(change, entry := cache.look(change), cache.reporter(node).bit)
     assert cache.nodes(entry) == [{NODES[0].decode()}, {NODES[1].decode()}]
 
 
 def test_flags_are_seen_by_another_process_of_the_host(tmp_path: Path, cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, cache.look(change), cache.bit(NODES[0]))
+    cache.report(change, cache.look(change), cache.reporter(NODES[0]).bit)
     cache.mark([change], PUBLISHED)
     cache.save()
     cache.mark([change], CONFIRMED)
@@ -60,7 +57,7 @@ def test_changes_are_forgotten_with_age(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("helenus_connector.gate.cache.time.time", lambda: now)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, cache.look(change), cache.bit(NODES[0]))
+    cache.report(change, cache.look(change), cache.reporter(NODES[0]).bit)
     cache.mark([change], CONFIRMED)
     cache.save()
     now += 61
@@ -72,7 +69,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest_of_a_set(tmp_path: Path) ->
     size = (tmp_path / "c").stat().st_size
     ids = [change_id(str(i).encode(), b"\0", DIGEST) for i in range(100)]
     for change in ids:
-        cache.report(change, cache.look(change), cache.bit(NODES[0]))
+        cache.report(change, cache.look(change), cache.reporter(NODES[0]).bit)
     cache.save()
     assert sum(cache.look(change).nodes for change in ids) == 8
     assert (tmp_path / "c").stat().st_size == size
@@ -83,26 +80,39 @@ def test_nodes_share_bits_where_there_are_many(tmp_path: Path) -> None:
     nodes = [str(uuid.UUID(int=n + 1)) for n in range(1024)]
     change, cache = change_id(b"k", b"\0", DIGEST), ChangeCache(tmp_path / "c", 1024, 60)
     for node in nodes:
-        assert cache.bit(node.encode())
+        assert cache.reporter(node.encode()).bit
     for node in nodes[900:902]:
-        cache.report(change, entry := cache.look(change), cache.bit(node.encode()))
+        cache.report(change, entry := cache.look(change), cache.reporter(node.encode()).bit)
     cache.save()
     found = ChangeCache(tmp_path / "c", 1024, 60)
     assert [nodes[900 + n] in group for n, group in enumerate(found.nodes(found.look(change)))] == [True, True]
     assert [len(group) for group in found.nodes(entry)] == [16, 16]
-    assert cache.bit(str(uuid.uuid4()).encode()) == 0, "there is no more room"
+    assert cache.reporter(str(uuid.uuid4()).encode()).bit == 0, "there is no more room"
 
 
 def test_a_position_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCache) -> None:
-    place = encode(Change(DIGEST.decode(), NODES[0].decode(), segment=9, position=50))
-    assert cache.is_new(NODES[0], (9, 50))
-    cache.last[NODES[0]] = match_own_format(place)
-    assert cache.is_new(NODES[0], (9, 50)), "until it is saved"
+    reporter = cache.reporter(NODES[0])
+    assert reporter.is_new(9, 50)
+    reporter.note(9, 50)
+    assert reporter.is_new(9, 50), "until it is saved"
     cache.save()
+    assert not reporter.is_new(9, 50)
     other = ChangeCache(tmp_path / "c", 1024, 60)
-    assert [other.is_new(NODES[0], at) for at in ((9, 50), (8, 99), (9, 51), (10, 0))] == [False, False, True, True]
-    assert other.is_new(NODES[1], (0, 0))
-    assert not other.is_new(b"no node", (9, 99))
+    found = other.reporter(NODES[0])
+    assert [found.is_new(*at) for at in ((9, 50), (8, 99), (9, 51), (10, 0))] == [False, False, True, True]
+    assert other.reporter(NODES[1]).is_new(0, 0)
+    assert not other.reporter(b"no node").is_new(9, 99)
+    reporter.note(9, 40)
+    cache.save()
+    assert not reporter.is_new(9, 50), "what is sent again lies before"
+    reporter.note(10, 1)
+    cache.begin()
+    cache.save()
+    assert reporter.is_new(10, 1), "a batch that is done again says it once more"
+    reporter.note(10, 1)
+    cache.save()
+    other.begin()
+    assert not found.is_new(10, 1), "another process may have had the partition since"
 
 
 def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +139,13 @@ def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch:
 
 def test_a_node_that_is_no_uuid_is_not_counted(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, entry := cache.look(change), cache.bit(b"node-1"))
+    cache.report(change, entry := cache.look(change), cache.reporter(b"node-1").bit)
     assert entry == Entry()
 
 
 def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, cache.look(change), cache.bit(NODES[0]))
+    cache.report(change, cache.look(change), cache.reporter(NODES[0]).bit)
     cache.mark([change], PUBLISHED)
     cache.begin()
     cache.save()
@@ -155,7 +165,7 @@ def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
     def report(some: list[bytes]) -> None:
         cache.begin()
         for name in some:
-            cache.report(name, cache.look(name), cache.bit(NODES[0]))
+            cache.report(name, cache.look(name), cache.reporter(NODES[0]).bit)
             cache.mark([name], CONFIRMED)
         cache.save()
         status = (tmp_path / "c").stat()
@@ -209,7 +219,7 @@ def test_killed_while_it_grows_a_cache_has_only_forgotten(tmp_path: Path, monkey
     def report(cache: ChangeCache, some: list[bytes], node: bytes) -> None:
         cache.begin()
         for name in some:
-            cache.report(name, cache.look(name), cache.bit(node))
+            cache.report(name, cache.look(name), cache.reporter(node).bit)
         cache.save()
 
     class Killed(Exception):
@@ -259,7 +269,7 @@ def test_without_room_in_memory_the_cache_is_on_disk_and_still_shared(run: Path)
         cache = ChangeCache(run / "default" / "c", 1024, 60)
         ChangeCache(run / "default" / "d", 1024, 60)
     assert [entry["event"] for entry in logs] == ["cache.on_disk"], "once"
-    cache.report(change, cache.look(change), cache.bit(NODES[0]))
+    cache.report(change, cache.look(change), cache.reporter(NODES[0]).bit)
     cache.save()
     assert ChangeCache(run / "default" / "c", 1024, 60).look(change).nodes == 1
     moved = Path(tempfile.gettempdir()) / run.name
@@ -280,7 +290,7 @@ def test_without_room_to_grow_the_cache_moves_to_disk_with_what_it_knows(
     for some in (names[:100], names[100:]):
         cache.begin()
         for name in some:
-            cache.report(name, cache.look(name), cache.bit(NODES[0]))
+            cache.report(name, cache.look(name), cache.reporter(NODES[0]).bit)
         assert not path.is_symlink()
         with capture_logs() as logs:
             cache.save()
@@ -326,7 +336,7 @@ def test_without_fallocate_room_is_taken_as_needed(
     else:
         monkeypatch.setattr(os, "posix_fallocate", fallocate)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
-    assert cache.bit(NODES[0]) == 1
+    assert cache.reporter(NODES[0]).bit == 1
 
 
 def test_caches_of_tables_that_are_gone_are_removed(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_nodes_that_share_a_bit_of_the_cache_count_each(tmp_path: Path) -> None:
         gated.admit(gated.event(str(one), digest=f"{n:032x}"))
         gated.gate.save()
     cache = gated.caches.of(EVENTS, 0)
-    assert cache.bit(str(ids[0]).encode()) == cache.bit(str(ids[64]).encode())
+    assert cache.reporter(str(ids[0]).encode()).bit == cache.reporter(str(ids[64]).encode()).bit
     assert gated.admit(gated.event(str(ids[0]))) == []
     (admitted,) = gated.admit(gated.event(str(ids[64])), waits=waits(*gated.left.waits))
     assert admitted.copies == 2

@@ -30,6 +30,7 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.event.change import Change, Effect, Origin, Scope, column_bit
+from helenus_schemas.event.own_format import match_own_format
 from helenus_schemas.event.wire import encode
 
 SOURCE = Path(resolver.__file__).with_name("_ordinary.py")
@@ -109,6 +110,9 @@ def admitted(draw: st.DrawFn) -> Admitted:
     values: Any = () if scope is Scope.TABLE else draw(st.sampled_from([(raw(key),)] * 8 + [(None,)]))
     event = Event("events", draw(st.integers(0, 1)), draw(st.integers(0, 9)), 5, raw(key), b"v")
     made = Admitted(event, change, raw(key), values, draw(st.one_of(st.none(), st.binary(min_size=1, max_size=1))))
+    if scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION) and change.origin is Origin.LOG and draw(st.booleans()):
+        match = match_own_format(encode(change))
+        made = Admitted(event, None, made.key, values, made.id, match=match)
     made.is_published = draw(st.integers(0, 9)) == 0
     made.is_released = draw(st.integers(0, 9)) == 0
     if draw(st.integers(0, 9)) == 0:

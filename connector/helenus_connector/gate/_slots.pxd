@@ -3,11 +3,28 @@ cimport cython
 
 cdef bint _compiled
 cdef Py_ssize_t _SIZE, _SET_SIZE
+cdef unsigned int _CONFIRMED, _BY_AGE
+
+cdef object _EMPTY
+
+cpdef bytes change_id(bytes key, bytes scope, bytes digest)
 
 cdef class Entry:
     cdef public unsigned long long nodes
     cdef public unsigned int flags
     cdef public Py_ssize_t at
+    cdef public object admitted
+
+cdef class Reporter:
+    cdef public bytes name
+    cdef public unsigned long long bit
+    cdef public Py_ssize_t at
+    cdef public long long segment, position, last_segment, last_position
+    cdef public bint is_heard
+
+    cpdef bint is_new(self, long long segment, long long position)
+
+    cpdef note(self, long long segment, long long position)
 
 cdef class Slots:
     cdef object _data
@@ -21,6 +38,9 @@ cdef class Slots:
 
     @cython.locals(held=Entry)
     cpdef Entry look(self, bytes change)
+
+    @cython.locals(has_reported=bint, is_again=bint)
+    cpdef bint hears(self, Entry entry, Reporter reporter, long long segment, long long position)
 
     cpdef report(self, bytes change, Entry entry, unsigned long long bit)
 

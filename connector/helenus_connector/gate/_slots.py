@@ -1,17 +1,23 @@
 """The slots of the MD5 cache: what is known of changes, in a map of memory, and what a batch says of them.
 
     slots.look(change) → Entry(nodes=0b011, flags=PUBLISHED)
+    slots.hears(entry, reporter, segment, position) → False: a copy of a change that is done with
 
 It runs as it is, and compiled by Cython with the types of `_slots.pxd`: the results are the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from helenus_connector.interfaces.admitted import Admitted
 
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
@@ -23,14 +29,62 @@ _SIZE = SLOT_BYTES  # in C
 _SET_SIZE = SET_BYTES
 _TIMES = struct.Struct(">" + "24xI4x" * SET)
 
+PUBLISHED = 1
+"""A record that shows the change, or a later one of its key, is acknowledged."""
+CONFIRMED = 2
+"""The read of that record confirms it: copies of the change can be dropped."""
+BY_AGE = 4
+"""It counts as confirmed since nothing spoke against it for long: a node that reports it later is heard."""
+RELEASED = 8
+"""Enough nodes reported it: it went on, and its copies do. Its key may not have been read since."""
+_EMPTY = hashlib.blake2b(digest_size=16)
+_CONFIRMED, _BY_AGE = CONFIRMED, BY_AGE  # in C
+
+
+def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
+    """16 bytes that name a change within its events partition: one digest covers every row of a mutation."""
+    hashed = _EMPTY.copy()  # a new one takes longer
+    hashed.update(digest + scope + key)
+    return hashed.digest()
+
 
 @dataclass
 class Entry:
-    """What is known of a change: bits of the nodes that reported it, and flags. `at` is its slot's."""
+    """What is known of a change: bits of the nodes that reported it, and flags. `at` is its slot's. `admitted` it was
+    in this batch, if its copies are only to be counted.
+    """
 
     nodes: int = 0
     flags: int = 0
     at: int = field(default=-1, compare=False)
+    admitted: Admitted | None = field(default=None, compare=False)
+
+
+@dataclass
+class Reporter:
+    """A node that reports changes: its host id, the `bit` that it has, and `at` where it is in the cache's file, -1 if
+    it is not. It had reported its log up to `segment` and `position` before this batch, and reports up to the `last_`
+    ones in it, if it `is_heard`.
+    """
+
+    name: bytes
+    bit: int = 0
+    at: int = -1
+    segment: int = -1
+    position: int = -1
+    last_segment: int = -1
+    last_position: int = -1
+    is_heard: bool = False
+
+    def is_new(self, segment: int, position: int) -> bool:
+        """Whether a place in the node's log is after all that it reported before this batch."""
+        if self.at < 0:
+            return False
+        return segment > self.segment or (segment == self.segment and position > self.position)
+
+    def note(self, segment: int, position: int) -> None:
+        """It reports this place."""
+        self.last_segment, self.last_position, self.is_heard = segment, position, True
 
 
 class Slots:
@@ -56,6 +110,23 @@ class Slots:
         """What is known of a change; an empty Entry if nothing is."""
         held = self._held.get(change)
         return self._find(change) if held is None else held
+
+    def hears(self, entry: Entry, reporter: Reporter, segment: int, position: int) -> bool:
+        """Whether a change goes on that a node reports, as its place in the log is `segment` and `position`. Not one
+        that is confirmed: this is a copy.
+        """
+        has_reported = entry.nodes & reporter.bit != 0
+        is_again = has_reported and reporter.is_new(segment, position)
+        if is_again or not has_reported:
+            reporter.note(segment, position)  # what is sent again lies before
+        if is_again and entry.flags:
+            # Not sent again, but written again, with the very same bytes: what is known is of the write before.
+            entry.nodes = entry.flags = 0
+        elif entry.flags & _CONFIRMED:
+            if has_reported or not entry.flags & _BY_AGE:
+                return False
+            entry.flags &= ~(_CONFIRMED | _BY_AGE)  # until its key is read, also if this batch is done again
+        return True
 
     def report(self, change: bytes, entry: Entry, bit: int) -> None:
         """Note that the node of this bit reported a change, in the entry that `look` gave."""

@@ -34,21 +34,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from helenus_connector.gate._cache_file import opened
+from helenus_connector.gate._slots import BY_AGE as BY_AGE
+from helenus_connector.gate._slots import CONFIRMED as CONFIRMED
+from helenus_connector.gate._slots import PUBLISHED as PUBLISHED
+from helenus_connector.gate._slots import RELEASED as RELEASED
 from helenus_connector.gate._slots import SET, SET_BYTES, SLOT_BYTES, Slots
 from helenus_connector.gate._slots import Entry as Entry
-from helenus_schemas.event.change import Change
-from helenus_schemas.event.own_format import Match, log_position
-
-PUBLISHED = 1
-"""A record that shows the change, or a later one of its key, is acknowledged."""
-CONFIRMED = 2
-"""The read of that record confirms it: copies of the change can be dropped."""
-
-BY_AGE = 4
-"""It counts as confirmed since nothing spoke against it for long: a node that reports it later is heard."""
-
-RELEASED = 8
-"""Enough nodes reported it: it went on, and its copies do. Its key may not have been read since."""
+from helenus_connector.gate._slots import Reporter as Reporter
+from helenus_connector.gate._slots import change_id as change_id
 
 _NODES = 1024
 _BITS = 64
@@ -71,26 +64,18 @@ _SPARE = 4
 """Times as many slots as changes: sets of eight are then hardly ever full."""
 
 
-def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
-    """16 bytes that name a change within its events partition: one digest covers every row of a mutation."""
-    return hashlib.blake2b(digest + scope + key, digest_size=16).digest()
-
-
 class ChangeCache(Slots):
     """The cache of one events partition, in `path`; at most `capacity` entries, none older than `expire_s` seconds.
 
     A batch `begin`s, and what it says is in the file when it has called `save`: one search and one write a change.
-    `last` is what each node, by its host id, reported last in it.
     """
 
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
         self._path = path
         self._most = max(1, capacity // SET)
         self._expire_s = expire_s
-        self._places: dict[bytes, int] = {}
-        self._bits: dict[bytes, int] = {}
+        self._reporters: dict[bytes, Reporter] = {}
         self._deletions: dict[bytes, tuple[int, int]] = {}
-        self.last: dict[bytes, Match | Change] = {}
         self._map, self._file = self._mapped(min(_FEWEST, self._most))
         super().__init__(self._map, _HEAD, expire_s)
 
@@ -98,7 +83,6 @@ class ChangeCache(Slots):
         """Forget what was not saved: another process may have had the partition since."""
         self.forget()
         self._deletions.clear()
-        self.last.clear()
         try:
             has_grown = _identity(self._path.stat()) != self._file
         except FileNotFoundError:
@@ -106,6 +90,8 @@ class ChangeCache(Slots):
             return
         if has_grown:
             self._remap(1)
+        for reporter in self._reporters.values():
+            self._read(reporter)
 
     def clear(self) -> None:
         """Forget all changes, and what was deleted."""
@@ -113,11 +99,6 @@ class ChangeCache(Slots):
         self._deletions.clear()
         self._map[:_EXPIRING] = bytes(_EXPIRING)
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
-
-    def is_new(self, node: bytes, reported: tuple[int, int]) -> bool:
-        """Whether a segment and position in a node's log are after all that it reported before this batch."""
-        at = self._place(node)
-        return at >= 0 and reported > _NODE.unpack_from(self._map, at)[1:]
 
     def note_expiry(self) -> None:
         """Note that cells with a TTL are written in the partition."""
@@ -170,12 +151,11 @@ class ChangeCache(Slots):
             _DELETION.pack_into(self._map, self.oldest(name) if at < 0 else at, name, time_us, now, columns)
         self._deletions.clear()
         # Last: what is not in the slots yet must not lie before it.
-        for node, reported in self.last.items():
-            last = log_position(reported)
-            if self.is_new(node, last):
-                at = self._place(node)
-                _NODE.pack_into(self._map, at, self._map[at : at + 16], *last)
-        self.last.clear()
+        for one in self._reporters.values():
+            if one.is_heard and one.is_new(one.last_segment, one.last_position):
+                held = self._map[one.at : one.at + 16]
+                _NODE.pack_into(self._map, one.at, held, one.last_segment, one.last_position)
+                self._read(one)
 
     def nodes(self, entry: Entry) -> list[set[str]]:
         """The host ids of the nodes that reported a change; of those that share a bit, one did."""
@@ -247,20 +227,21 @@ class ChangeCache(Slots):
             at = self.oldest(name)
             self._map[at : at + SLOT_BYTES] = slot
 
-    def bit(self, node: bytes) -> int:
-        """The bit of a node, by its host id; 0 if it has none."""
-        bit = self._bits.get(node)
-        if bit is None:
-            at = self._place(node)
-            bit = self._bits[node] = 1 << (at - _FIRST_NODE) // _NODE.size % _BITS if at >= 0 else 0
-        return bit
+    def reporter(self, node: bytes) -> Reporter:
+        """A node, by its host id. It has no bit if that is no host id, or there is no room."""
+        reporter = self._reporters.get(node)
+        if reporter is None:
+            at = self._take_place(node)
+            bit = 1 << (at - _FIRST_NODE) // _NODE.size % _BITS if at >= 0 else 0
+            reporter = self._reporters[node] = Reporter(node, bit, at)
+            self._read(reporter)
+        return reporter
 
-    def _place(self, node: bytes) -> int:
-        """Where a node is in the table; -1 if it is no host id, or there is no room."""
-        at = self._places.get(node)
-        if at is None:
-            at = self._places[node] = self._take_place(node)
-        return at
+    def _read(self, reporter: Reporter) -> None:
+        """Take what the file says that a node reported last."""
+        reporter.is_heard = False
+        if reporter.at >= 0:
+            _, reporter.segment, reporter.position = _NODE.unpack_from(self._map, reporter.at)
 
     def _take_place(self, node: bytes) -> int:
         try:

@@ -6,7 +6,7 @@ import math
 import re
 from functools import lru_cache
 
-from helenus_connector.gate.cache import change_id
+from helenus_connector.gate._slots import change_id
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.resolver import Bounds
 from helenus_schemas.codec.avro_long import long_bytes

@@ -7,9 +7,11 @@ has them wait with their key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
-from helenus_connector.gate.cache import BY_AGE, CONFIRMED, PUBLISHED, Caches, ChangeCache, Entry, change_id
+from helenus_connector.gate._admission import Admission
+from helenus_connector.gate.cache import BY_AGE, CONFIRMED, PUBLISHED, Caches, ChangeCache, Entry
 from helenus_connector.gate.event import check, decoded, identity, values_of, written_at
 from helenus_connector.gate.replicas import Replicas, routing_key
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, Event, Gap, Intake, Waiting, Waits
@@ -17,7 +19,6 @@ from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
-from helenus_schemas.event.own_format import log_position, match_own_format, parse_match
 
 _TABLE, _RANGE = Scope.TABLE, Scope.RANGE  # an enum's members are slow to look up
 
@@ -29,10 +30,9 @@ class OneGate:
         self._replicas = replicas
         self._caches = caches
         self._counts: dict[tuple[str, int, int, Key], int] = {}
-        self._values: dict[bytes, Key] = {}
-        self._met: dict[tuple[int, bytes, bytes, bytes], tuple[Entry, Admitted]] = {}
         self._partition_columns: int | None = None
         self._codec: KeyCodec
+        self._admission: Admission | None = None
         self._counts_reports = False
 
     def admit(
@@ -45,8 +45,6 @@ class OneGate:
     ) -> Iterator[Admitted]:
         self._codec, self._partition_columns = codec, None
         self._counts.clear()
-        self._values.clear()
-        self._met.clear()
         self._caches.begin()
         admitted = self._admitted(events, made_at, intake)
         return chain(admitted, self._overdue(waits, made_at, intake)) if waits.overdue else admitted
@@ -73,96 +71,77 @@ class OneGate:
 
     def save(self) -> None:
         self._caches.save()
-        self._met.clear()
-        self._values.clear()
+        self._admission = None
 
     def close(self) -> None:
         self._caches.close()
 
     def _admitted(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[Admitted]:
-        stopped, at, cache = intake.at_gate.stopped, None, None
-        for event in events:
+        found, stopped, at = list(events), intake.at_gate.stopped, 0
+        counted = (partial(self._counted, intake), partial(self._is_done, intake)) if self._counts_reports else ()
+        ordinary = self._admission = Admission(self._codec, stopped, *counted)
+        while at < len(found):
+            event, start = found[at], at
             if stopped and event.partition in stopped:
+                at += 1
                 continue  # it is read again
-            intake.read += 1
-            if cache is None or event.partition != at:
-                at, cache = event.partition, self._caches.of(event.topic, event.partition)
+            cache = self._caches.of(event.topic, event.partition)
+            admitted: list[Admitted] = []
             try:
-                admitted = self._admit(event, cache, intake)
+                ordinary.run(found, at, cache, admitted)
+                at = ordinary.at
+                if at == start:  # it needs more than that
+                    at += 1
+                    admitted += self._admit(event, cache, ordinary.values, intake)
             except Malformed as error:
-                if isinstance(error, Outgrown) or written_at(event) < made_at:
-                    intake.outdated += 1
-                    continue
-                where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
-                intake.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
-                continue
-            if admitted is not None:
-                yield admitted
+                at = ordinary.at + 1
+                self._malformed(found[at - 1], error, made_at, intake)
+            intake.read += at - start
+            yield from admitted
+        intake.confirmed += ordinary.confirmed
 
-    def _admit(self, event: Event, cache: ChangeCache, intake: Intake) -> Admitted | None:
-        codec = self._codec
-        match = match_own_format(event.value) if event.value and event.key is not None else None
-        copied: tuple[int, bytes, bytes, bytes] | None = None
-        if match is not None and event.key is not None:
-            key = codec.current(event.key)
-            digest, node, scope = match.digest, match.node, match.scope
-            copied = event.partition, key, digest, scope
-            met = self._met.get(copied)
-            if met is not None:
-                entry, admitted = met
-                bit = cache.bit(node)
-                if not entry.nodes & bit:
-                    entry.nodes |= bit
-                    cache.last[node] = match
-                admitted.copies += 1
-                return self._counted(admitted, entry, node, event, intake) if self._counts_reports else None
-            name: bytes | None = change_id(key, scope, digest)
+    def _malformed(self, event: Event, error: Malformed, made_at: float, intake: Intake, copies: int = 1) -> None:
+        if isinstance(error, Outgrown) or written_at(event) < made_at:
+            intake.outdated += copies
         else:
-            change, key = decoded(event, codec)
-            if change.scope is Scope.GAP:
-                intake.gaps.append(Gap(event.partition, event.offset, change.node, change.write_time))
-                intake.confirmed += 1
-                return None
-            node, name = (change.node or "").encode(), identity(change, key)
-        entry = cache.look(name) if name is not None else Entry()
-        bit = cache.bit(node)
-        is_again = entry.nodes & bit and cache.is_new(node, log_position(match or change))
-        if is_again or not entry.nodes & bit:
-            cache.last[node] = match or change  # what is sent again lies before
-        if entry.flags and is_again:
-            # Not sent again, but written again, with the very same bytes: what is known is of the write before.
-            entry.nodes = entry.flags = 0
-        elif entry.flags & CONFIRMED:
-            if entry.nodes & bit or not entry.flags & BY_AGE:
-                intake.confirmed += 1
-                if name is not None:
-                    self._is_done(name, event, intake)
-                return None
-            entry.flags &= ~(CONFIRMED | BY_AGE)  # until its key is read, also if this batch is done again
-        if match is not None:
-            change = parse_match(match)
-        elif change.scope is _TABLE:
+            where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
+            intake.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
+
+    def _admit(self, event: Event, cache: ChangeCache, known: dict[bytes, Key], intake: Intake) -> Iterable[Admitted]:
+        """One event that another agent wrote, or that is of more than a key; `known` are the columns of keys."""
+        codec = self._codec
+        change, key = decoded(event, codec)
+        if change.scope is Scope.GAP:
+            intake.gaps.append(Gap(event.partition, event.offset, change.node, change.write_time))
+            intake.confirmed += 1
+            return ()
+        node, name = (change.node or "").encode(), identity(change, key)
+        reporter, entry = cache.reporter(node), cache.look(name) if name is not None else Entry()
+        if not cache.hears(entry, reporter, change.segment, change.position):
+            intake.confirmed += 1
+            if name is not None:
+                self._is_done(intake, name, event)
+            return ()
+        if change.scope is _TABLE:
             # Rows go whatever their write times: who writes one again with its own may write the very same bytes.
             cache.clear()
-            self._met.clear()
         if name is not None:
-            cache.report(name, entry, bit)
+            cache.report(name, entry, reporter.bit)
         values: Key = ()
         if change.scope is not _TABLE:
-            known = self._values.get(key)
-            values = self._values[key] = values_of(codec, key) if known is None else known
+            found = known.get(key)
+            values = known[key] = values_of(codec, key) if found is None else found
         if change.scope is _RANGE:
             check(codec, values, (change.start, change.end))
         admitted = Admitted(event, change, key, values, name, 1, name is not None and entry.flags & PUBLISHED > 0)
-        if copied is not None and not admitted.is_published:
-            self._met[copied] = entry, admitted
-        return self._counted(admitted, entry, node, event, intake) if self._counts_reports else admitted
+        goes_on = self._counted(intake, admitted, entry, node, event) if self._counts_reports else admitted
+        return () if goes_on is None else (goes_on,)
 
-    def _counted(self, admitted: Admitted, entry: Entry, node: bytes, event: Event, intake: Intake) -> Admitted | None:
+    def _counted(self, intake: Intake, admitted: Admitted, entry: Entry, node: bytes, event: Event) -> Admitted | None:
         """What goes on when one more `event` of a change came; only where reports are counted."""
         raise NotImplementedError
 
-    def _is_done(self, change: bytes, event: Event, intake: Intake) -> None:
+    def _is_done(self, intake: Intake, change: bytes, event: Event) -> None:
         """A copy of a confirmed change came."""
 
     def _overdue(self, waits: Waits, made_at: float, intake: Intake) -> Iterator[Admitted]:
@@ -183,11 +162,7 @@ class OneGate:
             if change.scope is _RANGE:
                 check(codec, values, (change.start, change.end))
         except Malformed as error:
-            if isinstance(error, Outgrown) or written_at(event) < made_at:
-                intake.outdated += waiting.copies
-            else:
-                where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
-                intake.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
+            self._malformed(event, error, made_at, intake, waiting.copies)
             return None
         return Admitted(event, change, key, values, waiting.id, waiting.copies)
 

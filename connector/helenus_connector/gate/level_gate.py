@@ -77,11 +77,11 @@ class LevelGate(OneGate):
             Waiting(change, held.event, held.nodes or (), held.copies) for change, held in self._below.items()
         ]
 
-    def _counted(self, admitted: Admitted, entry: Entry, node: bytes, event: Event, intake: Intake) -> Admitted | None:
+    def _counted(self, intake: Intake, admitted: Admitted, entry: Entry, node: bytes, event: Event) -> Admitted | None:
         change, is_first = admitted.id, event is admitted.event
         if change is None:
             return admitted  # of no node's log: a snapshot's, say
-        if admitted.change.scope is _TABLE:
+        if admitted.scope is _TABLE:
             self._forget_reports(event.partition, host_id(node), intake)
             return admitted
         if not is_first and change not in self._below:
@@ -135,10 +135,10 @@ class LevelGate(OneGate):
         """Have the cache know who reported a change: whoever reads its key asks how many did."""
         cache = self._caches.of(held.event.topic, held.event.partition)
         for node in held.nodes or ():
-            entry.nodes |= cache.bit(node.encode())
+            entry.nodes |= cache.reporter(node.encode()).bit
         cache.report(held.id or b"", entry, 0)
 
-    def _is_done(self, change: bytes, event: Event, intake: Intake) -> None:
+    def _is_done(self, intake: Intake, change: bytes, event: Event) -> None:
         """It went on before, though the driver has it wait: it did not hear of that batch, or has it from its file."""
         if copies := self._known(event.partition, change)[1]:
             self._leave(event.partition, change, intake)

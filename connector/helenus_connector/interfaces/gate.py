@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from helenus_connector.interfaces.admitted import Admitted as Admitted
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.change import Change
 
 
 class Event(NamedTuple):
@@ -92,33 +92,6 @@ class AtGate:
     verified: int = 0
     released: int = 0
     dropped: int = 0
-
-
-@dataclass(slots=True)
-class Admitted:
-    """A change event that goes on: the `event` as it was read, or of its copies the one that completed it, and what
-    the first of them says.
-
-    `key` is the key in today's form, `values` are the CQL bytes of its columns (none if it concerns the whole table).
-    `id` names the change among its replicas' copies; None if they can't be recognised, then each of them goes on.
-    `copies` counts the events of this batch that are it, itself included, and those that waited at the gate: it is
-    right once all events are read. With `is_published` an earlier batch published the change, and its read is not
-    confirmed yet. `nodes` reported it, where that is counted.
-
-    One that waited for too long may go on below its level: if it is `verifying`, it is to be published if a read at the
-    gate's level shows it; with `is_released` in any case, marked as such.
-    """
-
-    event: Event
-    change: Change
-    key: bytes
-    values: Key
-    id: bytes | None
-    copies: int = 1
-    is_published: bool = False
-    nodes: Nodes | None = None
-    verifying: Waiting | None = None
-    is_released: bool = False
 
 
 @dataclass(slots=True)

@@ -1,13 +1,19 @@
 # C types for _ordinary.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
+from helenus_connector.interfaces.admitted cimport Admitted
+from helenus_schemas.event.own_format cimport Match
 
 cdef bint _compiled
 cdef object _ROW, _PARTITION, _TABLE, _LOG, _NAN, _new, _work, _Work, _Image, _Awaited, _Proof
 cdef tuple _UNSCANNED, _OF_ROWS
+cdef int _WRITTEN, _EXPIRY, _EXPIRED
 cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
 cdef long long _LIVE, _DELETES, _UNSURE
 
-@cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict, some_asked=bint, is_row=bint)
+@cython.locals(
+    admitted=Admitted, match=Match, has=int, effect=cython.longlong, values=tuple, name=tuple, name_of=bytes,
+    awaited=dict, some_asked=bint, is_row=bint, key=bytes,
+)
 cpdef bint take(
     object changes, dict by_name, list taken, object consistency, bint has_rows, object note, object add
 ) except -1

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from helenus_connector.interfaces.gate import Admitted
+from helenus_connector.interfaces.admitted import Admitted
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread._proof import Awaited
 from helenus_connector.reread._work import PROVEN, Proof, Work, effect_of, expiry_of
@@ -18,6 +18,7 @@ from helenus_connector.reread.rows import RawRow
 from helenus_connector.reread.unconfirmed import Name, Place
 from helenus_schemas.codec.key import Key
 from helenus_schemas.event.change import Effect, Origin, Scope
+from helenus_schemas.event.own_format import HAS_EXPIRED, HAS_EXPIRES, HAS_WRITTEN
 
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
@@ -25,6 +26,7 @@ _ROW, _PARTITION, _TABLE = Scope.ROW, Scope.PARTITION, Scope.TABLE  # an enum's 
 _OF_ROWS = (_ROW, _PARTITION)  # the latter of a table without clustering columns
 _LOG = Origin.LOG
 _UNSCANNED = (Origin.LOG, Origin.REPAIR, Origin.STATE)
+_WRITTEN, _EXPIRY, _EXPIRED = HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED  # in C
 _LIVE = int(Effect.LIVE)
 _DELETES = int(Effect.GONE | Effect.DELETES)
 _UNSURE = int(Effect.LIVE | Effect.COUNTER)
@@ -59,17 +61,26 @@ def take(
     """
     some_asked = False
     for admitted in changes:
-        change, values, name_of, event = admitted.change, admitted.values, admitted.id, admitted.event
-        scope, effect, expires = change.scope, change.effect, change.expires_at
+        values, name_of, event, match = admitted.values, admitted.id, admitted.event, admitted.match
+        origin, parts = _LOG, 1
+        if match is not None and match.found is None:
+            has, effect, scope = match.has, match.effect, match.concerns()
+            written = match.written if has & _WRITTEN else None
+            expires = match.expires if has & _EXPIRY else None
+            expired = match.expired if has & _EXPIRED else None
+        else:
+            change = admitted.change
+            scope, effect, written, expires = change.scope, change.effect, change.write_time, change.expires_at
+            expired, origin, parts = change.all_expired_at, change.origin, change.parts
         if name_of is not None and (effect & _DELETES or expires is not None or scope is _TABLE):
             note(admitted)
-        if name_of is None and change.origin is not _LOG:
+        if name_of is None and origin is not _LOG:
             some_asked = True
         is_row = scope is _ROW or (scope is _PARTITION and not has_rows)
         if not is_row or admitted.verifying is not None or None in values:
             add(admitted)
             continue
-        key, written = admitted.key, change.write_time
+        key = admitted.key
         topic, partition = event.topic, event.partition
         name = (topic, partition, key, None)
         work = by_name.get(name)
@@ -83,14 +94,14 @@ def take(
             work.key = key
             work.values = values
             work.scope = scope
-            work.parts = change.parts
+            work.parts = parts
             work.event = event
             work.events = 1
             work.consistency = consistency
             work.newest = written
             work.awaited = {}
-            if change.origin is not _LOG:
-                work.is_scanned = change.origin not in _UNSCANNED
+            if origin is not _LOG:
+                work.is_scanned = origin not in _UNSCANNED
             by_name[name] = work
         else:
             work.events += 1
@@ -106,7 +117,7 @@ def take(
         if name_of is not None:
             awaited = work.awaited
             if name_of not in awaited:
-                awaited[name_of] = _new(_Awaited, (written, _NAN, effect_of(effect), expiry_of(change.all_expired_at)))
+                awaited[name_of] = _new(_Awaited, (written, _NAN, effect_of(effect), expiry_of(expired)))
     return some_asked
 
 

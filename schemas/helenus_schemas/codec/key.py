@@ -43,13 +43,16 @@ _FORMER = 256  # how many former types are tried: ways in which types may have h
 
 
 class KeyCodec:
-    """Encodes and decodes the keys of one table. Raises ValueError for a key column without Avro form, by name."""
+    """Encodes and decodes the keys of one table. Raises ValueError for a key column without Avro form, by name.
+
+    With `grows` a type in the key may get fields: then events may hold keys in former forms.
+    """
 
     def __init__(self, table: Table, compat: Compat = "exact") -> None:
         self.partition_columns = len(table.partition_key)
         self.columns = len(table.primary_key)
         self._table = table
-        self._grows = any(map(_may_grow, (c.type for c in table.primary_key)))
+        self.grows = any(map(_may_grow, (c.type for c in table.primary_key)))
         codecs = [_codec(column, compat) for column in table.primary_key]
         self._encoders = [encode for encode, _ in codecs[: self.partition_columns]]
         self._optional = [
@@ -120,7 +123,7 @@ class KeyCodec:
         """
         if foreign:
             return self.encode(self._foreign.decode(data))
-        return self._of_now(data) if self._grows else data
+        return self._of_now(data) if self.grows else data
 
     def same_microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
         """First and last clustering values, in the table's order, that one key of DataStax's may stand for: its time is

@@ -5,17 +5,20 @@ cdef bint _compiled
 cdef Py_ssize_t _HEAD
 cdef int _MOST
 cdef tuple _SCOPES
+cdef Py_ssize_t _DIGEST, _DIGEST_END, _NODE, _NODE_END, _SCOPE
 
 cdef class Match:
-    cdef public bytes digest, node, scope, cells
+    cdef public bytes value, cells
     cdef public object found
     cdef public long long segment, position, written, expires, effect, expired
     cdef public int has
 
-@cython.locals(match=Match, scanned=Match)
-cpdef match_own_format(bytes value)
+    cpdef object concerns(self)
 
-@cython.locals(has=int, cells=bytes, ids=tuple, times=tuple)
+@cython.locals(match=Match, scanned=Match)
+cpdef Match match_own_format(bytes value)
+
+@cython.locals(has=int, cells=bytes, value=bytes, ids=tuple, times=tuple)
 cpdef parse_match(Match match)
 
 @cython.locals(i=Py_ssize_t, byte=int, at=Py_ssize_t, has=int, there=int, match=Match, _=cython.longlong)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Any
 
 from helenus_schemas.codec.avro_long import read_long, whole_long
 from helenus_schemas.event.change import Change, Origin, Scope
@@ -20,28 +21,31 @@ _compiled = COMPILED
 _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _OPTIONAL = rb"(?:\x00|\x02(" + _LONG + rb"))"
 _OF_A_KEY = re.compile(
-    rb"\x02@([0-9a-f]{32})\x02H(.{36})\x00([\x00\x02\x04])"
+    rb"\x02@[0-9a-f]{32}\x02H[\x00-\x7f]{36}\x00[\x00\x02\x04]"
     + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(" + _LONG + rb")" + _OPTIONAL)
     + rb"(?:\x00\x02(.*))?",
     re.DOTALL,
 )
-_HEAD = 74  # bytes, up to the scope: their places are the same in all values
+# The places of the first fields are the same in all values.
+_DIGEST, _DIGEST_END = 2, 34
+_NODE, _NODE_END = 36, 72
+_SCOPE, _HEAD = 73, 74
+HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED = 1, 2, 4
+"""Which times a Match has."""
 _MOST = 9  # bytes of a long that is scanned
 _new = tuple.__new__
 _LOG = Origin.LOG
-_SCOPES = (Scope.ROW, None, Scope.STATIC, None, Scope.PARTITION)
+_SCOPES: tuple[Any, ...] = (Scope.ROW, None, Scope.STATIC, None, Scope.PARTITION)
 
 
 class Match:
-    """The fields of an event's value: `digest`, `node` and `scope` as bytes, and what `parse_match` and `log_position`
-    read: what the regular expression found, or else the numbers that were scanned.
+    """The fields of an event's `value`: `digest`, `node` and `scope` as bytes, and what `parse_match` and
+    `log_position` read: what the regular expression found, or else the numbers that were scanned.
 
-    `has` has a bit for each of the times that the change has: written, expires, all expired.
+    `has` says which times the change has, by `HAS_WRITTEN` and the other bits.
     """
 
-    digest: bytes
-    node: bytes
-    scope: bytes
+    value: bytes
     found: re.Match[bytes] | None
     segment: int
     position: int
@@ -51,6 +55,26 @@ class Match:
     expired: int
     has: int
     cells: bytes | None
+
+    @property
+    def digest(self) -> bytes:
+        """32 hexadecimal characters."""
+        return self.value[_DIGEST:_DIGEST_END]
+
+    @property
+    def node(self) -> bytes:
+        """A host id, as text."""
+        return self.value[_NODE:_NODE_END]
+
+    @property
+    def scope(self) -> bytes:
+        """As an Avro int."""
+        return self.value[_SCOPE:_HEAD]
+
+    def concerns(self) -> Scope:
+        """The scope."""
+        scope: Scope = _SCOPES[self.value[_SCOPE]]
+        return scope
 
 
 def match_own_format(value: bytes) -> Match | None:
@@ -68,8 +92,7 @@ def match_own_format(value: bytes) -> Match | None:
     if found is None:
         return None
     match = Match()
-    match.digest, match.node, match.scope = found.group(1, 2, 3)
-    match.found = found
+    match.value, match.found = value, found
     return match
 
 
@@ -78,17 +101,19 @@ def parse_match(match: Match) -> Change:
     found = match.found
     if found is None:
         has = match.has
-        written: int | None = match.written if has & 1 else None
-        expires: int | None = match.expires if has & 2 else None
-        expired: int | None = match.expired if has & 4 else None
+        written: int | None = match.written if has & HAS_WRITTEN else None
+        expires: int | None = match.expires if has & HAS_EXPIRES else None
+        expired: int | None = match.expired if has & HAS_EXPIRED else None
         effect, cells = match.effect, match.cells
     else:
-        of_written, of_expires, of_effect, of_expired, cells = found.group(5, 6, 7, 8, 9)
+        of_written, of_expires, of_effect, of_expired, cells = found.group(2, 3, 4, 5, 6)
         written = None if of_written is None else whole_long(of_written)
         expires = None if of_expires is None else whole_long(of_expires)
         expired = None if of_expired is None else whole_long(of_expired)
         effect = _effect(of_effect)
-    ids = match.digest.decode("ascii"), match.node.decode(), _SCOPES[match.scope[0]], 0, 1, -1, -1
+    value = match.value
+    digest, node = value[_DIGEST:_DIGEST_END].decode("ascii"), value[_NODE:_NODE_END].decode("ascii")
+    ids = digest, node, _SCOPES[value[_SCOPE]], 0, 1, -1, -1
     times = written, expires, None, None, False, effect, expired, _LOG, cells
     return _new(Change, ids + times)  # by its own constructor it takes twice as long
 
@@ -105,8 +130,8 @@ def log_position(match: Match | Change) -> tuple[int, int]:
         return match.segment, match.position
     if match.found is None:
         return match.segment, match.position
-    segment, at = read_long(match.found[4], 0)
-    return segment, read_long(match.found[4], at)[0]
+    segment, at = read_long(match.found[1], 0)
+    return segment, read_long(match.found[1], at)[0]
 
 
 def scan(value: bytes) -> Match | None:
@@ -115,11 +140,14 @@ def scan(value: bytes) -> Match | None:
     """
     if value[0] != 2 or value[1] != 64 or value[34] != 2 or value[35] != 72 or value[72] != 0:
         return None
-    for i in range(2, 34):
+    for i in range(_DIGEST, _DIGEST_END):
         byte = value[i]
         if not (48 <= byte <= 57 or 97 <= byte <= 102):
             return None
-    byte = value[73]
+    for i in range(_NODE, _NODE_END):
+        if value[i] >= 0x80:
+            return None
+    byte = value[_SCOPE]
     if byte > 4 or byte & 1:
         return None
     match = Match()
@@ -142,8 +170,7 @@ def scan(value: bytes) -> Match | None:
         if value[at] != 0 or value[at + 1] != 2:
             return None
         match.cells = value[at + 2 :]
-    match.digest, match.node, match.scope = value[2:34], value[36:72], value[73:74]
-    match.found, match.has = None, has
+    match.value, match.found, match.has = value, None, has
     return match
 
 

@@ -1,0 +1,21 @@
+# C types for _admission.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+cimport cython
+from helenus_connector.gate._slots cimport Entry, Reporter, Slots, change_id, change_id
+from helenus_connector.interfaces.admitted cimport Admitted
+from helenus_schemas.event.own_format cimport Match, match_own_format
+
+cdef unsigned int _PUBLISHED
+cdef Py_ssize_t _PARTITION, _KEY, _VALUE
+
+cdef class Admission:
+    cdef public Py_ssize_t at
+    cdef public long long confirmed
+    cdef public dict values
+    cdef object _codec, _stopped, _counted, _is_done
+    cdef bint _grows
+
+    @cython.locals(
+        count=Py_ssize_t, partition=object, reporter=Reporter, value=bytes, key=bytes, match=Match, node=bytes,
+        name=bytes, entry=Entry, known=Admitted, segment=cython.longlong, position=cython.longlong, values=tuple,
+    )
+    cpdef run(self, list events, Py_ssize_t at, Slots cache, list admitted)
