@@ -19,8 +19,8 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log import _kafka_planner
 from helenus_connector.log._kafka_planner import Planner
-from helenus_connector.log._kafka_quiet import WAITS_S
 from helenus_connector.log._kafka_reader import read
+from helenus_connector.log._kafka_watch import WAITS_S
 from helenus_connector.log.events import Range
 from helenus_connector.query._planning import Planning
 from helenus_connector.query._reading import events_of
@@ -181,8 +181,7 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More partitions than are asked for each time. None is missed: new ones, in bursts, of a topic made again."""
-    monkeypatch.setattr(_kafka_planner, "FEW", 8)
-    monkeypatch.setattr(_kafka_planner, "_QUIET_S", 0.5)
+    monkeypatch.setattr(_kafka_planner, "_BUSY_S", 0.5)
     monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)  # or that would find it
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
     planner, admin, producer = Planner(servers, watches=True), AdminClient(servers), Producer(servers)
@@ -204,14 +203,14 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
         return False
 
     def all_are_quiet() -> bool:
-        return found() and not planner._news
+        return found() and not planner._asking
 
     eventually(all_are_quiet, "no partition is asked for")
-    assert len(planner._quiet.places) == 20
+    assert len(planner._watch.places) == 20
     for topic, partition, count in [("quiet-0", 0, 1), ("quiet-3", 4, 2000), ("quiet-0", 0, 1), ("quiet-1", 2, 1)]:
         append(topic, partition, count)
         eventually(found, f"{count} records of {topic} are found")
-    assert 1 <= len(planner._news) <= 3
+    assert 1 <= len(planner._asking) <= 3
     eventually(all_are_quiet, "no partition is asked for again")
     for topic in topics:
         for partition in range(5):
@@ -219,7 +218,7 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
     eventually(found, "records of all are found")
     topics.pop("quiet-2"), appended.pop("quiet-2")
     assert found()
-    assert not {topic for topic, _ in planner._quiet.places} - topics.keys()
+    assert not {topic for topic, _ in planner._watch.places} - topics.keys()
     topics["quiet-2"], appended["quiet-2"] = 5, dict.fromkeys("01234", 50)
     assert found()
     eventually(all_are_quiet, "no partition is asked for at the end")
@@ -232,8 +231,7 @@ def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
     """Or what comes there is found only when a request has waited in vain for the others. Half of it at once is enough:
     a machine may be slow.
     """
-    monkeypatch.setattr(_kafka_planner, "FEW", 8)
-    monkeypatch.setattr(_kafka_planner, "_QUIET_S", 0.0)
+    monkeypatch.setattr(_kafka_planner, "_BUSY_S", 0.0)
     monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
     planner, producer = Planner(servers, watches=True), Producer(servers)
@@ -242,7 +240,7 @@ def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
     def are_quiet() -> bool:
         with suppress(HelenusError):
             planner.partitions(["pairs"])
-            return bool(planner.latest({"pairs": 40})) and not planner._news
+            return bool(planner.latest({"pairs": 40})) and not planner._asking
         return False
 
     def append(partition: int) -> None:

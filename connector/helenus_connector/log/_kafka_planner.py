@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,23 +20,22 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.log._kafka_client import AWAY, SILENT, TIMEOUT_S, kafka_errors
-from helenus_connector.log._kafka_quiet import WAITS_S, Place, Quiet
+from helenus_connector.log._kafka_watch import WAITS_S, Place, Watch
 from helenus_connector.log.events import Offsets, Range, pace_s
 from helenus_schemas.errors import HelenusError, Kind
 
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
-FEW = 64
-"""So many partitions are asked for their ends each time."""
-_QUIET_S = 3.0
+_BUSY_S = 3.0
+"""So long a partition is asked for its end each time, where much came."""
 _BOTH_S = WAITS_S + 1.5
 """So long it may take until new ones are waited for: up to a second to learn their leaders, and a request before."""
 _COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 
 class Planner:
-    """The `events.Planner` of Kafka. `config` is librdkafka's. One that `watches` is for who asks for the ends of many
-    partitions all the time: of those where nothing comes, Kafka says when something does. Another asks for all of them.
+    """The `events.Planner` of Kafka. `config` is librdkafka's. One that `watches` is for who asks for the ends of
+    partitions all the time: Kafka says when something comes. Another asks for all of them.
     """
 
     def __init__(self, config: Mapping[str, str], watches: bool = False) -> None:
@@ -45,11 +45,12 @@ class Planner:
         with kafka_errors(self._where):
             self._admin = AdminClient({"log_level": "0", **config})
         self._leaders: dict[str, dict[str, int]] = {}
-        self._quiet = Quiet(config)
+        self._watch = Watch(config)
         self._asked: dict[str, int] = {}
         self._asked_at = 0.0
         self._ends: Offsets = {}
-        self._news: dict[Place, float] = {}  # when each of those that are asked last had any
+        self._asking: dict[Place, float] = {}  # until when each is asked for; for ever if it is not watched
+        self._busy: dict[Place, float] = {}  # since when
         self._commits: dict[str, Future[Any]] = {}
         self._committed: dict[str, Offsets] = {}
         self._committed_at = time.monotonic()
@@ -65,46 +66,68 @@ class Planner:
         with kafka_errors(self._where):
             return self._latest(partitions)
 
-    def _latest(self, partitions: Mapping[str, int]) -> Offsets:
+    def wait(self, pace: float, longest: float) -> None:
         now = time.monotonic()
-        self._news.update(dict.fromkeys(self._quiet.woken(), now))
-        before, found = self._ends, self._of_news() if self._watches else None
-        if found is None or partitions != self._asked or now - self._asked_at > pace_s(sum(partitions.values())):
+        is_told = self._watches and not any(until > now for until in self._asking.values())
+        self._watch.wait(longest if is_told else pace)
+
+    def _latest(self, partitions: Mapping[str, int]) -> Offsets:
+        now, before = time.monotonic(), self._ends
+        woken = self._woken(now)
+        is_due = now - self._asked_at > pace_s(sum(partitions.values())) or self._watch.is_unsure
+        found = None if is_due or not self._watches or partitions != self._asked else self._of_asking()
+        is_whole = found is None
+        if found is None:
             self._leaders = {}
             found = self._offsets(_places(partitions), OffsetSpec.latest(), self._leaders)
-            self._asked, self._asked_at, self._ends = dict(partitions), now, found
-            self._news = {place: at for place, at in self._news.items() if place[0] in partitions}
-            missing = _places({topic: n for topic, n in partitions.items() if topic not in found})
-            self._news.update(dict.fromkeys(missing, now))
+            self._asked, self._asked_at, self._ends, self._watch.is_unsure = dict(partitions), now, found, False
         else:
             self._ends = {**before, **{topic: {**before.get(topic, {}), **ends} for topic, ends in found.items()}}
-        changed = {
-            (topic, int(p)) for topic, ends in found.items() for p, _ in ends.items() - before.get(topic, {}).items()
-        }
-        self._news.update(dict.fromkeys(changed, now))
-        if changed or before.keys() != self._ends.keys():
-            self._quiet.leave([place for place in self._quiet.places if place in changed or place[0] not in self._ends])
-        if self._watches and len(self._news) + len(self._quiet.places) > FEW:
-            self._watch_quiet(now)
+        if self._watches:
+            news = {
+                (topic, int(p)) for topic, of in found.items() for p, _ in of.items() - before.get(topic, {}).items()
+            }
+            self._follow(news - woken, now, is_whole)
         return dict(self._ends)
 
-    def _of_news(self) -> Offsets | None:
-        """The ends of the partitions where something came of late, or which did not answer. None: all are to be asked
-        for.
-        """
+    def _woken(self, now: float) -> set[Place]:
+        """Where something came. These are asked for now; for ever, if they are no longer watched."""
+        woken = self._watch.woken()
+        self._asking = {place: until for place, until in self._asking.items() if until > now}
+        for place in woken:
+            self._asking.setdefault(place, now)
+            if place not in self._watch.places:
+                self._asking[place], self._busy[place] = math.inf, now
+        return woken
+
+    def _of_asking(self) -> Offsets | None:
+        """The ends of those that are to be asked for. None: all are."""
         try:
-            found = self._offsets(self._news, OffsetSpec.latest(), self._leaders) if self._news else {}
+            found = self._offsets(self._asking, OffsetSpec.latest(), self._leaders) if self._asking else {}
         except HelenusError:  # others may answer
             return None
-        return None if any(topic in self._ends and topic not in found for topic, _ in self._news) else found
+        return None if any(topic in self._ends and topic not in found for topic, _ in self._asking) else found
 
-    def _watch_quiet(self, now: float) -> None:
-        """Have those watched where nothing came for a while; for a moment they are asked for, too."""
-        quiet = [place for place, at in self._news.items() if at < now - _QUIET_S and place[0] in self._ends]
-        self._quiet.watch({p: self._ends[p[0]][str(p[1])] for p in quiet if p not in self._quiet.places})
-        for place in quiet:
-            if self._news[place] < now - _QUIET_S - _BOTH_S:
-                del self._news[place]
+    def _follow(self, unsaid: Collection[Place], now: float, is_whole: bool) -> None:
+        """Wait for records of the partitions that are not busy, from their ends on. For a while they are asked for,
+        too; so are those where something came that is `unsaid` by Kafka.
+        """
+        if is_whole:
+            there = set(_places({topic: n for topic, n in self._asked.items() if topic in self._ends}))
+            self._watch.leave(self._watch.places - there)
+            unwatched = set(_places(self._asked)) - self._watch.places
+            both = {place: until for place, until in self._asking.items() if place in self._watch.places}
+            self._asking = {**dict.fromkeys(unwatched, math.inf), **both}
+            self._busy = {place: since for place, since in self._busy.items() if place in unwatched}
+        for place in self._watch.places.intersection(unsaid):
+            self._asking[place] = max(self._asking.get(place, 0.0), now + _BOTH_S)
+        new = [
+            place
+            for place, until in self._asking.items()
+            if until == math.inf and place[0] in self._ends and now - self._busy.get(place, -math.inf) >= _BUSY_S
+        ]
+        self._watch.add({place: self._ends[place[0]][str(place[1])] for place in new})
+        self._asking.update(dict.fromkeys(new, now + _BOTH_S))
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         return self._offsets(_places(partitions), OffsetSpec.earliest())
@@ -205,7 +228,7 @@ class Planner:
         """Nothing: the groups have no members."""
 
     def close(self) -> None:
-        self._quiet.close()
+        self._watch.close()
 
     def _offsets(self, places: Iterable[Place], spec: Any, leaders: dict[str, dict[str, int]] | None = None) -> Offsets:
         """With `leaders` to fill in, topics that can't be asked are left out, if others can."""

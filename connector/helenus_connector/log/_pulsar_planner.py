@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -57,6 +58,10 @@ class Planner:
         self._whole = {*(self._whole - counted), *(topic for topic, found in counts.items() if found == 0)}
         self._unfollow({topic for topic, found in counts.items() if found is None})
         return {topic: 1 if found == 0 else found or 0 for topic, found in counts.items()}
+
+    def wait(self, pace: float, longest: float) -> None:  # noqa: ARG002
+        """A broker has to be asked."""
+        time.sleep(pace)
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
         places = [(topic, p) for topic, n in partitions.items() for p in range(n)]

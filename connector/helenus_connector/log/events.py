@@ -91,6 +91,12 @@ class Planner(Protocol):
         """
         ...
 
+    def wait(self, pace: float, longest: float) -> None:
+        """Wait for records before `latest` is called again: `pace` s, or up to `longest` where the broker says when
+        something comes.
+        """
+        ...
+
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         """The start of every partition."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,9 @@ class MemoryPlanner:
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         return {topic: {str(p): self.start for p in range(n)} for topic, n in partitions.items()}
+
+    def wait(self, pace: float, longest: float) -> None:  # noqa: ARG002
+        time.sleep(pace)
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
         there = {topic: n for topic, n in partitions.items() if topic in self.ends}
