@@ -175,7 +175,8 @@ class Worker:
         from helenus_connector.query.session import session, warm
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
-        spark = session(self.worker, directory)
+        has_state = any(one.settings.state != "none" for one in self.connectors.all().values())
+        spark = session(self.worker, directory, has_state)
         warm(spark)
         return spark
 

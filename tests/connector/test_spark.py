@@ -13,7 +13,7 @@ import pytest
 from java_classes import LOCAL_FILES, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import _settings
+from helenus_connector.query.session import _light, _settings
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 
@@ -219,3 +219,22 @@ def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
     assert lines[2] == "3"
     assert b"hunter2" not in seen
     assert mode == 0o600
+
+
+SERIAL, FIRST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
+
+
+@pytest.mark.parametrize(
+    ("given", "has_state", "light"),
+    [
+        ({}, False, [SERIAL, FIRST]),
+        ({}, True, [SERIAL]),
+        ({"driver.memory": "4g"}, False, [FIRST]),
+        ({"driver.extraJavaOptions": "-XX:+UseG1GC -Dx=y"}, False, [FIRST]),
+        ({"driver.defaultJavaOptions": "-XX:+UseZGC -XX:-TieredCompilation"}, False, []),
+        ({"driver.extraJavaOptions": "-XX:TieredStopAtLevel=3"}, False, [SERIAL]),
+    ],
+)
+def test_a_jvm_does_little_unless_an_operator_decides(given: dict[str, str], has_state: bool, light: list[str]) -> None:
+    """Two collectors on a command line keep a JVM from starting."""
+    assert _light(given, has_state) == light

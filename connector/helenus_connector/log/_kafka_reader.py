@@ -81,8 +81,8 @@ def read(
                         if messages:
                             chunks.setdefault(place, []).extend(messages)
                         events += len(messages)
-                        size += sum(map(len, filter(None, (m.key() for m in messages))))
-                        size += sum(map(len, filter(None, (m.value() for m in messages))))
+                        size += sum(map(len, filter(None, [m.key() for m in messages])))
+                        size += sum(map(len, filter(None, [m.value() for m in messages])))
                     if at[place] >= held.end:
                         close(place)
                 elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):

@@ -51,6 +51,7 @@ _DEFAULTS = {
 }
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
 _JAR = Path(__file__).with_name("local_files.jar")
 _SOCKETS = "spark.python.unix.domain.socket."
@@ -69,9 +70,9 @@ logger.executor.level = off
 """
 
 
-def session(worker: WorkerSettings, directory: Path) -> Any:
-    """Start Spark with the worker's `spark.*` over our defaults. Raises HelenusError if there is no Java 17, or Spark
-    does not start.
+def session(worker: WorkerSettings, directory: Path, has_state: bool = False) -> Any:
+    """Start Spark with the worker's `spark.*` over our defaults, for queries of which some may have state. Raises
+    HelenusError if there is no Java 17, or Spark does not start.
     """
     check_java()
     # Otherwise the workers take whatever `python3` is first in PATH.
@@ -82,10 +83,10 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOGGING)
     settings = _settings(worker, directory)
-    java = settings.get("spark.driver.extraJavaOptions", "")
     # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
     # needs more than the default stack.
-    settings["spark.driver.extraJavaOptions"] = f"-Xss8m -Dlog4j.configurationFile={log4j} {java}".strip()
+    ours = ["-Xss8m", f"-Dlog4j.configurationFile={log4j}", *_light(worker.spark, has_state)]
+    settings[_JAVA_OPTIONS] = " ".join([*ours, settings.get(_JAVA_OPTIONS, "")]).strip()
     from pyspark.sql import SparkSession
 
     # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
@@ -240,6 +241,19 @@ def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
         # directory is for this user alone.
         ours |= {f"{_SOCKETS}enabled": "true", f"{_SOCKETS}dir": str(directory)}
     return {**_DEFAULTS, **ours, **given}
+
+
+def _light(given: Mapping[str, str], has_state: bool) -> list[str]:
+    """Options of a JVM that does little, but for what an operator decides: without threads that collect a large heap,
+    and without the second compiler. It takes more than it saves where batches are short and are Python's to do.
+    """
+    options = " ".join(given.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra"))
+    light = []
+    if "driver.memory" not in given and not re.search(r"-XX:\+Use\w+GC", options):
+        light.append("-XX:+UseSerialGC")
+    if not has_state and "Tiered" not in options:
+        light.append("-XX:TieredStopAtLevel=1")
+    return light
 
 
 _JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"

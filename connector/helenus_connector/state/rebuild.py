@@ -70,7 +70,7 @@ def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Pat
         if settings.data not in log.topics():
             log.create(settings.data, len(of.places), {"cleanup.policy": settings.cleanup_policy})
     plan = Plan(worker, {settings.events: settings}, str(directory), settings.query_group, places=of.places)
-    spark = session(worker, directory)
+    spark = session(worker, directory, has_state=True)
     try:
         for key, value in ON_ROCKSDB.items():
             spark.conf.set(key, value)
