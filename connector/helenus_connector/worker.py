@@ -132,7 +132,7 @@ class Worker:
                     self._made_at = time.monotonic()
                     self._make_topics()
                 if session is not None and session.done() and self._spark is None:
-                    self._spark = self._prepared(session.result())
+                    self._spark = session.result()
                     self._followers = Followers(self.worker, self.connectors, directory, self._spark)
                     self.snapshots.start(self._spark)
                     self.signals.start()
@@ -178,13 +178,6 @@ class Worker:
         has_state = any(one.settings.state != "none" for one in self.connectors.all().values())
         spark = session(self.worker, directory, has_state)
         warm(spark)
-        return spark
-
-    @staticmethod
-    def _prepared(spark: Any) -> Any:
-        from helenus_connector.query.source import EventsSource
-
-        spark.dataSource.register(EventsSource)
         return spark
 
     def _turn(self, directory: Path) -> None:

@@ -88,7 +88,8 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypa
         (tmp_path / "default" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "default" / name).touch()
     stream = MagicMock()
-    query._begin(SimpleNamespace(readStream=stream), MagicMock())
+    session = MagicMock(readStream=stream)
+    query._begin(SimpleNamespace(newSession=lambda: session), MagicMock())
     assert stream.mock_calls
     left = sorted(str(path.relative_to(tmp_path / "default")) for path in (tmp_path / "default").rglob("*"))
     assert left == ["commits", "commits/mine", "held", "offsets", "offsets/0"]

@@ -112,6 +112,36 @@ def test_no_process_is_started_to_make_a_file(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == ["0", "644 600 751", "['.m600.crc', '.m644.crc', '.m751.crc']"]
 
 
+NAMES = """
+import sys
+from pathlib import Path
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query.session import session
+
+spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
+jvm, client, asked = spark._jvm, spark._jvm._gateway_client, []
+send = client.send_command
+client.send_command = lambda command, *rest, **more: asked.append(command) or send(command, *rest, **more)
+for _ in range(2):
+    assert jvm.PythonRDD is jvm.PythonRDD and jvm.java.util.ArrayList is jvm.java.util.ArrayList
+    assert jvm.java.util.ArrayList().size() == 0
+    assert spark.sparkContext.parallelize([1, 2]).map(lambda n: n + 1).collect() == [2, 3]
+    print(sum(command.startswith("r\\nu\\n") for command in asked))  # py4j: reflection, of an unknown name
+    asked.clear()
+spark.stop()
+"""
+
+
+@pytest.mark.integration
+def test_java_is_asked_for_a_name_once(tmp_path: Path) -> None:
+    """It looks into all of Spark's jars for each."""
+    ended = start(tmp_path, NAMES)
+    assert ended.returncode == 0, ended.stderr
+    first, again = map(int, ended.stdout.split())
+    assert first >= 3
+    assert again == 0
+
+
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -22,6 +22,7 @@ from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
 from helenus_connector.query._batches import Batches
 from helenus_connector.query.session import answers, is_local, slots
+from helenus_connector.query.source import EventsSource
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 _log = structlog.get_logger(__name__)
@@ -208,7 +209,10 @@ class Query:
     def _begin(self, spark: Any, batches: Batches) -> Any:
         plan, _ = self.refresh()
         _remove_torn(plan.checkpoint)
-        frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
+        session = spark.newSession()
+        session.conf.set("spark.sql.codegen.wholeStage", "false")  # or it writes code for each batch, which has no rows
+        session.dataSource.register(EventsSource)
+        frame = session.readStream.format("helenus-events").option("plan", str(plan.file)).load()
         return (
             frame.writeStream.queryName(f"helenus-{self._group}")
             .option("checkpointLocation", str(plan.checkpoint))

@@ -21,6 +21,7 @@ import javaproperties
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query._names import ask_once
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
@@ -95,6 +96,7 @@ def session(worker: WorkerSettings, directory: Path, has_state: bool = False) ->
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
+    ask_once()
     with _stderr(worker.log_format == "json") as said, _start_errors(settings, said):
         spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
     spark.sparkContext.setLogLevel("OFF")
