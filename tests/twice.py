@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import importlib.util
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -37,6 +39,12 @@ def compiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleTy
     the first process of tests that needs it, for all clones.
     """
     sources = [source, ROOT / "hatch_build.py", *sorted(ROOT.glob("*/helenus_*/*/*.pxd"))]  # it may use their types
+    for used in re.findall(r"from (helenus\S+) cimport", source.with_suffix(".pxd").read_text()):
+        types = importlib.import_module(used)
+        if not types.COMPILED or Path(types.__file__ or "").stat().st_mtime < max(
+            p.stat().st_mtime for p in sources[2:]
+        ):
+            pytest.skip(f"{used} is not compiled as it is now")
     installed = source.with_name(f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}")
     if installed.exists() and installed.stat().st_mtime > max(path.stat().st_mtime for path in sources):
         return load(f"compiled.{source.stem}", installed)

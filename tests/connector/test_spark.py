@@ -251,20 +251,25 @@ def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
     assert mode == 0o600
 
 
-SERIAL, FIRST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
+SERIAL, FIRST = ["-XX:+UseSerialGC"], ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
 
 
 @pytest.mark.parametrize(
     ("given", "has_state", "light"),
     [
-        ({}, False, [SERIAL, FIRST]),
-        ({}, True, [SERIAL]),
-        ({"driver.memory": "4g"}, False, [FIRST]),
-        ({"driver.extraJavaOptions": "-XX:+UseG1GC -Dx=y"}, False, [FIRST]),
+        ({}, False, SERIAL + FIRST),
+        ({}, True, SERIAL),
+        ({"driver.memory": "4g"}, False, FIRST),
+        ({"driver.extraJavaOptions": "-XX:+UseG1GC -Dx=y"}, False, FIRST),
         ({"driver.defaultJavaOptions": "-XX:+UseZGC -XX:-TieredCompilation"}, False, []),
-        ({"driver.extraJavaOptions": "-XX:TieredStopAtLevel=3"}, False, [SERIAL]),
+        ({"driver.extraJavaOptions": "-XX:TieredStopAtLevel=3"}, False, SERIAL),
     ],
 )
 def test_a_jvm_does_little_unless_an_operator_decides(given: dict[str, str], has_state: bool, light: list[str]) -> None:
     """Two collectors on a command line keep a JVM from starting."""
     assert _light(given, has_state) == light
+
+
+def test_a_collector_of_the_environment_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
+    assert _light({}, False) == FIRST

@@ -43,7 +43,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Offsets) -> Re
     found = RecordsReader(str(tmp_path / "plan"))
     plan: Any = SimpleNamespace(tables=tables, due_file=tmp_path / "due", checkpoint=tmp_path)
     found._plan_ = plan
-    found._planner_ = Planner(ends)  # type: ignore[assignment]
+    found._planners = dict.fromkeys((True, False), Planner(ends))  # type: ignore[arg-type]
     monkeypatch.setattr(source, "_MOST", 1_000)
     return found
 

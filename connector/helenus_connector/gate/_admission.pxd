@@ -1,6 +1,6 @@
 # C types for _admission.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
-from helenus_connector.gate._slots cimport Entry, Reporter, Slots, change_id, change_id
+from helenus_connector.gate._slots cimport Entry, Reporter, Slots, change_id
 from helenus_connector.interfaces.admitted cimport Admitted
 from helenus_schemas.event.own_format cimport Match, match_own_format
 

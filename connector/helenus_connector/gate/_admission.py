@@ -80,16 +80,16 @@ class Admission:
             entry = cache.look(name)
             known = entry.admitted
             if match.found is None:
-                segment, position, change = match.segment, match.position, None
+                segment, position = match.segment, match.position
             else:
                 segment, position = log_position(match)
-                change = parse_match(match)
             if known is not None:
                 if not entry.nodes & reporter.bit:
                     entry.nodes |= reporter.bit
                     reporter.note(segment, position)
                 known.copies += 1
             elif cache.hears(entry, reporter, segment, position):
+                change = None if match.found is None else parse_match(match)
                 cache.report(name, entry, reporter.bit)
                 values = self.values.get(key)
                 if values is None:

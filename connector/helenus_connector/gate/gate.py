@@ -32,7 +32,6 @@ class OneGate:
         self._counts: dict[tuple[str, int, int, Key], int] = {}
         self._partition_columns: int | None = None
         self._codec: KeyCodec
-        self._admission: Admission | None = None
         self._counts_reports = False
 
     def admit(
@@ -71,7 +70,6 @@ class OneGate:
 
     def save(self) -> None:
         self._caches.save()
-        self._admission = None
 
     def close(self) -> None:
         self._caches.close()
@@ -79,7 +77,7 @@ class OneGate:
     def _admitted(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[Admitted]:
         found, stopped, at = list(events), intake.at_gate.stopped, 0
         counted = (partial(self._counted, intake), partial(self._is_done, intake)) if self._counts_reports else ()
-        ordinary = self._admission = Admission(self._codec, stopped, *counted)
+        ordinary = Admission(self._codec, stopped, *counted)
         while at < len(found):
             event, start = found[at], at
             if stopped and event.partition in stopped:

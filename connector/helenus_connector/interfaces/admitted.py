@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from helenus_schemas.event.change import Change, Scope
 
 
+COMPILED = not __file__.endswith(".py")
+
+
 class Admitted:
     """A change event that goes on: the `event` as it was read, or of its copies the one that completed it, and what
     the first of them says: its `match`, if that was scanned, or else its `change`.

@@ -68,7 +68,9 @@ class Planner:
 
     def wait(self, pace: float, longest: float) -> None:
         now = time.monotonic()
-        is_told = self._watches and not any(until > now for until in self._asking.values())
+        is_told = self._watches and not any(
+            until > now for place, until in self._asking.items() if place[0] in self._ends
+        )
         self._watch.wait(longest if is_told else pace)
 
     def _latest(self, partitions: Mapping[str, int]) -> Offsets:
@@ -105,7 +107,7 @@ class Planner:
         try:
             found = self._offsets(self._asking, OffsetSpec.latest(), self._leaders) if self._asking else {}
         except HelenusError:  # others may answer
-            return None
+            found = {}
         return None if any(topic in self._ends and topic not in found for topic, _ in self._asking) else found
 
     def _follow(self, unsaid: Collection[Place], now: float, is_whole: bool) -> None:

@@ -6,11 +6,13 @@ at their ends, and is handed what comes.
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 Place = tuple[str, int]
 """A topic and partition."""
@@ -30,7 +32,7 @@ _SETTINGS = {
     "fetch.queue.backoff.ms": "20",
 }
 _MOST = 10_000
-_BUSY_S = 0.2
+_BUSY_S, _MANY = 0.2, 10
 
 
 class Watch:
@@ -52,7 +54,7 @@ class Watch:
         if not ends:
             return
         if self._consumer is None:
-            self._consumer = Consumer({**self._config, **_SETTINGS})
+            self._consumer = Consumer({**self._config, **_SETTINGS, "error_cb": self._failed})
         self._consumer.incremental_assign([TopicPartition(*place, end) for place, end in ends.items()])
         self.places |= ends.keys()
 
@@ -74,16 +76,14 @@ class Watch:
         waited for no longer.
         """
         self._take(0)
-        now, left = time.monotonic(), set()
-        found = {(message.topic(), message.partition()) for message in self._taken} & self.places
-        for message in self._taken:
-            if message.error() is not None:
-                left.add((message.topic(), message.partition()))
-                self.is_unsure |= message.topic() is None  # as of a broker that is away
-        left |= {place for place in found if now - self._woken.get(place, 0.0) < _BUSY_S}
-        self._woken.update(dict.fromkeys(found, now))
+        now = time.monotonic()
+        wrong = {(message.topic(), message.partition()) for message in self._taken if message.error() is not None}
+        counts = Counter((message.topic(), message.partition()) for message in self._taken)
+        found = counts.keys() & self.places
+        busy = {p for p in found if counts[p] > _MANY or now - self._woken.get(p, -math.inf) < _BUSY_S}
+        self._woken = {place: at for place, at in self._woken.items() if now - at < _BUSY_S} | dict.fromkeys(found, now)
         self._taken.clear()
-        self.leave(left)
+        self.leave(wrong | busy)
         return found
 
     def close(self) -> None:
@@ -93,6 +93,10 @@ class Watch:
             self._consumer = None
         self._taken.clear()
         self.places.clear()
+
+    def _failed(self, error: KafkaError) -> None:
+        """All are asked for when no broker is there: that shows why, and when one is back."""
+        self.is_unsure |= error.code() == KafkaError._ALL_BROKERS_DOWN
 
     def _take(self, seconds: float) -> None:
         if not self.places:

@@ -29,6 +29,7 @@ _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TURN_S = 0.1
+_CODEGEN = "sql.codegen.wholeStage"
 _LOOK_S = 0.5
 _ENDING_S = 5.0
 """Spark kills a Python worker within 2 s. On other hosts there may be no fence that shows its end."""
@@ -63,6 +64,7 @@ class Query:
         self._slots = 1
         self._start = 0
         self._batches: Batches | None = None
+        self._session: Any = None
         self._trouble: HelenusError | None = None
         self.failure: Exception | None = None
         self._thread: threading.Thread | None = None
@@ -209,10 +211,14 @@ class Query:
     def _begin(self, spark: Any, batches: Batches) -> Any:
         plan, _ = self.refresh()
         _remove_torn(plan.checkpoint)
-        session = spark.newSession()
-        session.conf.set("spark.sql.codegen.wholeStage", "false")  # or it writes code for each batch, which has no rows
-        session.dataSource.register(EventsSource)
-        frame = session.readStream.format("helenus-events").option("plan", str(plan.file)).load()
+        if self._session is None:
+            self._session = spark.newSession()
+            self._session.dataSource.register(EventsSource)
+            if _CODEGEN not in self._worker.spark:
+                self._session.conf.set(
+                    f"spark.{_CODEGEN}", "false"
+                )  # or code is written for batches, which have no rows
+        frame = self._session.readStream.format("helenus-events").option("plan", str(plan.file)).load()
         return (
             frame.writeStream.queryName(f"helenus-{self._group}")
             .option("checkpointLocation", str(plan.checkpoint))

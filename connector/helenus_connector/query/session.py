@@ -53,6 +53,8 @@ _DEFAULTS = {
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
 _ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+"""Variables that a JVM, or Spark's, takes options from."""
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
 _JAR = Path(__file__).with_name("local_files.jar")
 _SOCKETS = "spark.python.unix.domain.socket."
@@ -249,12 +251,15 @@ def _light(given: Mapping[str, str], has_state: bool) -> list[str]:
     """Options of a JVM that does little, but for what an operator decides: without threads that collect a large heap,
     and without the second compiler. It takes more than it saves where batches are short and are Python's to do.
     """
-    options = " ".join(given.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra"))
+    decided = [given.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
+    options = " ".join(decided + [os.environ.get(name, "") for name in _OF_JAVA])
     light = []
     if "driver.memory" not in given and not re.search(r"-XX:\+Use\w+GC", options):
         light.append("-XX:+UseSerialGC")
     if not has_state and "Tiered" not in options:
         light.append("-XX:TieredStopAtLevel=1")
+        if "ReservedCodeCacheSize" not in options:
+            light.append("-XX:ReservedCodeCacheSize=240m")  # Java's own, which would be a fifth of that
     return light
 
 

@@ -57,12 +57,12 @@ class RecordsReader(DataSourceStreamReader):
     def __init__(self, plan_file: str) -> None:
         self._plan_bytes = Path(plan_file).read_bytes()
         self._plan_: Following | None = None
-        self._planner_: Planner | None = None
+        self._planners: dict[bool, Planner] = {}  # by whether they are for topics of markers
         self._last = time.time()
         self._checked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_plan_": None, "_planner_": None}
+        return {**self.__dict__, "_plan_": None, "_planners": {}}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"tick": 0.0, "topics": {}, "ids": {}}
@@ -129,9 +129,9 @@ class RecordsReader(DataSourceStreamReader):
         """Nothing: the checkpoint alone counts."""
 
     def stop(self) -> None:
-        if self._planner_ is not None:
-            self._planner_.close()
-            self._planner_ = None
+        for planner in self._planners.values():
+            planner.close()
+        self._planners.clear()
 
     def _limited(self, begin: Offsets, latest: Offsets) -> Offsets:
         """How far a batch reads of each partition: equal shares of `_MOST` records. Delete markers come after the data,
@@ -153,7 +153,9 @@ class RecordsReader(DataSourceStreamReader):
                     places.append(Range(topic, int(p), start, start if waits else end))
             share = _MOST // max(1, sum(place.start < place.end for place in places))
             for place in places:
-                end = self._planner().advance(place, max(1, share)) if place.start < place.end else place.start
+                end = place.start
+                if place.start < place.end:
+                    end = self._planner(of_markers).advance(place, max(1, share))
                 found[place.topic][str(place.partition)] = max(place.start, end)
         return found
 
@@ -186,9 +188,9 @@ class RecordsReader(DataSourceStreamReader):
         found: Offsets = {}
         for markers in (True, False):
             topics = [topic for topic, one in tables.items() if one.markers is markers]
-            counts = self._planner().partitions(topics) if topics else {}
+            counts = self._planner(markers).partitions(topics) if topics else {}
             if known := {topic: n for topic, n in counts.items() if n}:
-                found.update(self._planner().latest(known))
+                found.update(self._planner(markers).latest(known))
         return found
 
     def _due(self) -> float:
@@ -204,9 +206,14 @@ class RecordsReader(DataSourceStreamReader):
             self._plan_ = Following.loads(self._plan_bytes)
         return self._plan_
 
-    def _planner(self) -> Planner:
-        if self._planner_ is None:
+    def _planner(self, markers: bool = False) -> Planner:
+        """One that is told what comes; but where markers are to come after the data, its ends are asked for: it may be
+        told of a marker before it is told of the data.
+        """
+        if markers not in self._planners:
             from helenus_connector.log.choice import data_planner
 
-            self._planner_ = data_planner(self._plan().worker, watches=True)
-        return self._planner_
+            plan = self._plan()
+            is_told = markers or not any(one.markers for one in plan.tables.values())
+            self._planners[markers] = data_planner(plan.worker, watches=is_told)
+        return self._planners[markers]

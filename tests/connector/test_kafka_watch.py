@@ -1,0 +1,148 @@
+"""Which partitions the planner waits for, with a client that gives it what a test says."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from helenus_connector.log import _kafka_watch
+from helenus_connector.log._kafka_planner import Planner
+from helenus_connector.log._kafka_watch import Watch
+from helenus_connector.testing.broker import Message
+
+A, B = ("t", 0), ("t", 1)
+
+
+class Consumer:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.failed = config["error_cb"]
+        self.given: list[Any] = []
+        self.assigned: dict[tuple[str, int], int] = {}
+
+    def incremental_assign(self, places: list[Any]) -> None:
+        self.assigned |= {(place.topic, place.partition): place.offset for place in places}
+
+    def incremental_unassign(self, places: list[Any]) -> None:
+        for place in places:
+            del self.assigned[place.topic, place.partition]
+
+    def poll(self, seconds: float) -> Any:
+        return self.given.pop(0) if self.given else None
+
+    def consume(self, most: int, timeout: float) -> list[Any]:
+        taken, self.given = self.given, []
+        return taken
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Record(Message):
+    wrong: object = None
+
+    def error(self) -> object:
+        return self.wrong
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    monkeypatch.setattr(_kafka_watch, "Consumer", Consumer)
+    monkeypatch.setattr(_kafka_watch, "_BUSY_S", 0.0)
+    made = Watch({})
+    made.add({A: 5, B: 7})
+    return made
+
+
+def records(partition: int, count: int) -> list[Record]:
+    return [Record("t", partition, n, key=b"k", value=b"v") for n in range(count)]
+
+
+def test_a_partition_is_waited_for_while_little_comes(watch: Watch) -> None:
+    assert watch._consumer.assigned == {A: 5, B: 7}
+    for _ in range(3):
+        watch._consumer.given = records(0, 2)
+        watch.wait(1.0)
+        assert watch.woken() == {A}
+        assert watch.places == {A, B}
+    assert watch.woken() == set()
+
+
+@pytest.mark.parametrize("again_s", [0.0, 60.0])
+def test_one_where_much_comes_is_left(watch: Watch, monkeypatch: pytest.MonkeyPatch, again_s: float) -> None:
+    """In one look, or often: its records would all be read twice."""
+    monkeypatch.setattr(_kafka_watch, "_BUSY_S", again_s)
+    for count in (1, 1) if again_s else (11,):
+        watch._consumer.given = records(0, count)
+        assert watch.woken() == {A}
+    assert watch.places == {B} == watch._consumer.assigned.keys()
+
+
+def test_one_with_an_error_is_left(watch: Watch) -> None:
+    watch._consumer.given = records(1, 1)
+    watch._consumer.given[0].wrong = "offset out of range"
+    assert watch.woken() == {B}
+    assert watch.places == {A}
+
+
+def test_all_are_asked_for_when_no_broker_is_there(watch: Watch) -> None:
+    watch._consumer.failed(KafkaError(KafkaError._TRANSPORT))
+    assert not watch.is_unsure
+    watch._consumer.failed(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert watch.is_unsure
+
+
+class Asked:
+    """An admin client that notes what it is asked for; `refused` topics have no answer."""
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[str, int], int] = {}
+        self.asked: list[int] = []
+        self.refused: set[str] = set()
+
+    def list_offsets(self, wanted: dict[Any, Any], request_timeout: float) -> dict[Any, Any]:
+        self.asked.append(len(wanted))
+        answers: dict[Any, Any] = {}
+        for place in wanted:
+            answers[place] = Future()
+            if place.topic in self.refused:
+                error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                answers[place].set_exception(KafkaException(error))
+            else:
+                end = self.ends.get((place.topic, place.partition), 0)
+                answers[place].set_result(SimpleNamespace(offset=end, leader_epoch=1))
+        return answers
+
+
+def test_only_what_came_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a topic is refused."""
+    monkeypatch.setattr(_kafka_watch, "Consumer", Consumer)
+    now = [1000.0]
+    for module in ("_kafka_planner", "_kafka_watch"):
+        monkeypatch.setattr(f"helenus_connector.log.{module}.time", type("T", (), {"monotonic": lambda: now[0]}))
+    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}, watches=True), Asked()
+    planner._admin = admin
+    topics = {"t": 3, "refused": 2}
+    admin.refused = {"refused"}
+
+    def look(after: float) -> int:
+        """How many partitions are asked for."""
+        now[0] += after
+        admin.asked.clear()
+        ends = planner.latest(topics)
+        assert ends == {"t": {str(p): admin.ends.get(("t", p), 0) for p in range(3)}}
+        return sum(admin.asked)
+
+    assert look(0) == 5
+    assert look(0.1) == 5, "for a while they are asked for, too"
+    assert look(4) == 2, "the refused ones, which can't be waited for"
+    admin.ends["t", 1] = 4
+    planner._watch._consumer.given = records(1, 4)
+    assert look(0.1) == 3
+    assert look(0.1) == 2
+    admin.ends["t", 2] = 9
+    assert planner.latest(topics)["t"]["2"] == 0, "Kafka has not said so"
+    assert look(6) == 5, "what it does not say is found then"
