@@ -250,6 +250,17 @@ def test_a_truncation_goes_on_and_takes_its_nodes_reports(tmp_path: Path) -> Non
     assert again.copies == 3
 
 
+def test_every_report_around_a_truncation_is_counted(tmp_path: Path) -> None:
+    """Of a change that node 1 reports, and twice more once node 2 has truncated, in one batch."""
+    gated = Gated(tmp_path)
+    change = Change("2" * 32, NODES[1], Scope.TABLE, segment=1, position=60)
+    truncation = Event(EVENTS, 0, 50, 1000, None, encode(change))
+    admitted = gated.admit(gated.event(NODES[0]), truncation, gated.event(NODES[0]), gated.event(NODES[0]))
+    assert [one.change.scope for one in admitted] == [Scope.TABLE]
+    (held,) = gated.left.waits
+    assert (held.nodes, held.copies, gated.intake.read) == ((NODES[0],), 3, 4)
+
+
 def test_events_of_no_commit_log_go_on(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     key = gated.codec.encode((int32(1),))

@@ -103,6 +103,7 @@ class LevelGate(OneGate):
                 self._room -= weight(event)
         elif is_first:
             held.copies += 1
+            entry.admitted = held  # as after a truncation: its copies to come are counted in what waits
         self._below[change] = held
         held.nodes = joined(held.nodes or (), host_id(node))
         if self._is_met(held):
