@@ -146,3 +146,14 @@ def test_only_what_came_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     admin.ends["t", 2] = 9
     assert planner.latest(topics)["t"]["2"] == 0, "Kafka has not said so"
     assert look(6) == 5, "what it does not say is found then"
+
+
+def test_a_client_that_fails_does_not_have_the_planner_spin(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    slept: list[float] = []
+    monkeypatch.setattr(watch._consumer, "poll", fails)
+    monkeypatch.setattr(_kafka_watch.time, "sleep", slept.append)
+    watch.wait(0.4)
+    assert (slept, watch.is_unsure) == ([0.4], True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from helenus_connector.log import choice
 from helenus_connector.log.events import Offsets, Range
 from helenus_connector.state import source
 from helenus_connector.state.source import RecordsReader
@@ -67,3 +68,18 @@ def test_markers_wait_while_the_data_topic_has_no_leader(tmp_path: Path, monkeyp
     made = reader(tmp_path, monkeypatch, {"markers": {"0": 5}, "data": {"0": 10}})
     monkeypatch.setattr(Planner, "latest", lambda of, counts: {t: dict(of.ends[t]) for t in counts if t != "data"})
     assert made._limited({"markers": {"0": 0}}, {"markers": {"0": 5}}) == {"markers": {"0": 0}}
+
+
+@pytest.mark.parametrize("tables", [["data"], ["data", "markers"]])
+def test_ends_of_data_are_asked_for_where_markers_come_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[str]
+) -> None:
+    """Kafka may say that a marker came before it says so of the data: the marker would overtake it."""
+    made = reader(tmp_path, monkeypatch, {topic: {"0": 1} for topic in tables})
+    made._plan_.worker = None  # type: ignore[union-attr]
+    made._planners.clear()
+    watching: list[bool] = []
+    monkeypatch.setattr(choice, "data_planner", lambda _, watches: watching.append(watches) or made)
+    for markers in (True, False):
+        made._planner(markers)
+    assert watching == [True, len(tables) == 1]

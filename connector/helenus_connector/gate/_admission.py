@@ -33,8 +33,8 @@ class Admission:
     """Of one batch of a table's events, whose keys `codec` reads. `at` is the place in a list of events that `run` came
     to, `values` are the columns of the keys that were met, and `confirmed` counts copies of confirmed changes.
 
-    Where reports are counted, `counted` says what goes on, and may have a partition `stopped`. `is_done` is told of
-    each copy of a confirmed change.
+    Where reports are counted, `counted` says what goes on, and may have a partition `stopped`. `is_done` gets each copy
+    of a confirmed change.
     """
 
     def __init__(

@@ -68,10 +68,10 @@ class Planner:
 
     def wait(self, pace: float, longest: float) -> None:
         now = time.monotonic()
-        is_told = self._watches and not any(
+        is_said = self._watches and not any(
             until > now for place, until in self._asking.items() if place[0] in self._ends
         )
-        self._watch.wait(longest if is_told else pace)
+        self._watch.wait(longest if is_said else pace)
 
     def _latest(self, partitions: Mapping[str, int]) -> Offsets:
         now, before = time.monotonic(), self._ends

@@ -108,3 +108,4 @@ class Watch:
             self._taken += self._consumer.consume(_MOST, timeout=0)
         except KafkaException:
             self.is_unsure = True
+            time.sleep(seconds)  # or the planner would not pause

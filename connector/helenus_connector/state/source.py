@@ -207,13 +207,13 @@ class RecordsReader(DataSourceStreamReader):
         return self._plan_
 
     def _planner(self, markers: bool = False) -> Planner:
-        """One that is told what comes; but where markers are to come after the data, its ends are asked for: it may be
-        told of a marker before it is told of the data.
+        """One to which Kafka says what comes; but where markers are to come after the data, the data's ends are asked
+        for: Kafka may say that a marker came before it says so of the data.
         """
         if markers not in self._planners:
             from helenus_connector.log.choice import data_planner
 
             plan = self._plan()
-            is_told = markers or not any(one.markers for one in plan.tables.values())
-            self._planners[markers] = data_planner(plan.worker, watches=is_told)
+            watches = markers or not any(one.markers for one in plan.tables.values())
+            self._planners[markers] = data_planner(plan.worker, watches=watches)
         return self._planners[markers]
