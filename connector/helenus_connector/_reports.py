@@ -65,10 +65,10 @@ class Reports:
             task
             for connector in connectors
             for task in list(connector.tasks.values())
-            if task.ready or (connector.error and task.settings.events in where.get(task.settings.query_group, {}))
+            if task.ready or (connector.error and task.events in where.get(task.settings.query_group, {}))
         ]
         try:
-            latest = topics.latest([task.settings.events for task in tasks])
+            latest = topics.latest([task.events for task in tasks])
         except HelenusError as error:
             # A planner that gets no answer makes no batches, and so nothing else would notice.
             metrics.ERRORS.labels(error.kind.value).inc()
@@ -88,7 +88,7 @@ class Reports:
         for task in tasks:
             if task.ready:
                 task.waiting = None
-            topic = task.settings.events
+            topic = task.events
             at = where.get(task.settings.query_group, {}).get(topic, {})
             # Unknown for a topic that is gone, or that alone can't be asked.
             lag = sum(topics.sizes(behind(topic, at, latest[topic]))) if topic in latest else math.nan

@@ -334,7 +334,7 @@ class Worker:
                 task.waiting = None if task.ready or task.error else error
             return
         for task in waiting:
-            missing = f"waits for its events topic {task.settings.events}: the agent makes it when it starts"
+            missing = f"waits for its events topic {task.events}: the agent makes it when it starts"
             task.waiting = None if task.ready or task.error else missing
             if task.ready:
                 _log.info("task.ready", connector=task.connector, table=task.table)
@@ -344,7 +344,7 @@ class Worker:
                 _log.error("task.failed", connector=task.connector, table=task.table, error=str(task.error))
             elif task.labels not in self._missing:
                 self._missing.add(task.labels)
-                where = {"connector": task.connector, "topic": task.settings.events}
+                where = {"connector": task.connector, "topic": task.events}
                 _log.warning("events.missing", **where, advice="start the agent; it makes the topic")
 
 

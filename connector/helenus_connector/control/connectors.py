@@ -186,7 +186,7 @@ class Connectors:
             if before != settings.query_group:
                 topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
                 # While the tables of a pattern are not known, another connector may have some: those stay there.
-                known = topics | {task.settings.events for c in self._connectors.values() for task in c.tasks.values()}
+                known = topics | {task.events for c in self._connectors.values() for task in c.tasks.values()}
                 unknown = matching(settings, self.held(before).where()) - known
                 self._take_along(topics | unknown, before, settings.query_group)
             connector.config, connector.settings = config, settings
@@ -214,7 +214,7 @@ class Connectors:
 
         def has_ended() -> bool:
             of = moving()
-            data = {task.settings.data for task in of.tasks.values()} if of else set()
+            data = {task.data for task in of.tasks.values()} if of else set()
             return of is None or of.wanted != "STOPPED" or not data & self._written.get(of.settings.query_group, set())
 
         why = None
@@ -289,7 +289,7 @@ class Connectors:
         """The data topics of tables whose changes are published, since the connector was made or `reset_topics`."""
         with self.lock:
             connector = self.get(name)
-            used = [task.settings.data for task in connector.tasks.values() if task.ready]
+            used = [task.data for task in connector.tasks.values() if task.ready]
             return [topic for topic in used if topic not in connector.forgotten]
 
     def reset_topics(self, name: str) -> None:
@@ -306,7 +306,7 @@ class Connectors:
 
     def at(self, task: Task) -> dict[str, int]:
         """Where a task is in its events topic: the next offset of each partition. Raises HelenusError(STATE)."""
-        return self.held(task.settings.query_group).where().get(task.settings.events, {})
+        return self.held(task.settings.query_group).where().get(task.events, {})
 
     def unconfirmed(self, group: str) -> UnconfirmedKeys:
         """The unconfirmed keys of a query, by its `query.group`. Raises HelenusError(STATE)."""
@@ -376,9 +376,9 @@ class Connectors:
                 for task in connector.tasks.values()
             ]
             for task in tasks:
-                task.held_back_by = others.get(task.settings.data)
+                task.held_back_by = others.get(task.data)
             return {
-                task.settings.events: task
+                task.events: task
                 for task in tasks
                 if task.ready and not task.error and task.retry_at <= now and task.held_back_by is None
             }

@@ -18,7 +18,7 @@ def offsets(connectors: Connectors, name: str) -> dict[str, dict[int, int]]:
     with connectors.lock:
         connector = connectors.get(name)
         where = connectors.held(connector.settings.query_group).where()
-        topics = [task.settings.events for task in connector.tasks.values()]
+        topics = [task.events for task in connector.tasks.values()]
         return {t: {int(p): o for p, o in sorted(where[t].items())} for t in topics if where.get(t)}
 
 
@@ -75,7 +75,7 @@ def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, i
         topic, partitions
     )
     for task in connector.tasks.values():
-        if copies and task.settings.events == topic:
+        if copies and task.events == topic:
             metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)
 
 
@@ -88,4 +88,4 @@ def _is_offset(connectors: Connectors, offset: int) -> bool:
 
 def _events_of(connectors: Connectors, name: str) -> list[str]:
     with connectors.lock:
-        return [task.settings.events for task in connectors.stopped(name).tasks.values()]
+        return [task.events for task in connectors.stopped(name).tasks.values()]

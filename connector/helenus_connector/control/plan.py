@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
+from functools import cached_property
 from pathlib import Path
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -50,17 +51,23 @@ class Plan:
         connectors = {topic: self.connectors[topic] for topic in topics if topic in self.connectors}
         return replaced(self, connectors=connectors, held={}, epochs={})
 
-    @property
+    # These are asked for in each batch, and of hundreds of tables they take a while.
+    @cached_property
     def max_batch_size(self) -> int:
         """Events in a batch, of all tables together."""
         return max((c.max_batch_size for c in self.connectors.values()), default=1)
 
-    @property
+    @cached_property
     def max_batch_bytes(self) -> int:
         """Bytes of events in a batch, of all tables together."""
         return max((c.max_batch_size_in_bytes for c in self.connectors.values()), default=1)
 
-    @property
+    @cached_property
+    def tasks_max(self) -> int:
+        """How many tasks a batch may have, however few Spark runs at once."""
+        return max((c.tasks_max for c in self.connectors.values()), default=1)
+
+    @cached_property
     def groups(self) -> dict[str, list[str]]:
         """The topics of every consumer group, or subscription on Pulsar: each connector has one."""
         groups: dict[str, list[str]] = {}

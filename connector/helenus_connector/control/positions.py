@@ -21,10 +21,10 @@ GONE = -2
 """Held for a partition that a topic no longer has."""
 
 
-def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """`offsets`, but where something is held that."""
-    both = {topic: {**offsets.get(topic, {}), **held.get(topic, {})} for topic in [*offsets, *held]}
-    return {topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}
+def overlaid(offsets: Offsets, held: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """`offsets`, but where something is held that. `offsets` are none that are held: nothing in them is `GONE`."""
+    both = {topic: {**offsets.get(topic, {}), **here} for topic, here in held.items()}
+    return {**offsets, **{topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}}
 
 
 class Held:

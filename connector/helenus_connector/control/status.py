@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -77,15 +78,26 @@ class Task:
     _missing_since: float | None = None
     _wrong_since: float | None = None
 
-    @property
+    # Of all tables these are asked for some times a second.
+    @cached_property
     def connector(self) -> str:
         return self.settings.name
 
-    @property
+    @cached_property
     def table(self) -> str:
         return f"{self.settings.keyspace}.{self.settings.table}"
 
-    @property
+    @cached_property
+    def events(self) -> str:
+        """The topic that is read."""
+        return self.settings.events
+
+    @cached_property
+    def data(self) -> str:
+        """The topic that is written."""
+        return self.settings.data
+
+    @cached_property
     def labels(self) -> tuple[str, str, str]:
         """Connector, keyspace and table, as metrics have them."""
         return self.settings.name, self.settings.keyspace, self.settings.table
@@ -193,9 +205,7 @@ class Connector:
             reason = self.error or self.trouble or task.trouble
         held_back = None
         if task.held_back_by is not None:
-            held_back = (
-                f"waits for the last batch of query.group {task.held_back_by}: it may write {task.settings.data}"
-            )
+            held_back = f"waits for the last batch of query.group {task.held_back_by}: it may write {task.data}"
         reason = reason or task.waiting or held_back
         beside = task.unread or task.of_state if state == "RUNNING" and reason is None else None
         return TaskStatus(task.id, state, _trace(reason or beside), _kind(reason or beside), beside is not None)

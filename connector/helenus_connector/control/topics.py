@@ -50,14 +50,14 @@ class Topics:
         """
         waiting = list(tasks)
         # Not by a listing: of a topic that is being created it may show only some partitions.
-        counts = self._partitions([task.settings.events for task in waiting])
+        counts = self._partitions([task.events for task in waiting])
         readable = self._readable([topic for topic, partitions in counts.items() if partitions])
         passing: HelenusError | None = None
         for task in waiting:
-            if partitions := counts[task.settings.events]:
+            if partitions := counts[task.events]:
                 try:
-                    if task.settings.events not in readable:
-                        self.latest([task.settings.events])  # this says why
+                    if task.events not in readable:
+                        self.latest([task.events])  # this says why
                     self._make(task, partitions)
                 except HelenusError as error:
                     if error.action is Action.RETRY:

@@ -37,6 +37,8 @@ _ADVICE = "topics are read again from their first event, as waiting changes may 
 _FEW = 1000
 _MOST_EARLY = 5000  # in a batch
 _AGED, _AGED_S = 1 / 40, 5.0  # of its time, or s: for so long a change may have waited, and a restart not know of it
+NOTHING = 0, 0, 0, 0.0
+"""The `counts` of a topic of which nothing waits."""
 _CROWDED = 0.5  # of what may wait; above it, the oldest are verified early
 
 
@@ -140,6 +142,7 @@ class WaitingChanges:
         self._clock = clock
         self._lock = threading.RLock()
         self._limits: Mapping[str, Limits] = {}
+        self._often = 0.0
         self._topics: dict[str, _Topic] = {}
         self._numbers = itertools.count()
         self._is_old = self._has_changed = self._has_file = False
@@ -149,13 +152,23 @@ class WaitingChanges:
         """Go by these limits. The changes of a topic that has none wait until it has again."""
         with self._lock:
             self._limits = limits
+            self._often = min((one.replay_s for one in limits.values()), default=0.0) / 4
+            for topic, one in limits.items():  # of most, which are at level one, nothing ever waits
+                if not one.is_one:
+                    self._topics.setdefault(topic, _Topic())
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The events topics whose changes may wait."""
+        with self._lock:
+            return set(self._topics)
 
     def counts(self, topic: str) -> tuple[int, int, int, float]:
         """Of one events topic: changes that wait, their events, their bytes, and for how long the oldest waits, s."""
         with self._lock:
             of = self._topics.get(topic)
             if of is None or not len(of):
-                return 0, 0, 0, 0.0
+                return NOTHING
             oldest = min(next(iter(found.values())).since for found in of.changes.values() if found)
             return len(of), of.copies, of.size, of.clock - oldest
 
@@ -163,13 +176,12 @@ class WaitingChanges:
         """When the next change is to be handed out as overdue, s since the epoch, as `now` is."""
         with self._lock:
             waits = []
-            for topic, limits in self._limits.items():
-                of = self._topics.get(topic)
-                while of and of.due and not of.has(of.due[0][2]):
+            for _, of, limits in self._limited():
+                while of.due and not of.has(of.due[0][2]):
                     heapq.heappop(of.due)
-                if of and of.due:
+                if of.due:
                     waits.append(of.due[0][0] + limits.timeout_s - of.clock)
-                if of and of.early and _is_crowded(of, limits):
+                if of.early and _is_crowded(of, limits):
                     waits.append(of.early[0][0] - of.clock)
             return now + max(0.0, min(waits)) if waits else None
 
@@ -177,8 +189,7 @@ class WaitingChanges:
         """What waits, by topic; at most so many in all as overdue. These stay until `apply` hears of them."""
         with self._lock:
             given = {}
-            for topic, limits in self._limits.items():
-                of = self._topics.setdefault(topic, _Topic())
+            for topic, of, limits in self._limited():
                 if limits.is_one and not len(of):
                     continue
                 overdue = self._overdue(of, limits, limit)
@@ -186,6 +197,9 @@ class WaitingChanges:
                 reports = {partition: found for partition, found in of.reports.items() if found}
                 given[topic] = Waits(reports, overdue, max(0, limits.bytes - of.size) / limits.tasks)
             return given
+
+    def _limited(self) -> list[tuple[str, _Topic, Limits]]:
+        return [(topic, of, self._limits[topic]) for topic, of in self._topics.items() if topic in self._limits]
 
     def _overdue(self, of: _Topic, limits: Limits, limit: int) -> list[Waiting]:
         found: dict[int, Waiting] = {}
@@ -259,8 +273,7 @@ class WaitingChanges:
         Raises HelenusError(STATE).
         """
         with self._lock:
-            often = min((limits.replay_s for limits in self._limits.values()), default=0.0) / 4
-            is_due = self._has_changed and (self._is_old or not 0 <= now - self._saved_at < often)
+            is_due = self._has_changed and (self._is_old or not 0 <= now - self._saved_at < self._often)
             if not is_due and not any(self._has_aged(topic, of) for topic, of in self._topics.items()):
                 return
             kept = self._save(now)

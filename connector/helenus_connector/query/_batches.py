@@ -14,7 +14,7 @@ from helenus_connector.control.checkpoint import committed, latest, planned
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
-from helenus_connector.gate.waiting import Limits, WaitingChanges
+from helenus_connector.gate.waiting import NOTHING, Limits, WaitingChanges
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _job as job
 from helenus_connector.query._limits import Parts
@@ -56,6 +56,7 @@ class Batches:
         self.unconfirmed = unconfirmed
         self.waiting = waiting
         self._lost = lost
+        self._used: Plan | None = None
         unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = planned()
         self._before = latest(plan.checkpoint)
@@ -73,11 +74,7 @@ class Batches:
         start = time.monotonic()
         try:
             plan, tasks = self._begun()
-            self.unconfirmed.use(
-                {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
-                {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
-            )
-            self.waiting.use({t: Limits.of(c) for t, c in plan.connectors.items()})
+            self._use(plan)
             self._held.begin()
             all_done = self._run(frame, plan)
             if not self.done:
@@ -94,6 +91,16 @@ class Batches:
         seconds = time.monotonic() - start
         metrics.BATCH_SECONDS.observe(seconds)
         _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
+
+    def _use(self, plan: Plan) -> None:
+        if plan is self._used:
+            return
+        self.unconfirmed.use(
+            {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
+            {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
+        )
+        self.waiting.use({t: Limits.of(c) for t, c in plan.connectors.items()})
+        self._used = plan
 
     def _run(self, frame: Any, plan: Plan) -> list[Done]:
         due: dict[str, list[Unconfirmed]] = {}
@@ -165,7 +172,7 @@ class Batches:
         by_topic: dict[str, list[Outcome | None]] = {}
         for done in all_done:
             by_topic.setdefault(done.topic, []).append(done.outcome)
-        for topic in tasks:
+        for topic in self.waiting.topics & tasks.keys():
             outcomes = [one for one in by_topic.get(topic, ()) if one is not None]
             if len(outcomes) < len(by_topic.get(topic, ())):
                 continue
@@ -176,12 +183,13 @@ class Batches:
     def _show(self, tasks: Mapping[str, Task]) -> None:
         """What waits of each table. Of most it is what it was, and to set the gauges of hundreds takes some ms."""
         waiting, before = self.unconfirmed.all_counts(), self._shown
+        at_gate = {topic: self.waiting.counts(topic) for topic in self.waiting.topics}
         self._shown = {}
         for topic, of_topic in tasks.items():
             keys, copies, unread = waiting.get(topic, (0, 0, 0))
             if not unread:
                 of_topic.unread = None
-            now = keys, copies, unread, *self.waiting.counts(topic)
+            now = keys, copies, unread, *at_gate.get(topic, NOTHING)
             self._shown[topic] = now
             if now != before.get(topic):
                 for metric, value in zip(_WAITING, now, strict=True):

@@ -47,11 +47,13 @@ def limited(
     does not delay the next. Each gets at least one row. No offset is before `start`. A topic whose events cannot be
     counted stays where it is, and is put among those that are `wrong`.
     """
-    end: Offsets = {topic: dict(offsets) for topic, offsets in start.items()}
+    end: Offsets = dict(start)
     places: list[Range] = []
     for topic, ends in latest.items():
+        if start.get(topic) == ends:
+            continue
         # A new topic is added with all its partitions, also those without events.
-        at = end.setdefault(topic, {})
+        at = end[topic] = dict(start.get(topic, {}))
         for p, last in ends.items():
             first = at.setdefault(p, 0)
             if first < last:

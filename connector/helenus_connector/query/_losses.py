@@ -59,7 +59,11 @@ class Losses:
         cut: Offsets = {}
         wrong: dict[str, HelenusError] = {}
         now = time.monotonic()
+        before = start.get("logs", {})
         for topic in latest:
+            is_same = latest[topic] == begin.get(topic) and before.get(topic) == now_is.get(topic)
+            if is_same and topic not in self._short:
+                continue  # as most of hundreds
             if error := other_partitions(topic, begin, latest):
                 wrong[topic] = error
                 continue
@@ -110,8 +114,11 @@ def noted(before: Lineages, now_is: Lineages, cut: Offsets, latest: Offsets, wro
     """The lineages to note with the end of a batch, given those of the batch `before`. A topic with an error
     keeps its former one.
     """
-    known = {topic: {k: v for k, v in lineage.items() if k != "cut"} for topic, lineage in before.items()}
-    for topic in latest.keys() & now_is.keys() - wrong:
+    known = dict(before)
+    for topic in [topic for topic, lineage in before.items() if "cut" in lineage]:
+        known[topic] = {k: v for k, v in before[topic].items() if k != "cut"}
+    changed = {topic for topic, lineage in now_is.items() if lineage != known.get(topic)} | cut.keys()
+    for topic in (latest.keys() & changed & now_is.keys()).difference(wrong):
         # A topic that can't be asked just now keeps its former one.
         now, older = now_is[topic], known.get(topic, {"id": "", "leaders": {}})
         same = not (now["id"] and older["id"]) or now["id"] == older["id"]

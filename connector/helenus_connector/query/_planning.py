@@ -52,6 +52,8 @@ class Planning:
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
         self._known_by: tuple[object, Lineages] = None, {}
+        self._done: Offsets = {}
+        self._all_done_at = 0.0
         self._idle: tuple[dict[str, Any], Offsets, Lineages, Plan] | None = None
 
     def prepare_available_now(self) -> None:
@@ -80,7 +82,7 @@ class Planning:
                 # Deleted, or not made yet.
                 self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
                 cut, self._wrong = self._losses.find(self.plan, self._broker(), start, begin, latest, lineages)
-                begin = {topic: {**offsets, **cut.get(topic, {})} for topic, offsets in begin.items()}
+                begin.update({topic: {**begin[topic], **lost} for topic, lost in cut.items()})
                 self._resume.forget(cut)
                 # A topic that joins is added at its current start, and read by the next batch.
                 if new := {t: n for t, n in self._partitions.items() if t in latest and t not in begin}:
@@ -141,25 +143,27 @@ class Planning:
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = overlaid(start["topics"], self.plan.held)
         cut = {topic: lineage["cut"] for topic, lineage in end.get("logs", {}).items() if "cut" in lineage}
-        begin = {topic: {**offsets, **cut.get(topic, {})} for topic, offsets in begin.items()}
+        begin.update({topic: {**begin.get(topic, {}), **lost} for topic, lost in cut.items()})
         again = self._resume.again(self.plan, begin) | cut.keys()
-        gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"] and topic not in again})
-        gone.update({topic: list(partitions) for topic, partitions in cut.items()})
         # A batch in which a run was killed is repeated as it is. The next one steps back to what was unconfirmed then.
         fresh = self._resume.fresh(start)
+        # Of hundreds of topics, most have nothing to be read.
+        topics = set(self.plan.connectors)
+        if start["tick"] == end["tick"]:
+            apart = {topic for topic in topics if end["topics"].get(topic, {}) != begin.get(topic, {})}
+            topics &= apart | cut.keys() | fresh.keys() | self._wrong.keys()
+        gone = self._gone({topic: begin[topic] for topic in begin.keys() & end["topics"].keys() & topics - again})
+        gone.update({topic: list(partitions) for topic, partitions in cut.items()})
         begin.update(fresh)
         parts: list[Part] = []
-        for topic, connector in self.plan.connectors.items():
-            ends = end["topics"].get(topic, {})
-            starts = begin.get(topic, {})
+        for topic in topics:
+            connector, ends, starts = self.plan.connectors[topic], end["topics"].get(topic, {}), begin.get(topic, {})
             loss, epoch = connector.data_loss, self.plan.epochs.get(topic, 0)
             error, lost = self._wrong.get(topic), gone.get(topic, [])
             if lost and loss == "fail" and error is None:
                 what = f"events were dropped before helenus-{connector.name} had read them"
                 error = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}, partition {', '.join(lost)}")
             everything = start["tick"] != end["tick"] or topic in fresh or error is not None or bool(lost)
-            if ends == starts and not everything:
-                continue  # as of most of hundreds
             ranges = [
                 Range(topic, int(p), starts.get(p, last), last)
                 for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
@@ -172,8 +176,7 @@ class Planning:
                 share = tuple(ranges[i::shares])
                 events = sum(map(self._broker().size, share))
                 parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost), read))
-        most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
-        tasks = shared_out(parts, max(most, self.plan.slots))
+        tasks = shared_out(parts, max(self.plan.tasks_max, self.plan.slots))
         return [Parts(task, self.plan.max_batch_bytes // len(tasks), end.get("now", 0.0)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -181,12 +184,15 @@ class Planning:
         # batch before it plans the next one, whose end is written already and has the topics of the plan before.
         plan, _ = self._changed() or (self.plan, None)
         done = overlaid(end["topics"], plan.held)
-        done = {topic: done[topic] for topic in done.keys() - self._resume.again(self.plan, done)}
-        for group, topics in plan.groups.items():
-            offsets = {topic: done[topic] for topic in topics if topic in done}
+        for topic in self._resume.again(self.plan, done):
+            del done[topic]
+        if time.monotonic() - self._all_done_at > _KEEP_WARM_S:  # the broker may not have taken them all
+            self._done, self._all_done_at = {}, time.monotonic()
+        moved, self._done = {topic for topic, at in done.items() if at != self._done.get(topic)}, done
+        for group in {f"helenus-{plan.connectors[topic].name}" for topic in moved & plan.connectors.keys()}:
+            offsets = {topic: done[topic] for topic in plan.groups[group] if topic in done}
             try:
-                if offsets:
-                    self._broker().commit(group, offsets)
+                self._broker().commit(group, offsets)
             # Also errors that the clients' libraries raise for a position that no topic can have.
             except (HelenusError, ValueError, OverflowError) as error:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))

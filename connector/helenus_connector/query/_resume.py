@@ -36,6 +36,8 @@ class Resume:
         """
         if self._fresh[0] != start:
             self._fresh = start, {}
+            # A batch is done. Topics that are past where they stood are not read `again`; of hundreds, soon all are.
+            self._stood = {topic: of for topic, of in self._stood.items() if _is_before(begin.get(topic, {}), of[1])}
         topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun
         if not topics:
             return {}
@@ -82,6 +84,9 @@ class Resume:
         return {
             topic
             for topic, (epoch, stood) in self._stood.items()
-            if epoch == plan.epochs.get(topic, 0)
-            and any(offsets.get(topic, {}).get(p, at) < at for p, at in stood.items())
+            if epoch == plan.epochs.get(topic, 0) and _is_before(offsets.get(topic, {}), stood)
         }
+
+
+def _is_before(offsets: Mapping[str, int], stood: Mapping[str, int]) -> bool:
+    return any(offsets.get(p, at) < at for p, at in stood.items())

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -70,45 +71,54 @@ def task(
 ) -> Callable[[Iterator[Parts]], Iterator[Done]]:
     """The function for `job.run`, which yields one `Done` a topic. `due` are unconfirmed keys by events topic.
     `may_wait` is how many more may wait. `waits` is what waits at the gates, by events topic too.
+
+    As all functions for Spark, it is one of a module: of a nested one, Spark makes a copy in each task, which has
+    copies of the module's variables.
     """
+    return partial(_run_parts, plan, due, may_wait, waits)
 
-    def run(given: Iterator[Parts]) -> Iterator[Done]:
-        end_with_parent()
-        logs.follow(plan.logging)
-        _prune(plan)
-        context = TaskContext.get()
-        first = context is None or context.attemptNumber() == 0
-        done: dict[str, Done] = {}
-        lost: dict[str, int] = {}
-        events: dict[str, list[Event]] = {}
-        asked: dict[int, Any] = {}
-        for parts in given:
-            _ask(plan, parts, asked)
-            notes, found = read_parts(plan.worker, parts)
-            events.update(found)
-            for note in notes:
-                about = done.setdefault(note.topic, Done(note.topic))
-                about.starts[str(note.partition)] = note.start
-                about.epoch = note.epoch
-                about.error = about.error or note.error
-                if note.read:
-                    about.read[note.partition] = note.read
-                if note.end is not None:
-                    about.ends[str(note.partition)] = note.end
-                lost[note.topic] = lost.get(note.topic, 0) + note.lost
-        with enter(plan.checkpoint, plan.start):
-            for topic, about in done.items():
-                settings = plan.connectors.get(topic)
-                if settings is not None and about.error is None:
-                    again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                    at_gate = _within(waits.get(topic), about.starts) if waits else NOTHING_WAITS
-                    _run(plan, settings, events[topic], again, first, about, may_wait, at_gate, asked)
-                    if about.outcome is not None:
-                        about.outcome.lost = lost[topic]
-        yield from done.values()
-        freeze(("stages", len(_stages)))
 
-    return run
+def _run_parts(
+    plan: Plan,
+    due: Mapping[str, list[Unconfirmed]],
+    may_wait: int,
+    waits: Mapping[str, Waits] | None,
+    given: Iterator[Parts],
+) -> Iterator[Done]:
+    end_with_parent()
+    logs.follow(plan.logging)
+    _prune(plan)
+    context = TaskContext.get()
+    first = context is None or context.attemptNumber() == 0
+    done: dict[str, Done] = {}
+    lost: dict[str, int] = {}
+    events: dict[str, list[Event]] = {}
+    asked: dict[int, Any] = {}
+    for parts in given:
+        _ask(plan, parts, asked)
+        notes, found = read_parts(plan.worker, parts)
+        events.update(found)
+        for note in notes:
+            about = done.setdefault(note.topic, Done(note.topic))
+            about.starts[str(note.partition)] = note.start
+            about.epoch = note.epoch
+            about.error = about.error or note.error
+            if note.read:
+                about.read[note.partition] = note.read
+            if note.end is not None:
+                about.ends[str(note.partition)] = note.end
+            lost[note.topic] = lost.get(note.topic, 0) + note.lost
+    with enter(plan.checkpoint, plan.start):
+        for topic, about in done.items():
+            settings = plan.connectors.get(topic)
+            if settings is not None and about.error is None:
+                again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
+                at_gate = _within(waits.get(topic), about.starts) if waits else NOTHING_WAITS
+                _run(plan, settings, events[topic], again, first, about, may_wait, at_gate, asked)
+                if about.outcome is not None:
+                    about.outcome.lost = lost[topic]
+    yield from done.values()
+    freeze(("stages", len(_stages)))
 
 
 def _run(

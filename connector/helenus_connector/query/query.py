@@ -101,13 +101,12 @@ class Query:
             self._thread.join()
 
     def refresh(self) -> tuple[Plan, Mapping[str, Task]]:
-        """The plan as it is now, saved for the planner if it changed, and its tasks by events topic."""
-        with self._lock:
+        """The plan as it is now, saved for the planner if it is another than before, and its tasks by events topic."""
+        with self._lock, self._connectors.lock:
             tasks = self._connectors.running(self._group, time.time())
+            of_group = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
-            epochs = self._held.epochs(tasks)
-            connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
-            tables = [t.settings.events for connector in connectors for t in list(connector.tasks.values())]
+            tables = self._held.epochs(task.events for connector in of_group for task in connector.tasks.values())
             held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
             plan = Plan(
                 self._worker,
@@ -115,15 +114,15 @@ class Query:
                 str(self._directory),
                 self._group,
                 held,
-                epochs,
+                {topic: tables[topic] for topic in tasks},
                 self._slots,
                 self._start,
-                self._held.epochs(tables),
+                tables,
             )
-            if plan != self._plan:
+            if self._plan is None or plan != self._plan:
                 plan.save()
                 self._plan = plan
-            return plan, tasks
+            return self._plan, tasks
 
     def trouble(self) -> HelenusError | str | None:
         """Why it is not ready, or None."""
@@ -235,7 +234,7 @@ class Query:
             self._slots = slots(spark)
         with self._lock, self._connectors.lock:
             plan, tasks = self.refresh()
-            self._connectors.writes(self._group, [task.settings.data for task in tasks.values()])
+            self._connectors.writes(self._group, [task.data for task in tasks.values()])
             return plan, tasks
 
     def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:

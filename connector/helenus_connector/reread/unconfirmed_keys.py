@@ -51,13 +51,15 @@ class UnconfirmedKeys:
         self._ended: dict[str, Ended] = {}
         self._saved: dict[str, Ended] = {}
         self._kept: int | None = None
-        self._kept_at = 0.0
+        self._kept_at = self._ended_at = 0.0
+        self._often = min(replay_s.values(), default=0.0) / 4
         self._is_old = True
 
     def use(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float]) -> None:
         """Go by other times. The keys of a topic that has none wait until it has again."""
         with self._lock:
             self._timeout, self._replay = timeout_s, replay_s
+            self._often = min(replay_s.values(), default=0.0) / 4
 
     def __len__(self) -> int:
         return sum(map(len, list(self._keys.values())))
@@ -82,7 +84,12 @@ class UnconfirmedKeys:
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
         with self._lock:
-            return min((due for topic in self._timeout if (due := self._next_of(topic)) is not None), default=None)
+            return min((due for due, _ in self._queued()), default=None)
+
+    def _queued(self) -> list[tuple[float, str]]:
+        """When each topic's next key is due: of those alone that have any, which are few."""
+        topics = self._queues.keys() & self._timeout.keys()
+        return [(due, topic) for topic in topics if (due := self._next_of(topic)) is not None]
 
     def _next_of(self, topic: str) -> float | None:
         queue = self._queues.get(topic, {})
@@ -93,6 +100,7 @@ class UnconfirmedKeys:
                     return due
                 queue[due].pop()
             del queue[due]
+        self._queues.pop(topic, None)
         return None
 
     def _waits(self, unconfirmed: Unconfirmed, due: float) -> bool:
@@ -113,8 +121,7 @@ class UnconfirmedKeys:
     def _due(self, now: float, limit: int) -> list[Unconfirmed]:
         found: list[Unconfirmed] = []
         while len(found) < limit:
-            queues = ((due, topic) for topic in self._timeout if (due := self._next_of(topic)) is not None)
-            due, topic = min(queues, default=(math.inf, ""))
+            due, topic = min(self._queued(), default=(math.inf, ""))
             # What is further away than anything can be is so since the clock was put back.
             if not topic or now < due <= now + max(self._longest, self._timeout[topic]):
                 break
@@ -123,7 +130,7 @@ class UnconfirmedKeys:
                 unconfirmed = members.pop()
                 if self._waits(unconfirmed, due):
                     found.append(unconfirmed)
-        again = {topic: now + timeout for topic, timeout in self._timeout.items()}
+        again = {topic: now + self._timeout[topic] for topic in {unconfirmed.topic for unconfirmed in found}}
         handed = self._age(now)
         for unconfirmed in found:
             unconfirmed.handed = handed
@@ -210,21 +217,15 @@ class UnconfirmedKeys:
         from an earlier time more is read again. Raises HelenusError(STATE).
         """
         with self._lock:
-            self._ended.update({topic: Ended(now, self._replay.get(topic, 0.0)) for topic in topics})
-            often = min(self._replay.values(), default=0.0) / 4
+            read = [(topic, Ended(now, self._replay.get(topic, 0.0)), self._saved.get(topic)) for topic in topics]
+            self._ended.update((topic, ended) for topic, ended, _ in read)
             # Where the next start steps back less than it would have by now, more keys are to be kept, and before that.
-            less = (
-                ended.replay_s < saved.replay_s for t, ended in self._ended.items() if (saved := self._saved.get(t))
-            )
-            self._is_old |= any(less)
-            if self._is_old or not 0 <= now - self._kept_at < often:
+            self._is_old |= any(saved is not None and ended.replay_s < saved.replay_s for _, ended, saved in read)
+            if self._is_old or not 0 <= now - self._kept_at < self._often:
                 self._save_keys(now)
-            if any(self._is_late(topic, ended, often) for topic, ended in self._ended.items()):
-                self._save_ended()
-
-    def _is_late(self, topic: str, ended: Ended, often: float) -> bool:
-        saved = self._saved.get(topic)
-        return saved is None or saved.replay_s != ended.replay_s or not 0 <= ended.at - saved.at < often
+            is_new = any(saved is None or ended.replay_s != saved.replay_s for _, ended, saved in read)
+            if is_new or (read and not 0 <= now - self._ended_at < self._often):
+                self._save_ended(now)
 
     def _save_keys(self, now: float) -> None:
         kept = unconfirmed_files.as_text(p for p in self._all() if self._is_kept(p, now))
@@ -239,9 +240,9 @@ class UnconfirmedKeys:
         is_old = unconfirmed.since < now - self._replay.get(unconfirmed.topic, 0.0) / 2
         return is_old or (unconfirmed.unread > 0 and not unconfirmed.awaited)
 
-    def _save_ended(self) -> None:
+    def _save_ended(self, now: float) -> None:
         unconfirmed_files.save_ended(self._file, self._ended)
-        self._saved = dict(self._ended)
+        self._saved, self._ended_at = dict(self._ended), now
 
     def _all(self) -> Iterator[Unconfirmed]:
         return (unconfirmed for keys in self._keys.values() for unconfirmed in keys.values())
@@ -272,18 +273,19 @@ class UnconfirmedKeys:
             if damage:
                 advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
                 _log.warning("unconfirmed.damaged", reason="; ".join(damage), advice=advice)
-                self._read_all_again()  # this first: when the other file is whole again, nothing else shows the damage
+                # This first: when the other file is whole again, nothing else shows the damage.
+                self._read_all_again(now)
                 self._save_keys(now)
 
     def read_all_again(self, now: float) -> None:
         """The next start reads all topics from their first event. Raises HelenusError(STATE)."""
         with self._lock:
-            self._read_all_again()
+            self._read_all_again(now)
             self._save_keys(now)
 
-    def _read_all_again(self) -> None:
+    def _read_all_again(self, now: float) -> None:
         self._ended = {"": Ended(0.0, 0.0)}
-        self._save_ended()
+        self._save_ended(now)
 
     def shrink(self, topic: str, partitions: Collection[int]) -> int:
         """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""
@@ -309,7 +311,7 @@ class UnconfirmedKeys:
             self._apply([], [replace(p, image=None, attempts=0, unread=AWAY) for p in keys], now, {})
             self._save_keys(now)
             self._ended.update(ended)
-            self._save_ended()
+            self._save_ended(now)
 
     def drop(self, topics: Collection[str], now: float) -> None:
         """Another query goes on with these topics. Raises HelenusError(STATE)."""
@@ -319,7 +321,7 @@ class UnconfirmedKeys:
                 self._queues.pop(topic, None)
                 self._ended.pop(topic, None)
             self._save_keys(now)
-            self._save_ended()
+            self._save_ended(now)
 
 
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:

@@ -102,7 +102,7 @@ class OverviewResources:
                     "task": number,
                     "keyspace": task.settings.keyspace,
                     "table": task.settings.table,
-                    "topic": task.settings.data,
+                    "topic": task.data,
                     "state": now.state if now else status.state,
                     "reason": now.trace if now else None,
                     "last_error": None if last is None else {"at": last[0], "text": last[1]},

@@ -187,7 +187,7 @@ class Run:
 def mark(worker: WorkerSettings, run: Run) -> None:
     """Append the event of the row that was scanned last once more, marked as such. Raises HelenusError."""
     log = events_log(worker)
-    topic = run.task.settings.events
+    topic = run.task.events
     assert run.snapshot.last is not None
     partition, key = run.snapshot.last
     try:

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cassandra import ConsistencyLevel
 
@@ -79,17 +80,17 @@ class Scanned:
 
 def task(slice_: Slice) -> Callable[[Iterable[object]], Iterator[Scanned]]:
     """The function for a Spark job of one task."""
+    return partial(_run, slice_)
 
-    def run(nothing: Iterable[object]) -> Iterator[Scanned]:
-        for _ in nothing:  # Spark ends a Python worker whose input is not read to its end
-            pass
-        sessions.end_with_parent()
-        follow(slice_.logging)
-        begun = time.monotonic()
-        yield replace(scan(slice_), seconds=round(time.monotonic() - begun, 3))
-        freeze(("slices", len(_readers)))
 
-    return run
+def _run(slice_: Slice, nothing: Iterable[object]) -> Iterator[Scanned]:
+    for _ in nothing:  # Spark ends a Python worker whose input is not read to its end
+        pass
+    sessions.end_with_parent()
+    follow(slice_.logging)
+    begun = time.monotonic()
+    yield replace(scan(slice_), seconds=round(time.monotonic() - begun, 3))
+    freeze(("slices", len(_readers)))
 
 
 _logs: dict[int, Log] = {}

@@ -276,7 +276,7 @@ class Snapshots:
             self._fresh.add(place)
         if is_full:
             return
-        partitions = self._broker().partitions([task.settings.events])[task.settings.events]
+        partitions = self._broker().partitions([task.events])[task.events]
         if not partitions:
             return
         if str(table.id) != one.table_id:
@@ -395,14 +395,14 @@ class Snapshots:
 
     def _behind(self, run: Run) -> int:
         """How many events of the table are not processed."""
-        unread = behind(run.task.settings.events, self._connectors.at(run.task), self._ends(run))
+        unread = behind(run.task.events, self._connectors.at(run.task), self._ends(run))
         return sum(map(self._broker().size, unread))
 
     def _is_past(self, run: Run, ends: Mapping[str, int]) -> bool:
-        return not behind(run.task.settings.events, self._connectors.at(run.task), ends)
+        return not behind(run.task.events, self._connectors.at(run.task), ends)
 
     def _ends(self, run: Run) -> dict[str, int]:
-        return ends(self._broker(), run.task.settings.events, run.partitions)
+        return ends(self._broker(), run.task.events, run.partitions)
 
     def _end_initial_only(self, tasks: Mapping[tuple[str, str], tuple[Connector, Task]]) -> None:
         """Stop the connectors that only had to publish what was there."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pyarrow as pa
 
@@ -28,36 +29,37 @@ def ask(plan: Following) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
         is_static: request(scope, Origin.STATE) for is_static, scope in ((False, Scope.ROW), (True, Scope.STATIC))
     }
 
-    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        end_with_parent()
-        log: Log | None = None
-        done = []
-        try:
-            for batch in found:
-                for row in batch.to_pylist():
-                    keys = asked_in(row["asked"])
-                    if keys:
-                        log = _log(plan)
-                        topic, _, partition = row["place"].rpartition("/")
-                        events = _events(plan, log, topic)
-                        for name, is_static in keys:
-                            log.append(events, int(partition), name, values[is_static])
-                    done.append(row)
-            if log is not None:
-                reach("state.before-flush")
-                log.flush(_FLUSH_TIMEOUT_S)
-                reach("state.after-asked")
-        except BaseException:
-            if log is not None:
-                log.close()
-                _logs.pop(plan.directory, None)
-            raise
-        columns = [("place", pa.string()), ("due", pa.float64()), ("counts", pa.binary())]
-        arrays = [pa.array([row[name] for row in done], t) for name, t in columns]
-        yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
-        freeze("state")
+    return partial(_ask, plan, values)
 
-    return run
+
+def _ask(plan: Following, values: Mapping[bool, bytes], found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    end_with_parent()
+    log: Log | None = None
+    done = []
+    try:
+        for batch in found:
+            for row in batch.to_pylist():
+                keys = asked_in(row["asked"])
+                if keys:
+                    log = _log(plan)
+                    topic, _, partition = row["place"].rpartition("/")
+                    events = _events(plan, log, topic)
+                    for name, is_static in keys:
+                        log.append(events, int(partition), name, values[is_static])
+                done.append(row)
+        if log is not None:
+            reach("state.before-flush")
+            log.flush(_FLUSH_TIMEOUT_S)
+            reach("state.after-asked")
+    except BaseException:
+        if log is not None:
+            log.close()
+            _logs.pop(plan.directory, None)
+        raise
+    columns = [("place", pa.string()), ("due", pa.float64()), ("counts", pa.binary())]
+    arrays = [pa.array([row[name] for row in done], t) for name, t in columns]
+    yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+    freeze("state")
 
 
 def _log(plan: Following) -> Log:

@@ -206,7 +206,7 @@ class Merger:
     def _about(self, spark: Any, task: Task) -> About:
         """What the state is of, checked, or noted now. Raises HelenusError."""
         checkpoint = self._worker.checkpoint_dir.absolute() / self._group
-        topic = task.settings.events
+        topic = task.events
         with closing(planner(self._worker)) as broker:
             partitions = broker.partitions([topic])[topic]
         if not partitions:
@@ -245,7 +245,7 @@ class Merger:
         def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
             reach("state.before-job")
             begun = time.monotonic()
-            self._connectors.writes(self._group, [task.settings.data])
+            self._connectors.writes(self._group, [task.data])
             try:
                 rows = frame.mapInArrow(publish(plan, task.settings), DONE).collect()
             except PySparkException as failure:
@@ -300,7 +300,7 @@ class Merger:
         if self._light:
             what = f"changes of {task.table} come without their cells, and have their rows read; from nodes"
             advice = f"set cells.include.list={task.table} of these nodes' agents; if it is set, rows are too large"
-            error = HelenusError(Kind.CONFIG, f"{what} {', '.join(sorted(self._light))}", task.settings.events, advice)
+            error = HelenusError(Kind.CONFIG, f"{what} {', '.join(sorted(self._light))}", task.events, advice)
         task.of_state = error
         if new:
             _log.warning("state.without_cells", connector=task.connector, table=task.table, reason=str(error))
@@ -313,7 +313,7 @@ class Merger:
             self._gaps.add((gap.node, gap.until))
             self._snapshots.need(task, f"a gap in the commit log of node {gap.node}")
             metrics.GAPS.labels(*task.labels).inc()
-            where = {"connector": task.connector, "topic": task.settings.events, "node": gap.node}
+            where = {"connector": task.connector, "topic": task.events, "node": gap.node}
             _log.warning("events.gap", **where, until_us=gap.until, advice=ADVICE)
 
 

@@ -63,48 +63,48 @@ class Definition:
 
 def publish(plan: Plan, settings: ConnectorSettings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`, for a plan of this one table."""
+    return partial(_publish, plan, settings)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        end_with_parent()
-        logs.follow(plan.logging)
-        done: Published | None = None
-        with enter(plan.checkpoint, plan.start):
-            stage: MergedStage | None = None
-            ended: list[Ended] = []
-            lost = 0
-            try:
-                for batch in batches:
-                    for row in batch.to_pylist():
-                        if stage is None:
-                            stage = stage_of(plan, settings)
-                            stage.begin(Definition(settings)())
-                        about: list[Note] = pickle.loads(row["notes"]) if row["notes"] is not None else []
-                        lost += sum(note.lost for note in about)
-                        for merged in unpacked_merged(row["merged"]) if row["merged"] is not None else ():
-                            stage.take(merged)
-                        if row["ended"] is not None:
-                            ended.append(pickle.loads(row["ended"]))
-                if stage is not None:
-                    stage.check({column for one in ended for column in one.columns})
-                    reach("state.before-flush")
-                    outcome = stage.end()
-                    if plan.directory in _events:
-                        _events[plan.directory].flush(FLUSH_TIMEOUT_S)
-                    reach("state.after-flush")
-                    done = Published(outcome, ended)
-            finally:
-                if stage is not None and done is None:
-                    # All of it is done again: nothing of this attempt may still be in the producer's queue.
-                    stage.log.close()
-                    if plan.directory in _events:
-                        _events[plan.directory].close()
-        if done is not None:
-            done.outcome.lost = lost
-            _count(done.outcome, ended)
-            yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(done)], pa.binary())], names=["done"])
-        freeze(("state", len(_stages)))
 
-    return run
+def _publish(plan: Plan, settings: ConnectorSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    end_with_parent()
+    logs.follow(plan.logging)
+    done: Published | None = None
+    with enter(plan.checkpoint, plan.start):
+        stage: MergedStage | None = None
+        ended: list[Ended] = []
+        lost = 0
+        try:
+            for batch in batches:
+                for row in batch.to_pylist():
+                    if stage is None:
+                        stage = stage_of(plan, settings)
+                        stage.begin(Definition(settings)())
+                    about: list[Note] = pickle.loads(row["notes"]) if row["notes"] is not None else []
+                    lost += sum(note.lost for note in about)
+                    for merged in unpacked_merged(row["merged"]) if row["merged"] is not None else ():
+                        stage.take(merged)
+                    if row["ended"] is not None:
+                        ended.append(pickle.loads(row["ended"]))
+            if stage is not None:
+                stage.check({column for one in ended for column in one.columns})
+                reach("state.before-flush")
+                outcome = stage.end()
+                if plan.directory in _events:
+                    _events[plan.directory].flush(FLUSH_TIMEOUT_S)
+                reach("state.after-flush")
+                done = Published(outcome, ended)
+        finally:
+            if stage is not None and done is None:
+                # All of it is done again: nothing of this attempt may still be in the producer's queue.
+                stage.log.close()
+                if plan.directory in _events:
+                    _events[plan.directory].close()
+    if done is not None:
+        done.outcome.lost = lost
+        _count(done.outcome, ended)
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(done)], pa.binary())], names=["done"])
+    freeze(("state", len(_stages)))
 
 
 def _count(outcome: Outcome, ended: list[Ended]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -103,23 +104,25 @@ def _publish(
     plan: Plan, settings: ConnectorSettings, of: About, now: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one writer."""
+    return partial(_run, plan, settings, of, now)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        end_with_parent()
-        logs.follow(plan.logging)
-        table = Definition(settings)()
-        stage = stage_of(plan, settings)
-        stage.begin(table)
-        showing = _Showing(table, of, int(now))
-        for batch in batches:
-            for row in batch.to_pylist():
-                merged = showing.shown(row["place"], row["name"], row["value"])
-                if merged is not None:
-                    stage.take(merged)
-        records = stage.end().records
-        yield pa.RecordBatch.from_arrays([pa.array([records], pa.int64())], names=["records"])
 
-    return run
+def _run(
+    plan: Plan, settings: ConnectorSettings, of: About, now: float, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    end_with_parent()
+    logs.follow(plan.logging)
+    table = Definition(settings)()
+    stage = stage_of(plan, settings)
+    stage.begin(table)
+    showing = _Showing(table, of, int(now))
+    for batch in batches:
+        for row in batch.to_pylist():
+            merged = showing.shown(row["place"], row["name"], row["value"])
+            if merged is not None:
+                stage.take(merged)
+    records = stage.end().records
+    yield pa.RecordBatch.from_arrays([pa.array([records], pa.int64())], names=["records"])
 
 
 class _Showing:

@@ -6,6 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,11 @@ def shared_out(items: Sequence[Any], tasks: int) -> list[list[Any]]:
 
 def numbered(job: Job, make: Callable[[int], Iterable[Entry]]) -> Task:
     """The task that makes the entries of the numbers that it gets."""
+    return partial(_run, job, make)
 
-    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begin(job)
-        for batch in found:
-            for number in batch.column(0).to_pylist():
-                yield from batches(make(number))
 
-    return run
+def _run(job: Job, make: Callable[[int], Iterable[Entry]], found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    begin(job)
+    for batch in found:
+        for number in batch.column(0).to_pylist():
+            yield from batches(make(number))

@@ -9,6 +9,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any
@@ -45,16 +46,16 @@ _GRACE_S = 2
 
 def compare(job: Job, again: bool = False) -> Task:
     """The task that compares a part of the shuffle; `again`: keys that were asked for, in all versions they had."""
+    return partial(_compare, job, again)
 
-    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begin(job)
-        rest = Comparison(job, again).of(entries(found))
-        while some := list(islice(rest, _BATCH)):
-            types = (pa.string(), pa.bool_(), *TYPES)
-            columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), types, strict=True)]
-            yield pa.RecordBatch.from_arrays(columns, names=[*FOUND, *Entry._fields])
 
-    return run
+def _compare(job: Job, again: bool, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    begin(job)
+    rest = Comparison(job, again).of(entries(found))
+    while some := list(islice(rest, _BATCH)):
+        types = (pa.string(), pa.bool_(), *TYPES)
+        columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), types, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, names=[*FOUND, *Entry._fields])
 
 
 class Comparison:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 
@@ -20,12 +21,12 @@ _AT_ONCE = 10_000
 
 def repair(job: Job) -> Task:
     """The task that appends an event for each key that it gets, and counts them. It may append some twice."""
+    return partial(_repair, job)
 
-    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begin(job)
-        yield from batches([counts(repaired=_append(job, found))])
 
-    return run
+def _repair(job: Job, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    begin(job)
+    yield from batches([counts(repaired=_append(job, found))])
 
 
 def _append(job: Job, found: Iterator[pa.RecordBatch]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -29,27 +30,27 @@ _readers: list[tuple[Any, Reader]] = []
 
 def scan(job: Job, shares: Sequence[Sequence[Tokens]]) -> Task:
     """The task that scans a share of the ring."""
+    return numbered(job, partial(_scan, job, shares))
 
-    def make(number: int) -> Iterator[Entry]:
-        with _Altered(job):
-            rows = Rows(job, times=False)
-            for tokens in shares[number]:
-                yield from rows.between(*tokens)
-            yield counts(rows=rows.count, keyless=rows.entries.keyless)
 
-    return numbered(job, make)
+def _scan(job: Job, shares: Sequence[Sequence[Tokens]], number: int) -> Iterator[Entry]:
+    with _Altered(job):
+        rows = Rows(job, times=False)
+        for tokens in shares[number]:
+            yield from rows.between(*tokens)
+        yield counts(rows=rows.count, keyless=rows.entries.keyless)
 
 
 def look_again(job: Job) -> Task:
     """The task that reads keys again: their entries, which are those of their records, and those of their rows."""
+    return partial(_look_again, job)
 
-    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begin(job)
-        with _Altered(job):
-            rows = Rows(job, times=True)
-            yield from batches(_again(rows, entries(found)))
 
-    return run
+def _look_again(job: Job, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    begin(job)
+    with _Altered(job):
+        rows = Rows(job, times=True)
+        yield from batches(_again(rows, entries(found)))
 
 
 def _again(rows: Rows, found: Iterable[Entry]) -> Iterator[Entry]:

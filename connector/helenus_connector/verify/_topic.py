@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ _MOST_SCHEMAS = 100
 
 def read_topic(job: Job, shares: Sequence[Sequence[Range]], versions: bool = False) -> Task:
     """The task that reads a share of the topic; with `versions` all records of a key."""
-    return numbered(job, lambda number: _read(job, shares[number], versions))
+    return numbered(job, partial(_read, job, shares, versions))
 
 
-def _read(job: Job, places: Sequence[Range], versions: bool) -> Iterator[Entry]:
+def _read(job: Job, shares: Sequence[Sequence[Range]], versions: bool, number: int) -> Iterator[Entry]:
     errors: list[HelenusError] = []
     with _schemas(job) as (keys, values):
         records = Records(job, keys, values)
-        for chunk in read_data(job.worker, places, lambda _, error: errors.append(error)):
+        for chunk in read_data(job.worker, shares[number], lambda _, error: errors.append(error)):
             yield from records.entries(chunk, versions)
     if errors:
         raise errors[0]

@@ -186,7 +186,7 @@ class Verifications:
 
     def _behind(self, task: Task, progress: Progress) -> Behind:
         """Says whether the connector has published what the events topic has now. Raises as `ends`, and Stopped."""
-        events = task.settings.events
+        events = task.events
         with closing(planner(self._worker)) as broker:
             until = ends(broker, events, wait=progress.wait)
 
