@@ -80,8 +80,9 @@ class Planner:
         found = None if is_due or not self._watches or partitions != self._asked else self._of_asking()
         is_whole = found is None
         if found is None:
-            self._leaders = {}
-            found = self._offsets(_places(partitions), OffsetSpec.latest(), self._leaders)
+            leaders: dict[str, dict[str, int]] = {}
+            found = self._offsets(_places(partitions), OffsetSpec.latest(), leaders)
+            self._leaders = leaders if leaders != self._leaders else self._leaders
             self._asked, self._asked_at, self._ends, self._watch.is_unsure = dict(partitions), now, found, False
         else:
             self._ends = {**before, **{topic: {**before.get(topic, {}), **ends} for topic, ends in found.items()}}
@@ -104,10 +105,14 @@ class Planner:
 
     def _of_asking(self) -> Offsets | None:
         """The ends of those that are to be asked for. None: all are."""
+        leaders: dict[str, dict[str, int]] = {}
         try:
-            found = self._offsets(self._asking, OffsetSpec.latest(), self._leaders) if self._asking else {}
+            found = self._offsets(self._asking, OffsetSpec.latest(), leaders) if self._asking else {}
         except HelenusError:  # others may answer
             found = {}
+        known = {topic: {**self._leaders.get(topic, {}), **of} for topic, of in leaders.items()}
+        if any(of != self._leaders.get(topic) for topic, of in known.items()):
+            self._leaders = {**self._leaders, **known}
         return None if any(topic in self._ends and topic not in found for topic, _ in self._asking) else found
 
     def _follow(self, unsaid: Collection[Place], now: float, is_whole: bool) -> None:

@@ -115,7 +115,7 @@ class Planner(Protocol):
     def leaders(self) -> dict[str, dict[str, int]]:
         """What identifies every partition's history, by topic, at the last `latest`: on Kafka its leader epoch.
 
-        Nothing where the broker does not say.
+        Nothing where the broker does not say. What was returned is never changed.
         """
         ...
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import json
 import time
+import zlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -29,6 +33,46 @@ def lineage(ids: Mapping[str, str], leaders: Mapping[str, Mapping[str, int]], ep
     }
 
 
+def text_of(lineages: Lineages) -> str:
+    """Lineages as an offset has them: compressed JSON in Base64. Spark hands an offset back and forth five times a
+    batch, and as JSON within JSON, those of hundreds of topics would be most of what is parsed.
+    """
+    return base64.b64encode(zlib.compress(json.dumps(lineages).encode(), 1)).decode()
+
+
+def lineages_in(offset: Mapping[str, Any]) -> Lineages:
+    """The lineages in an offset, which are not to be changed; earlier versions had them as JSON. Raises
+    HelenusError(STATE).
+    """
+    found = offset.get("logs", {})
+    return _parsed(found) if isinstance(found, str) else dict(found)
+
+
+def cuts_in(offset: Mapping[str, Any]) -> Offsets:
+    """Where topics go on, of those that an offset counts a loss of."""
+    found = offset.get("logs", {})
+    return _cuts(found) if isinstance(found, str) else _cuts_of(found)
+
+
+@functools.lru_cache(maxsize=8)  # a batch asks for those of its start and its end some times
+def _parsed(text: str) -> Lineages:
+    try:
+        found: Lineages = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+    except (ValueError, zlib.error):
+        what = "Spark's checkpoint is damaged: an offset does not say which topics it is of"
+        raise HelenusError(Kind.STATE, what, "offsets", "delete the last file of offsets and of commits") from None
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _cuts(text: str) -> Offsets:
+    return _cuts_of(_parsed(text))
+
+
+def _cuts_of(lineages: Lineages) -> Offsets:
+    return {topic: lineage["cut"] for topic, lineage in lineages.items() if "cut" in lineage}
+
+
 def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusError | None:
     """PARTITIONS_CHANGED if a topic has not the partitions it had: order per key would be lost."""
     before, now = start.get(topic), latest[topic]
@@ -42,6 +86,7 @@ class Losses:
 
     def __init__(self) -> None:
         self._short: dict[str, float] = {}
+        self._compared: tuple[Lineages, Lineages, set[str]] = {}, {}, set()
 
     @property
     def may_recover(self) -> bool:
@@ -49,26 +94,25 @@ class Losses:
         return bool(self._short)
 
     def find(
-        self, plan: Plan, broker: Planner, start: Mapping[str, Any], begin: Offsets, latest: Offsets, now_is: Lineages
+        self, plan: Plan, broker: Planner, before: Lineages, begin: Offsets, latest: Offsets, now_is: Lineages
     ) -> tuple[Offsets, dict[str, HelenusError]]:
         """The partitions that lost records, by topic, each with the offset where it goes on; and the errors of topics,
         which stop their connectors.
 
-        `begin` is where topics are to be read from, given the last batch's end `start`; `now_is` their lineage.
+        `begin` is where topics are to be read from, `before` their lineage at the end of the last batch, `now_is` what
+        it is now.
         """
         cut: Offsets = {}
         wrong: dict[str, HelenusError] = {}
         now = time.monotonic()
-        before = start.get("logs", {})
-        for topic in latest:
-            is_same = latest[topic] == begin.get(topic) and before.get(topic) == now_is.get(topic)
-            if is_same and topic not in self._short:
-                continue  # as most of hundreds
+        # Of hundreds of topics, most are as they were.
+        apart = {topic for topic, ends in latest.items() if ends != begin.get(topic)}
+        for topic in latest.keys() & (apart | self._changed(before, now_is) | self._short.keys()):
             if error := other_partitions(topic, begin, latest):
                 wrong[topic] = error
                 continue
             try:
-                lost = _lost(plan, broker, topic, begin[topic], start, now_is) if topic in begin else {}
+                lost = _lost(plan, broker, topic, begin[topic], before, now_is) if topic in begin else {}
             except HelenusError as failure:
                 self._short.pop(topic, None)
                 wrong[topic] = failure
@@ -86,14 +130,44 @@ class Losses:
                 self._short.pop(topic, None)
         return cut, wrong
 
+    def noted(
+        self, before: Lineages, now_is: Lineages, cut: Offsets, latest: Offsets, wrong: Collection[str]
+    ) -> Lineages:
+        """The lineages to note with the end of a batch, given those of the batch `before`: these, if they are the same.
+        A topic with an error keeps its former one.
+        """
+        cut_before = {topic for topic, lineage in before.items() if "cut" in lineage}
+        changed = (self._changed(before, now_is) | cut.keys()) & latest.keys() & now_is.keys() - set(wrong)
+        if not (cut_before or changed):
+            return before
+        known = dict(before)
+        for topic in cut_before:
+            known[topic] = {k: v for k, v in before[topic].items() if k != "cut"}
+        for topic in changed:
+            # A topic that can't be asked just now keeps its former one.
+            now, older = now_is[topic], known.get(topic, {"id": "", "leaders": {}})
+            same = not (now["id"] and older["id"]) or now["id"] == older["id"]
+            leaders = {**older["leaders"], **now["leaders"]} if same else now["leaders"]
+            known[topic] = {**now, "id": now["id"] or older["id"], "leaders": leaders}
+            if topic in cut:
+                known[topic]["cut"] = cut[topic]
+        return {topic: lineage for topic, lineage in known.items() if lineage["id"] or lineage["leaders"]}
+
+    def _changed(self, before: Lineages, now_is: Lineages) -> set[str]:
+        """Which topics have another lineage now; as a rule these were compared already."""
+        if self._compared[0] is not before or self._compared[1] is not now_is:
+            changed = {topic for topic, lineage in now_is.items() if lineage != before.get(topic)}
+            self._compared = before, now_is, changed
+        return self._compared[2]
+
 
 def _lost(
-    plan: Plan, broker: Planner, topic: str, at: dict[str, int], start: Mapping[str, Any], now_is: Lineages
+    plan: Plan, broker: Planner, topic: str, at: dict[str, int], noted: Lineages, now_is: Lineages
 ) -> dict[str, int]:
     """The partitions of a topic that lost records, each with the offset where it goes on. Raises HelenusError if the
     loss must stop the topic's connector.
     """
-    before, now = start.get("logs", {}).get(topic), now_is.get(topic)
+    before, now = noted.get(topic), now_is.get(topic)
     if before is None or now is None or before["epoch"] != now["epoch"]:
         return {}  # it joins, or an operator moved it to where it is now
     if before["id"] and now["id"] and before["id"] != now["id"]:
@@ -108,22 +182,3 @@ def _lost(
         raise HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}")
     _log.warning("source.lost", topic=topic, reason=what, goes_on=lost)
     return lost
-
-
-def noted(before: Lineages, now_is: Lineages, cut: Offsets, latest: Offsets, wrong: Collection[str]) -> Lineages:
-    """The lineages to note with the end of a batch, given those of the batch `before`. A topic with an error
-    keeps its former one.
-    """
-    known = dict(before)
-    for topic in [topic for topic, lineage in before.items() if "cut" in lineage]:
-        known[topic] = {k: v for k, v in before[topic].items() if k != "cut"}
-    changed = {topic for topic, lineage in now_is.items() if lineage != known.get(topic)} | cut.keys()
-    for topic in (latest.keys() & changed & now_is.keys()).difference(wrong):
-        # A topic that can't be asked just now keeps its former one.
-        now, older = now_is[topic], known.get(topic, {"id": "", "leaders": {}})
-        same = not (now["id"] and older["id"]) or now["id"] == older["id"]
-        leaders = {**older["leaders"], **now["leaders"]} if same else now["leaders"]
-        known[topic] = {**now, "id": now["id"] or older["id"], "leaders": leaders}
-        if topic in cut:
-            known[topic]["cut"] = cut[topic]
-    return {topic: lineage for topic, lineage in known.items() if lineage["id"] or lineage["leaders"]}

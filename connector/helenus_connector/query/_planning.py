@@ -1,6 +1,6 @@
 """Plans batches, in a process of the driver's host: what of the events topics each reads, shared out among tasks.
 
-An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": {topic: `lineage`}}`. The tick moves when
+An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": text of lineages}`. The tick moves when
 there is work without a new event: keys are due, a topic goes on from a held position, a topic has an error, a run
 begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute. Of a query with state it
 has `now`, too: the batch's time, which stays the same when the batch is repeated.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import structlog
@@ -22,7 +21,7 @@ from helenus_connector.control.positions import overlaid
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import Offsets, Planner, Range, pace_s
 from helenus_connector.query._limits import Part, Parts, limited, shared_out
-from helenus_connector.query._losses import Lineages, Losses, lineage, noted
+from helenus_connector.query._losses import Lineages, Losses, cuts_in, lineage, lineages_in, text_of
 from helenus_connector.query._resume import Resume
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -81,7 +80,8 @@ class Planning:
                 begin = overlaid(start["topics"], self.plan.held)
                 # Deleted, or not made yet.
                 self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
-                cut, self._wrong = self._losses.find(self.plan, self._broker(), start, begin, latest, lineages)
+                before = lineages_in(start)
+                cut, self._wrong = self._losses.find(self.plan, self._broker(), before, begin, latest, lineages)
                 begin.update({topic: {**begin[topic], **lost} for topic, lost in cut.items()})
                 self._resume.forget(cut)
                 # A topic that joins is added at its current start, and read by the next batch.
@@ -124,8 +124,10 @@ class Planning:
                 wake |= begin != stood or (self._target is None and bool(fresh))
             wake |= self.plan.has_state and bool(fresh)  # so that all partitions are in a repeated batch, too
             end = {"tick": start["tick"] + wake, "topics": topics}
-            if known := noted(start.get("logs", {}), lineages, cut, latest, self._wrong.keys()):
-                end["logs"] = known
+            known = self._losses.noted(before, lineages, cut, latest, self._wrong.keys())
+            if known:
+                is_same = known is before and isinstance(start["logs"], str)
+                end["logs"] = start["logs"] if is_same else text_of(known)
             if "now" in start:
                 end["now"] = start["now"]
             if end != start:
@@ -142,7 +144,7 @@ class Planning:
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = overlaid(start["topics"], self.plan.held)
-        cut = {topic: lineage["cut"] for topic, lineage in end.get("logs", {}).items() if "cut" in lineage}
+        cut = cuts_in(end)
         begin.update({topic: {**begin.get(topic, {}), **lost} for topic, lost in cut.items()})
         again = self._resume.again(self.plan, begin) | cut.keys()
         # A batch in which a run was killed is repeated as it is. The next one steps back to what was unconfirmed then.
@@ -238,7 +240,7 @@ class Planning:
         """`lineage`, which is made anew only if something of it changed."""
         of = self._ids, self._broker().leaders(), self.plan.epochs
         if of != self._known_by[0]:
-            self._known_by = deepcopy(of), lineage(*of)
+            self._known_by = of, lineage(*of)
         return self._known_by[1]
 
     def _broker(self) -> Planner:
@@ -257,7 +259,7 @@ class Planning:
                 # A topic without a leader just now keeps its former count. The request for its end shows if it is gone.
                 found = self._broker().partitions(asked)
                 # Before the ends: what is noted with a position is never newer than it.
-                self._ids.update(self._broker().ids(asked))
+                self._ids = {**self._ids, **self._broker().ids(asked)}
                 self._partitions.update({t: n for t, n in found.items() if n or t not in self._partitions})
         except HelenusError:
             if not any(self._partitions.values()):
