@@ -1,0 +1,82 @@
+"""Functions that Spark gets. It pickles one that is nested with copies of its module's variables: what a task then
+keeps there, or looks for, is not what the process has.
+"""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.plan import Plan
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.query import _task
+from helenus_connector.snapshot import _scan
+from helenus_connector.state import asking, publishing, rebuild
+from helenus_connector.verify import _reduce, _repair, _rows, _topic
+
+NO: Any = None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _task.task(NO, {}),
+        _scan.task(NO),
+        asking.ask(NO),
+        publishing.publish(NO, NO),
+        rebuild._publish(NO, NO, NO, 0.0),
+        _rows.scan(NO, []),
+        _rows.look_again(NO),
+        _reduce.compare(NO),
+        _repair.repair(NO),
+        _topic.read_topic(NO, []),
+    ],
+)
+def test_they_are_pickled_by_their_name(function: partial[Any]) -> None:
+    assert pickle.loads(pickle.dumps(function)).func is function.func
+
+
+class Events:
+    """A Log of events that is only flushed."""
+
+    flushed = 0
+
+    def flush(self, timeout: float) -> None:  # noqa: ARG002
+        self.flushed += 1
+
+
+class Stage:
+    """A stage whose batch has nothing to publish."""
+
+    def begin(self, table: object) -> None: ...
+    def check(self, columns: object) -> None: ...
+
+    def end(self) -> Outcome:
+        return Outcome()
+
+
+def test_rows_that_were_asked_for_are_on_the_broker_before_the_batch_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    settings = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+    plan = Plan(worker, {settings.events: settings}, str(tmp_path))
+    plan.checkpoint.mkdir(parents=True)
+    events = Events()
+    monkeypatch.setitem(publishing._events, plan.directory, events)  # type: ignore[arg-type]
+    monkeypatch.setattr(publishing, "stage_of", lambda *_: Stage())
+    monkeypatch.setattr(publishing, "Definition", lambda _: lambda: None)
+    monkeypatch.setattr(publishing, "end_with_parent", lambda: None)
+    function = pickle.loads(cloudpickle.dumps(publishing.publish(plan, settings)))
+    row = pa.RecordBatch.from_pylist([{"notes": None, "merged": None, "ended": None}])
+    (done,) = function(iter([row]))
+    assert pickle.loads(done.column(0)[0].as_py()).outcome == Outcome()
+    assert events.flushed == 1
