@@ -44,7 +44,7 @@ from helenus_sinks.log import Log, TopicError
 
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # events at which a piece ends early
-_LIST = 0.5  # s between two listings of cdc_raw
+_LIST, _LIST_QUIET = 0.5, 1.0  # s between two listings of cdc_raw: each takes what ten looks take
 _QUIET = 5.0  # s without anything to read, after which there are fewer looks
 _QUIET_PAUSE = 0.08  # s between two of these, at least
 _COMMIT = 0.25  # s between two commits of events
@@ -162,7 +162,7 @@ class Agent:
         """Read one piece, if there is one, and append its events. False if there is nothing to do."""
         # 1 list
         now = time.monotonic()
-        if now - self._listed > _LIST:
+        if now - self._listed > (_LIST_QUIET if self._is_quiet(now) else _LIST):
             self._listed = now
             self._list()
         # 2 learn
@@ -232,7 +232,10 @@ class Agent:
     def _pause(self) -> float:
         """Seconds until the next look."""
         pause = self._settings.poll_interval_ms / 1000
-        return max(pause, _QUIET_PAUSE) if time.monotonic() - self._worked > _QUIET else pause
+        return max(pause, _QUIET_PAUSE) if self._is_quiet(time.monotonic()) else pause
+
+    def _is_quiet(self, now: float) -> bool:
+        return now - self._worked > _QUIET
 
     def _list(self) -> None:
         """List cdc_raw, and see how full it is."""

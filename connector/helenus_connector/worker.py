@@ -40,7 +40,7 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-_TURN_S = 0.5
+_TURN_S, _STARTING_S = 1.0, 0.5
 _TOPICS_S = 1.0
 _STATES_S = 5.0
 _FIRST_PAUSE_S = 1.0
@@ -140,7 +140,8 @@ class Worker:
                 if self._spark is not None:
                     self._turn(directory)
                 self._note_hindered()
-                self.connectors.changed.wait(_TURN_S)
+                is_starting = self._spark is None or not self._all_run()
+                self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
                 self.connectors.changed.clear()
         finally:
             self.connectors.ending = True
@@ -200,7 +201,7 @@ class Worker:
                 raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
-        if self._followers is not None and all(query.is_running for query in self._queries.values()):
+        if self._followers is not None and self._all_run():
             freeze("worker")
             self._followers.turn()
         if now - self._lag_at > self._reports.lag_every_s:
@@ -210,6 +211,10 @@ class Worker:
             self._states_at = now
             self._reports.states()
             self._history.note(now)
+
+    def _all_run(self) -> bool:
+        """Whether all queries there are have done a batch."""
+        return all(query.is_running for query in self._queries.values())
 
     def _note_hindered(self) -> None:
         """Have the connectors of each group know why its query makes no batches."""

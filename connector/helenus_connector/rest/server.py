@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import ipaddress
@@ -11,6 +12,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -47,6 +50,7 @@ from helenus_schemas.settings import masking
 
 _log = structlog.get_logger(__name__)
 _BODY_BYTES = 1 << 20
+_TICK_S = 1.0
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _BROWSERS = {b"origin", b"sec-fetch-site"}
@@ -55,12 +59,32 @@ _OPEN = "/health/live"
 """Answered without a password: it shows nothing, and it is all that is needed to restart a dead process."""
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's, which looks ten times a second whether it is to end: a fifth of what an idle worker takes."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._wake: Callable[[], object] = lambda: None
+
+    async def main_loop(self) -> None:
+        ending = asyncio.Event()
+        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, ending.set)
+        while not await self.on_tick(0):
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ending.wait(), _TICK_S)
+
+    def end(self) -> None:
+        """From another thread."""
+        self.should_exit = True
+        self._wake()
+
+
 class Listener:
     """Serves in a thread of its own until `shutdown`."""
 
     def __init__(self, config: uvicorn.Config, listening: socket.socket) -> None:
         self.port: int = listening.getsockname()[1]
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listening]}, name="rest", daemon=True
         )
@@ -70,7 +94,7 @@ class Listener:
 
     def shutdown(self) -> None:
         """Stop; returns when requests that are under way are answered, or after some seconds."""
-        self._server.should_exit = True
+        self._server.end()
         self._thread.join(5)
 
 
