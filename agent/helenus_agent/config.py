@@ -134,7 +134,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     startup_timeout_ms: Annotated[Milliseconds, About("Agent")] = 0
     """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), About("Agent", "LOW")] = 20
-    """The pause between two looks at the live segments; at least 60 after 5 s without a write."""
+    """The pause between two looks at the live segments; at least 80 after 5 s without a write."""
     http_host: Annotated[str, AfterValidator(_listened_on), About("Agent")] = "127.0.0.1"
     """Where `/metrics` and `/health` are served."""
     http_port: Annotated[int, Field(ge=0, lt=65536), About("Agent", "HIGH")] = 0

@@ -208,8 +208,9 @@ class Planning:
         """The longer nothing comes, the less often it is asked, where the broker does not say when it comes: the first
         event of a while waits a little longer.
         """
-        longest = min(max(_POLL_S, self._due() - now), _LONGEST_POLL_S)
-        self._broker().wait(min(max(_POLL_S, (now - self._last_event) / 50), longest), longest)
+        due = max(_POLL_S, self._due() - now)
+        pace = min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S, due)
+        self._broker().wait(pace, min(_WAIT_S, due))
 
     def _refresh(self) -> None:
         """Apply the driver's changes of the plan: a topic that left may come again with other partitions."""
