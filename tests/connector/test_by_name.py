@@ -49,7 +49,7 @@ class Events:
 
     flushed = 0
 
-    def flush(self, timeout: float) -> None:  # noqa: ARG002
+    def flush(self, timeout: float) -> None:
         self.flushed += 1
 
 
