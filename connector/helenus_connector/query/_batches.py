@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -57,6 +58,7 @@ class Batches:
         self.waiting = waiting
         self._lost = lost
         self._used: Plan | None = None
+        self._due: tuple[float | None, Path | None] = None, None
         unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = planned()
         self._before = latest(plan.checkpoint)
@@ -216,7 +218,9 @@ class Batches:
         now = time.time()
         found = [due for due in (self.unconfirmed.next_due(), self.waiting.next_due(now)) if due is not None]
         due = min(found, default=None)
-        replace(plan.due_file, b"" if due is None else repr(due).encode())
+        if (due, plan.due_file) != self._due:
+            replace(plan.due_file, b"" if due is None else repr(due).encode())
+            self._due = due, plan.due_file
 
 
 def _is_stuck(outcome: Outcome) -> bool:
