@@ -1,6 +1,6 @@
 """The agent's loop: read, decode, append; then flush, save, and remove what is fully processed. In this order only.
 
-    1 list      the segments in cdc_raw, twice a second                      Follow.refresh
+    1 list      the segments in cdc_raw, twice a second; once when quiet     Follow.refresh
     2 learn     the schema, when it changed; make sure of the topics         Following.learn, open
     3 emit      truncations that are reached, and gaps                       Following.emit
     4 read      a piece of the oldest segment that has something to read     Segment.read

@@ -117,6 +117,24 @@ def test_a_failed_table_is_held_and_the_other_goes_on(query: Query) -> None:
     assert str(query.tasks[B].error) == str(POISON)
 
 
+def test_when_keys_are_due_is_written_when_it_changes(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    file = query._planned()[0].due_file
+    query.batches.process(Frame(fine(A, 0)), 0)
+    assert file.read_bytes() == b""
+    file.unlink()
+    query.batches.process(Frame(fine(A, 0)), 1)
+    assert not file.exists()
+    query.unconfirmed.apply([], [Unconfirmed(A, 0, b"k", 0, b"", since=time.time())], time.time())
+    query.batches.process(Frame(fine(A, 0)), 2)
+    assert float(file.read_bytes()) == query.unconfirmed.next_due()
+    query.start()  # as after a failure: what an earlier query left there does not count
+    file.write_text("1.0")
+    query.plan(3, a=10, b=10)
+    query.batches.process(Frame(fine(A, 0)), 3)
+    assert file.read_bytes() == b""
+
+
 def test_a_table_is_released_after_a_successful_retry(query: Query) -> None:
     query.plan(0, a=10, b=10)
     slow = HelenusError(Kind.CASSANDRA_READ, "slow", "b")

@@ -117,6 +117,15 @@ def error(status: int, message: str) -> tuple[int, dict[str, Any]]:
     return status, {"error_code": status, "message": message}
 
 
+def test_it_ends_at_once_and_may_be_asked_to_again(tmp_path: Path) -> None:
+    worker = WorkerSettings.of(
+        {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}, "worker"
+    )
+    with served(worker) as api:
+        api.listener.shutdown()
+        assert not api.listener._thread.is_alive()
+
+
 def test_the_life_of_a_connector_over_rest(made: Api) -> None:
     expected = {"name": "f1", "config": {**CONFIG, "name": "f1"}, "type": "source"}
     tasks = [{"connector": "f1", "task": 0}, {"connector": "f1", "task": 1}]

@@ -215,6 +215,61 @@ def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     assert committed == [False, True, True]
 
 
+def test_a_first_batch_that_failed_reads_everything_again_when_its_table_comes_back(tmp_path: Path) -> None:
+    """It was left out until its next try, and held where it was to be read from; the others went on."""
+    planned = Planned(tmp_path, {"0": 100})
+    both = {TOPIC: planned.connector, OTHER: planned.connector.model_copy(update={"name": "other"})}
+    planned.change(connectors=both)
+    planned.broker.ends = {TOPIC: {"0": 160}, OTHER: {"0": 160}}
+    at: dict[str, Any] = {"tick": 5, "topics": {TOPIC: {"0": 150}, OTHER: {"0": 150}}}
+    first = planned.reader.latest_offset(at, ReadMaxRows(1_000))
+    planned.change(connectors={OTHER: both[OTHER]})
+    planned.broker.ends[OTHER]["0"] = 165
+    second = planned.reader.latest_offset(first, ReadMaxRows(1_000))
+    assert [part.ranges for task in planned.tasks(first, second) for part in task] == [(Range(OTHER, 0, 160, 165),)]
+    planned.change(connectors=both, held={TOPIC: {"0": 100}})
+    planned.broker.dropped = ["0"]
+    third = planned.reader.latest_offset(second, ReadMaxRows(1_000))
+    found = {part.ranges[0].topic: part for task in planned.tasks(second, third) for part in task}
+    assert (found[TOPIC].ranges, found[TOPIC].read) == ((Range(TOPIC, 0, 100, 160),), {0: 150})
+    assert found[TOPIC].error is None
+    planned.reader.commit(third)
+    assert list(planned.broker.committed) == ["helenus-other"]
+
+
+def test_of_many_topics_those_are_asked_about_and_committed_where_something_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = Planned(tmp_path)
+    both = {TOPIC: planned.connector, OTHER: planned.connector.model_copy(update={"name": "other"})}
+    planned.change(connectors=both)
+    planned.broker.ends = {TOPIC: {"0": 5}, OTHER: {"0": 5}}
+    at = planned.reader.latest_offset({"tick": 5, "topics": {TOPIC: {"0": 5}, OTHER: {"0": 4}}}, ReadMaxRows(1))
+    planned.reader.commit(at)
+    assert planned.broker.committed == {"helenus-t": {TOPIC: {"0": 5}}, "helenus-other": {OTHER: {"0": 5}}}
+    planned.broker.ends[OTHER]["0"] = 6
+    asked: list[str] = []
+    monkeypatch.setattr(planned.broker, "gone", lambda _, starts: asked.extend(starts) or [])
+    end = planned.reader.latest_offset(at, ReadMaxRows(1))
+    assert [part.ranges for task in planned.tasks(at, end) for part in task] == [(Range(OTHER, 0, 5, 6),)]
+    assert asked == [OTHER]
+    planned.broker.committed = {}
+    planned.reader.commit(end)
+    assert planned.broker.committed == {"helenus-other": {OTHER: {"0": 6}}}
+    # What the broker refused is committed with the next batch, whosever that is; and all of it once in a while.
+    planned.broker.committed, planned.broker.refused = {}, {OTHER: HelenusError(Kind.BROKER_REFUSED, "not now")}
+    third = {"tick": 5, "topics": {TOPIC: {"0": 5}, OTHER: {"0": 7}}}
+    with capture_logs():
+        planned.reader.commit(third)
+    planned.broker.refused = {}
+    planned.reader.commit({"tick": 5, "topics": {TOPIC: {"0": 8}, OTHER: {"0": 7}}})
+    assert planned.broker.committed == {"helenus-t": {TOPIC: {"0": 8}}, "helenus-other": {OTHER: {"0": 7}}}
+    planned.broker.committed = {}
+    monkeypatch.setattr(_planning, "_COMMIT_ALL_S", -1.0)
+    planned.reader.commit({"tick": 5, "topics": {TOPIC: {"0": 8}, OTHER: {"0": 7}}})
+    assert len(planned.broker.committed) == 2
+
+
 def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -609,6 +664,27 @@ def test_another_leader_with_the_same_records_and_a_broker_without_topic_ids_are
     assert lineages_in(end) == {TOPIC: {"id": "old", "leaders": {"0": 9, "1": 9}, "epoch": 0}}
     ((part,),) = planned.tasks(at, end)
     assert (part.error, part.lost) == (None, 0)
+
+
+def test_lineages_of_an_earlier_version_count(read_once: tuple[Planned, dict[str, Any]]) -> None:
+    """It had them in an offset as they are, not as a text. A batch without an event writes them anew."""
+    planned, at = read_once
+    old = {**at, "logs": lineages_in(at)}
+    assert old["logs"] == {TOPIC: {"id": "old", "leaders": {"0": 7, "1": 7}, "epoch": 0}}
+    assert planned.reader.latest_offset(old, ReadMaxRows(5)) == at
+    replaced(planned, "recreated")
+    end = planned.reader.latest_offset(old, ReadMaxRows(5))
+    ((part,),) = planned.tasks(old, end)
+    assert part.error is not None
+    assert part.error.kind is Kind.OFFSETS_LOST
+
+
+@pytest.mark.parametrize("text", ["", "no Base64!", "bm90IGNvbXByZXNzZWQ=", "eJwDAAAAAAE="])
+def test_damaged_lineages_are_said(read_once: tuple[Planned, dict[str, Any]], text: str) -> None:
+    planned, at = read_once
+    with pytest.raises(HelenusError, match="Spark's checkpoint is damaged") as raised:
+        planned.reader.latest_offset({**at, "logs": text}, ReadMaxRows(5))
+    assert raised.value.kind is Kind.STATE
 
 
 def test_another_number_of_partitions_is_refused() -> None:

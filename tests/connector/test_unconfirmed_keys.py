@@ -187,6 +187,32 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest
     assert 30 < written.count("unconfirmed") < 50
 
 
+def test_when_hundreds_of_topics_were_read_is_written_once_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read after a while, one after the other. A restart steps back from where each was read last, or more."""
+    written: list[str] = []
+    write = durable.write
+
+    def counted(file: Path, *more: Any) -> None:
+        written.append(file.name)
+        write(file, *more)
+
+    monkeypatch.setattr(durable, "write", counted)
+    topics = [f"t{n}" for n in range(50)]
+    keys = UnconfirmedKeys(dict.fromkeys(topics, 2.0), dict.fromkeys(topics, 30.0), tmp_path / "unconfirmed")
+    read: dict[str, float] = {}
+    for half in range(600):
+        now, topic = 1000.0 + half / 2, topics[half % 50]
+        keys.save(now, [topic])
+        read[topic] = now
+        begin = begins(tmp_path / "unconfirmed")
+        assert all(begin(name, 30.0, now) <= at - 30 for name, at in read.items())
+        if half == 50:
+            assert written.count("unconfirmed") == 50, "at once for a topic that is new"
+    assert 75 < written.count("unconfirmed") < 95, "and then every 7.5 s"
+
+
 def test_very_many_changes_of_a_key_are_not_listed(tmp_path: Path) -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     for n in range(20):

@@ -22,7 +22,9 @@ GONE = -2
 
 
 def overlaid(offsets: Offsets, held: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """`offsets`, but where something is held that. `offsets` are none that are held: nothing in them is `GONE`."""
+    """`offsets`, which has no `GONE`, but where something is held that. Topics of which nothing is held have the
+    mappings of `offsets`: they are not to be changed.
+    """
     both = {topic: {**offsets.get(topic, {}), **here} for topic, here in held.items()}
     return {**offsets, **{topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}}
 

@@ -29,7 +29,7 @@ class Range:
 
 
 def pace_s(partitions: int) -> float:
-    """How often to ask brokers about so many partitions what hardly changes, s: of 200 that takes some 15 ms of CPU."""
+    """Seconds between two questions about what hardly changes. One about 200 partitions takes some 15 ms of CPU."""
     return min(max(5.0, partitions / 20), 30.0)
 
 

@@ -49,7 +49,7 @@ def lineages_in(offset: Mapping[str, Any]) -> Lineages:
 
 
 def cuts_in(offset: Mapping[str, Any]) -> Offsets:
-    """Where topics go on, of those that an offset counts a loss of."""
+    """Where topics go on, of those that an offset counts a loss of; not to be changed. Raises as `lineages_in`."""
     found = offset.get("logs", {})
     return _cuts(found) if isinstance(found, str) else _cuts_of(found)
 
@@ -133,8 +133,8 @@ class Losses:
     def noted(
         self, before: Lineages, now_is: Lineages, cut: Offsets, latest: Offsets, wrong: Collection[str]
     ) -> Lineages:
-        """The lineages to note with the end of a batch, given those of the batch `before`: these, if they are the same.
-        A topic with an error keeps its former one.
+        """The lineages to note with the end of a batch, given those of the batch `before`: that very mapping, if they
+        are the same. A topic with an error keeps its former one.
         """
         cut_before = {topic for topic, lineage in before.items() if "cut" in lineage}
         changed = (self._changed(before, now_is) | cut.keys()) & latest.keys() & now_is.keys() - set(wrong)

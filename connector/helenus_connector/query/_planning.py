@@ -29,6 +29,7 @@ _POLL_S = 0.02
 _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
 _KEEP_WARM_S = 25.0
+_COMMIT_ALL_S = 20.0
 
 
 class Planning:
@@ -104,8 +105,9 @@ class Planning:
                 if self._target is not None and self._wrong:
                     raise next(iter(self._wrong.values()))
             except HelenusError as error:
-                if self._target is not None:
-                    raise  # a silent end would mean that all is done
+                # A silent end would mean that all is done. And a damaged checkpoint does not pass.
+                if self._target is not None or error.kind is Kind.STATE:
+                    raise
                 # No broker, no batch. The client is closed: it may use the leaders from before the broker's restart for
                 # ever.
                 self._broker_is(str(error))
@@ -188,7 +190,7 @@ class Planning:
         done = overlaid(end["topics"], plan.held)
         for topic in self._resume.again(self.plan, done):
             del done[topic]
-        if time.monotonic() - self._all_done_at > _KEEP_WARM_S:  # the broker may not have taken them all
+        if time.monotonic() - self._all_done_at > _COMMIT_ALL_S:  # the broker may not have taken them all
             self._done, self._all_done_at = {}, time.monotonic()
         moved, self._done = {topic for topic, at in done.items() if at != self._done.get(topic)}, done
         for group in {f"helenus-{plan.connectors[topic].name}" for topic in moved & plan.connectors.keys()}:
@@ -198,6 +200,8 @@ class Planning:
             # Also errors that the clients' libraries raise for a position that no topic can have.
             except (HelenusError, ValueError, OverflowError) as error:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
+                for topic in plan.groups[group]:
+                    self._done.pop(topic, None)
 
     def stop(self) -> None:
         if self._planner is not None:

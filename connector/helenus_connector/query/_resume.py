@@ -36,8 +36,13 @@ class Resume:
         """
         if self._fresh[0] != start:
             self._fresh = start, {}
-            # A batch is done. Topics that are past where they stood are not read `again`; of hundreds, soon all are.
-            self._stood = {topic: of for topic, of in self._stood.items() if _is_before(begin.get(topic, {}), of[1])}
+            # A batch is done. Topics that are past where they stood are not read `again`; of hundreds, soon all are. Of
+            # one that is not in the plan now, as after a failure, what is held is not in `begin`.
+            self._stood = {
+                topic: of
+                for topic, of in self._stood.items()
+                if topic not in plan.connectors or _is_before(begin.get(topic, {}), of[1])
+            }
         topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun
         if not topics:
             return {}

@@ -102,7 +102,15 @@ class Query:
 
     def refresh(self) -> tuple[Plan, Mapping[str, Task]]:
         """The plan as it is now, saved for the planner if it is another than before, and its tasks by events topic."""
-        with self._lock, self._connectors.lock:
+        with self._lock:
+            plan, tasks = self._now()
+            if self._plan is None or plan != self._plan:
+                plan.save()
+                self._plan = plan
+            return self._plan, tasks
+
+    def _now(self) -> tuple[Plan, Mapping[str, Task]]:
+        with self._connectors.lock:
             tasks = self._connectors.running(self._group, time.time())
             of_group = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
@@ -119,10 +127,7 @@ class Query:
                 self._start,
                 tables,
             )
-            if self._plan is None or plan != self._plan:
-                plan.save()
-                self._plan = plan
-            return self._plan, tasks
+            return plan, tasks
 
     def trouble(self) -> HelenusError | str | None:
         """Why it is not ready, or None."""

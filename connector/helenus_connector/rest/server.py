@@ -60,7 +60,9 @@ _OPEN = "/health/live"
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which looks ten times a second whether it is to end: a fifth of what an idle worker takes."""
+    """uvicorn's own looks ten times a second whether it is to end, a fifth of what an idle worker takes. This one looks
+    once a second, and when it is to end.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -76,7 +78,8 @@ class _Server(uvicorn.Server):
     def end(self) -> None:
         """From another thread."""
         self.should_exit = True
-        self._wake()
+        with suppress(RuntimeError):  # its loop has ended
+            self._wake()
 
 
 class Listener:
