@@ -152,11 +152,14 @@ class Planning:
         # A batch in which a run was killed is repeated as it is. The next one steps back to what was unconfirmed then.
         fresh = self._resume.fresh(start)
         # Of hundreds of topics, most have nothing to be read.
-        topics = set(self.plan.connectors)
-        if start["tick"] == end["tick"]:
-            apart = {topic for topic in topics if end["topics"].get(topic, {}) != begin.get(topic, {})}
-            topics &= apart | cut.keys() | fresh.keys() | self._wrong.keys()
-        gone = self._gone({topic: begin[topic] for topic in begin.keys() & end["topics"].keys() & topics - again})
+        anyhow = cut.keys() | fresh.keys() | self._wrong.keys()
+        topics = [
+            topic
+            for topic in self.plan.connectors
+            if topic in anyhow or start["tick"] != end["tick"] or end["topics"].get(topic) != begin.get(topic)
+        ]
+        asked = [topic for topic in topics if topic in begin and topic in end["topics"] and topic not in again]
+        gone = self._gone({topic: begin[topic] for topic in asked})
         gone.update({topic: list(partitions) for topic, partitions in cut.items()})
         begin.update(fresh)
         parts: list[Part] = []
