@@ -44,7 +44,7 @@ from helenus_sinks.log import Log, TopicError
 
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # events at which a piece ends early
-_LIST, _LIST_QUIET = 0.5, 1.0  # s between two listings of cdc_raw: each takes what ten looks take
+_LIST, _LIST_QUIET = 0.5, 1.0  # s between two listings of cdc_raw: each takes what some looks take
 _QUIET = 5.0  # s without anything to read, after which there are fewer looks
 _QUIET_PAUSE = 0.08  # s between two of these, at least
 _COMMIT = 0.25  # s between two commits of events

@@ -667,7 +667,7 @@ def test_another_leader_with_the_same_records_and_a_broker_without_topic_ids_are
 
 
 def test_lineages_of_an_earlier_version_count(read_once: tuple[Planned, dict[str, Any]]) -> None:
-    """It had them in an offset as they are, not as a text. A batch without an event writes them anew."""
+    """It had them in an offset as they are, not as a text. A batch without an event writes them as a text."""
     planned, at = read_once
     old = {**at, "logs": lineages_in(at)}
     assert old["logs"] == {TOPIC: {"id": "old", "leaders": {"0": 7, "1": 7}, "epoch": 0}}

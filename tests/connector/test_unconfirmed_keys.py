@@ -159,16 +159,22 @@ def test_a_partition_whose_key_is_zeros_is_that_partition_alone() -> None:
     assert not published.covers(b"\2\0")
 
 
-def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is not written with every batch, and yet a restart at any time misses nothing."""
-    written: list[str] = []
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are written, each time."""
+    names: list[str] = []
     write = durable.write
 
     def counted(file: Path, *more: Any) -> None:
-        written.append(file.name)
+        names.append(file.name)
         write(file, *more)
 
     monkeypatch.setattr(durable, "write", counted)
+    return names
+
+
+def test_the_file_is_written_when_it_must_be(tmp_path: Path, written: list[str]) -> None:
+    """What is kept is not written with every batch, and yet a restart at any time misses nothing."""
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     since: dict[bytes, float] = {}
     for second in range(300):
@@ -187,18 +193,8 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest
     assert 30 < written.count("unconfirmed") < 50
 
 
-def test_when_hundreds_of_topics_were_read_is_written_once_in_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_hundreds_of_topics_were_read_is_written_once_in_a_while(tmp_path: Path, written: list[str]) -> None:
     """Each is read after a while, one after the other. A restart steps back from where each was read last, or more."""
-    written: list[str] = []
-    write = durable.write
-
-    def counted(file: Path, *more: Any) -> None:
-        written.append(file.name)
-        write(file, *more)
-
-    monkeypatch.setattr(durable, "write", counted)
     topics = [f"t{n}" for n in range(50)]
     keys = UnconfirmedKeys(dict.fromkeys(topics, 2.0), dict.fromkeys(topics, 30.0), tmp_path / "unconfirmed")
     read: dict[str, float] = {}
