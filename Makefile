@@ -69,7 +69,7 @@ bench: $(READY) ## Measure; docs/performance.md says what and how
 	$(BIN)/python -m bench
 
 .PHONY: java-classes
-java-classes: $(READY) ## Compile LocalFiles.java and Nodetool.java again
+java-classes: $(READY) ## Compile our classes of Java again
 	@$(BIN)/python tests/java_classes.py
 
 .PHONY: constraints

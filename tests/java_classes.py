@@ -4,6 +4,7 @@ their jars again.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 import zipfile
@@ -18,23 +19,23 @@ from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
 from helenus_stack.resolve import resolve
 
-LOCAL_FILES = Path(session.__file__).with_name("local_files.jar")
+HELENUS = Path(session.__file__).with_name("helenus.jar")
 NODETOOL = Path(cassandra.__file__).with_name("nodetool.jar")
-SOURCES = {LOCAL_FILES: ("LocalFiles.java", 17), NODETOOL: ("Nodetool.java", 11)}
-"""By jar the source beside it, and for which Java."""
+SOURCES = {HELENUS: (["LocalFiles.java", "Job.java"], 17), NODETOOL: (["Nodetool.java"], 11)}
+"""By jar the sources beside it, and for which Java."""
 _DATE = (2026, 1, 1, 0, 0, 0)
 
 
 def compiled(jar: Path) -> dict[str, bytes]:
     """The classes by their names in a jar."""
-    name, version = SOURCES[jar]
+    names, version = SOURCES[jar]
     compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
-    (hadoop,) = Path(pyspark.__file__).with_name("jars").glob("hadoop-client-api-*.jar")
+    spark = os.pathsep.join(map(str, Path(pyspark.__file__).with_name("jars").glob("*.jar")))
     java = java_home(17, Silent(), newer=True) / "bin/java"
     with tempfile.TemporaryDirectory() as folder:
-        options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", str(hadoop), "-d", folder]
+        options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", spark, "-d", folder]
         main = "org.eclipse.jdt.internal.compiler.batch.Main"
-        subprocess.run([java, "-cp", compiler, main, *options, jar.with_name(name)], check=True)
+        subprocess.run([java, "-cp", compiler, main, *options, *map(jar.with_name, names)], check=True)
         found = sorted(Path(folder).rglob("*.class"))
         return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 

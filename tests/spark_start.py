@@ -23,7 +23,7 @@ from helenus_stack.files import cache_directory
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 
-_JAR = Path(helenus_connector.query.__file__).with_name("local_files.jar")
+_JAR = Path(helenus_connector.query.__file__).with_name("helenus.jar")
 """The first on the class path of a worker's Spark: an archive is of the class path that it was made with."""
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUIET = "-Xlog:disable"  # the JVM would say on standard output which classes it does not archive

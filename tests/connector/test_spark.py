@@ -10,10 +10,12 @@ from pathlib import Path
 
 import processes
 import pytest
-from java_classes import LOCAL_FILES, SOURCES, compiled, packed
+from java_classes import HELENUS, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query import session as module
 from helenus_connector.query.session import _light, _settings
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 
@@ -56,17 +58,24 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
 @pytest.mark.parametrize(
     ("given", "made_by", "path"),
     [
-        ({}, "helenus.LocalFiles", str(LOCAL_FILES)),
-        ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{LOCAL_FILES}:/opt/mine.jar"),
-        ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", None),
-        ({"spark.master": "spark://m:7077"}, None, None),
-        ({"spark.master": "local-cluster[2,1,1024]"}, None, None),
+        ({}, "helenus.LocalFiles", str(HELENUS)),
+        ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{HELENUS}:/opt/mine.jar"),
+        ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", str(HELENUS)),
+        ({"spark.master": "spark://m:7077"}, None, str(HELENUS)),
+        ({"spark.master": "local-cluster[2,1,1024]"}, None, str(HELENUS)),
     ],
 )
 def test_which_class_makes_files(given: dict[str, str], made_by: str | None, path: str | None) -> None:
     settings = _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path("/run/mine"))
     assert settings.get("spark.hadoop.fs.file.impl") == made_by
     assert settings.get("spark.driver.extraClassPath") == path
+
+
+def test_where_java_can_t_load_classes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_JAR", Path("/opt/a:b/helenus.jar"))
+    with pytest.raises(HelenusError, match="/opt/a:b") as error:
+        _settings(WorkerSettings.of(LEAST, "worker"), Path("/run/mine"))
+    assert error.value.kind is Kind.CONFIG
 
 
 @pytest.mark.integration  # no server, but seconds of Java
@@ -140,6 +149,64 @@ def test_java_is_asked_for_a_name_once(tmp_path: Path) -> None:
     first, again = map(int, ended.stdout.split())
     assert first >= 3
     assert again == 0
+
+
+JOBS = """
+import sys
+from functools import partial
+from pathlib import Path
+from pyspark import TaskContext
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query._job import Jobs, offer, run
+from helenus_connector.query._limits import Parts
+from helenus_connector.query.session import session
+from helenus_schemas.errors import HelenusError, Kind
+
+def several(with_it, size, given):
+    for parts in given:
+        place = TaskContext.get().getLocalProperty("spark.scheduler.pool")
+        yield from [(parts.most_bytes, len(with_it), place, bytes(size))] * parts.most_bytes
+
+def fails(given):
+    raise HelenusError(Kind.CASSANDRA_READ, "no host is there", "ks.t")
+
+spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
+spark.sparkContext.setLocalProperty("spark.scheduler.pool", "mine")
+client, asked = spark._jvm._gateway_client, []
+send = client.send_command
+client.send_command = lambda command, *rest, **more: asked.append(command) or send(command, *rest, **more)
+jobs, file = Jobs(spark.sparkContext), Path(sys.argv[2]) / "parts"
+
+def ran(function):
+    offer(file, [Parts([], most) for most in (3, 0, 1)])
+    asked.clear()
+    return run(jobs, file, lambda topics: function)
+
+for with_it, size in ((b"", 0), (b"", 3 << 20), (bytes(2 << 20), 0)):  # what a task is given, what it yields
+    found = ran(partial(several, with_it, size))
+    calls = sum(not command.startswith("m") for command in asked)  # but those that let an object go
+    same = {tuple(about) for _, *about in found} == {(len(with_it), "mine", bytes(size))}
+    print([most for most, *_ in found], same, calls)
+try:
+    ran(fails)
+except HelenusError as error:
+    print(error.kind.name, error)
+print(file.exists())
+spark.stop()
+"""
+
+
+@pytest.mark.integration
+def test_a_job_is_one_call_of_java(tmp_path: Path) -> None:
+    """But for a function too large for one, which takes PySpark's own way."""
+    ended = start(tmp_path, JOBS)
+    assert ended.returncode == 0, ended.stderr
+    small, large_result, large, failed, offered = ended.stdout.splitlines()
+    assert small == large_result == "[3, 3, 3, 1] True 1"
+    assert large.startswith("[3, 3, 3, 1] True ")
+    assert int(large.split()[-1]) > 20
+    assert failed.startswith("CASSANDRA_READ no host is there (ks.t)")
+    assert offered == "False"
 
 
 SCRIPT = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -18,6 +17,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import NOTHING, Limits, WaitingChanges
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _job as job
+from helenus_connector.query._job import Jobs
 from helenus_connector.query._limits import Parts
 from helenus_connector.query._task import Done, task
 from helenus_connector.query.counting import ADVICE, count, failed_once
@@ -69,7 +69,7 @@ class Batches:
         self.failure: BaseException | None = None
         self.done = 0
 
-    def process(self, frame: Any, batch_id: int) -> None:
+    def process(self, jobs: Jobs, batch_id: int) -> None:
         """The function for `foreachBatch`. An error of a table concerns that table alone: its part of the batch is held
         and done again, or its task fails; the others go on. Raises when Spark could not run the batch at all.
         """
@@ -78,7 +78,7 @@ class Batches:
             plan, tasks = self._begun()
             self._use(plan)
             self._held.begin()
-            all_done = self._run(frame, plan)
+            all_done = self._run(jobs, plan)
             if not self.done:
                 self._keep_absent(plan, batch_id, {done.topic for done in all_done})
             # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
@@ -104,7 +104,7 @@ class Batches:
         self.waiting.use({t: Limits.of(c) for t, c in plan.connectors.items()})
         self._used = plan
 
-    def _run(self, frame: Any, plan: Plan) -> list[Done]:
+    def _run(self, jobs: Jobs, plan: Plan) -> list[Done]:
         due: dict[str, list[Unconfirmed]] = {}
         for unconfirmed in self.unconfirmed.due(time.time(), plan.max_batch_size):
             due.setdefault(unconfirmed.topic, []).append(unconfirmed)
@@ -114,7 +114,7 @@ class Batches:
         def of(topics: set[str]) -> Callable[[Iterator[Parts]], Iterator[Done]]:
             return task(plan.only(topics), due, may_wait, waits)
 
-        return job.run(frame, plan.parts_file, of)
+        return job.run(jobs, plan.parts_file, of)
 
     def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
         """The first batch may have been planned by a run that died. Topics that are not in the plan now are not

@@ -21,6 +21,7 @@ from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
 from helenus_connector.query._batches import Batches
+from helenus_connector.query._job import Jobs
 from helenus_connector.query.session import answers, is_local, slots
 from helenus_connector.query.source import EventsSource
 from helenus_schemas.errors import HelenusError, Kind, error_in
@@ -202,7 +203,7 @@ class Query:
         begin = partial(self._begin_batch, spark)
         batches = Batches(self.refresh, begin, self._held, self._unconfirmed, self._waiting, self._lost)
         self._batches = batches
-        query = self._begin(spark, batches)
+        query = self._begin(spark, batches, Jobs(spark.sparkContext))
         _log.info("query.started", group=self._group)
         while query.isActive and not self._stopping.wait(_LOOK_S):
             if batches.done:
@@ -212,7 +213,7 @@ class Query:
             return None
         return _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
 
-    def _begin(self, spark: Any, batches: Batches) -> Any:
+    def _begin(self, spark: Any, batches: Batches, jobs: Jobs) -> Any:
         plan, _ = self.refresh()
         _remove_torn(plan.checkpoint)
         if self._session is None:
@@ -223,13 +224,12 @@ class Query:
                     f"spark.{_CODEGEN}", "false"
                 )  # or code is written for batches, which have no rows
         frame = self._session.readStream.format("helenus-events").option("plan", str(plan.file)).load()
-        return (
+        writer = (
             frame.writeStream.queryName(f"helenus-{self._group}")
             .option("checkpointLocation", str(plan.checkpoint))
             .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
-            .foreachBatch(partial(self._process, batches))
-            .start()
         )
+        return jobs.each_batch(writer, partial(self._process, batches, jobs)).start()
 
     def _begin_batch(self, spark: Any) -> tuple[Plan, Mapping[str, Task]]:
         """`refresh`, for a batch: from now on its tasks may write. The next one has as many tasks as Spark runs at once
@@ -242,8 +242,8 @@ class Query:
             self._connectors.writes(self._group, [task.data for task in tasks.values()])
             return plan, tasks
 
-    def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:
-        batches.process(frame, batch_id)
+    def _process(self, batches: Batches, jobs: Jobs, batch_id: int) -> None:
+        batches.process(jobs, batch_id)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.
         self._connectors.writes(self._group, ())
 

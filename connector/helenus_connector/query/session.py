@@ -56,7 +56,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Variables that a JVM, or Spark's, takes options from."""
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
-_JAR = Path(__file__).with_name("local_files.jar")
+_JAR = Path(__file__).with_name("helenus.jar")
 _SOCKETS = "spark.python.unix.domain.socket."
 _LONGEST_PATH = 60  # with the name of a socket it has to be below 104 bytes
 _LOGGING = """
@@ -236,10 +236,13 @@ def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     given = {f"spark.{key}": value for key, value in worker.spark.items()}
     local = is_local(given.get("spark.master", _DEFAULTS["spark.master"]))
     ours = dict(_ALONE) if local else {}
-    if local and _FILES not in given and os.pathsep not in str(_JAR):
+    if local:
         # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
         ours[_FILES] = "helenus.LocalFiles"
-        given[_CLASS_PATH] = os.pathsep.join(filter(None, [str(_JAR), given.get(_CLASS_PATH)]))
+    if os.pathsep in str(_JAR):
+        what = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
+        raise HelenusError(Kind.CONFIG, what, str(_JAR.parent), "install Helenus elsewhere")
+    given[_CLASS_PATH] = os.pathsep.join(filter(None, [str(_JAR), given.get(_CLASS_PATH)]))
     if local and len(os.fsencode(directory)) <= _LONGEST_PATH:
         # By TCP a task waits 40 ms for the kernel, which delays an ACK. Whoever may connect may run tasks: the run's
         # directory is for this user alone.
