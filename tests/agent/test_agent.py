@@ -524,13 +524,28 @@ def test_quiet_segments_are_saved_seldom(bench: Bench) -> None:
 
 def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.raw.segment(10)
-    bench.raw.write(10, write_of(TABLE, 0))
     agent = bench.start()
-    assert agent._pause() == 0.08
     bench.work()
-    assert agent._pause() == 0.02
+    agent._listed = time.monotonic()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            bench.raw.write(10, write_of(TABLE, 0))
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    agent._rest(threading.Event())  # until something is written
+    assert slept == [0.08, 0.08, 0.08]
+    bench.work()
+    assert bench.keys == [0]
+    slept.clear()
+    agent._rest(threading.Event())
+    assert slept == [0.02]
     monkeypatch.setattr(module, "_QUIET", 0.0)
-    assert agent._pause() == 0.08
+    agent._listed = 0.0
+    agent._rest(threading.Event())  # until cdc_raw is to be listed
+    assert slept == [0.02, 0.08]
 
 
 def test_the_age_of_waiting_segments(bench: Bench) -> None:

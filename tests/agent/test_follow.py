@@ -37,10 +37,12 @@ def follow_of(raw: Raw, positions: Positions | None = None, mode: ReadMode = "ma
 
 def drain(follow: Follow) -> list[int]:
     """Read all there is; the ids of the segments, in the order of their sections."""
+    has_news = follow.has_news()
     order = []
     while segment := follow.next():
         order.append(segment.id)
         segment.skip()
+    assert has_news or not order
     return order
 
 
@@ -57,6 +59,23 @@ def test_oldest_first(raw: Raw) -> None:
     follow.refresh()
     raw.write(13, write_of(TABLE, 1))
     assert drain(follow) == [13]
+    follow.close()
+
+
+@pytest.mark.parametrize("mode", ["idx", "marker", "eager"])
+def test_news_are_what_follows_the_last_look(raw: Raw, mode: ReadMode) -> None:
+    raw.segment(10)
+    raw.segment(11)
+    follow = follow_of(raw, mode=mode)
+    assert drain(follow) == []
+    assert not follow.has_news()
+    raw.write(10, write_of(TABLE, 1))
+    assert follow.has_news()
+    raw.index(10, complete=False)
+    assert drain(follow) == [10]
+    assert not follow.has_news()
+    raw.write(11, write_of(TABLE, 1))
+    assert follow.has_news()
     follow.close()
 
 

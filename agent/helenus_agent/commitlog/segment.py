@@ -285,6 +285,10 @@ class Segment:
             self.looked = len(self.unread) < _SECTIONS
         return bool(self.unread)
 
+    def has_news(self) -> bool:
+        """Whether a look may find more than the last one: something follows what that found. Raises OSError."""
+        return self._fd < 0 or any(os.pread(self._fd, _MARKER + 8, self._marker))
+
     def read(self, most: int) -> tuple[bytes, int, bool]:
         """At most so many bytes of the first section of `unread`, their position, and whether they reach its end.
 
@@ -405,8 +409,7 @@ class Segment:
     def _may_read(self, end: int) -> bool:
         if self._mode != "idx" or self.complete or self.unlinked or end <= self._synced:
             return True
-        index = read_index(self.path)
-        if index is not None:
+        if index := read_index(self.path):
             self._synced = _LARGEST if index[1] else index[0]
         return end <= self._synced
 

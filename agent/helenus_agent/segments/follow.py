@@ -166,6 +166,13 @@ class Follow:
             pass
         return self._ready[0] if self._ready else None
 
+    def has_news(self) -> bool:
+        """Whether `next` may find more than it just did. It costs a read of some bytes for each segment looked at."""
+        try:
+            return bool(self._ready) or any(segment.has_news() for segment in self._watched)
+        except OSError:
+            return True
+
     def rewind(self) -> None:
         """Go back to what is acknowledged."""
         done = self._positions.done
