@@ -68,9 +68,11 @@ def main(worker_file: str, events: str, target: str) -> None:
     spark.dataSource.register(EventsSource)
     stage = partial(append_all, worker, target)
 
-    def process(frame: Any, _: int) -> None:
-        job.run(frame, plan.parts_file, lambda _: stage)
+    jobs = job.Jobs(spark.sparkContext)
+
+    def process(_: int) -> None:
+        job.run(jobs, plan.parts_file, lambda _: stage)
 
     frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
     checkpoint = {"checkpointLocation": f"{directory}/checkpoint"}
-    frame.writeStream.options(**checkpoint).foreachBatch(process).start().awaitTermination()
+    jobs.each_batch(frame.writeStream.options(**checkpoint), process).start().awaitTermination()

@@ -229,14 +229,14 @@ class Agent:
                 self._rest(stop)
 
     def _rest(self, stop: threading.Event) -> None:
-        """Sleep until the next look. With nothing to do for a while, it is one at the markers alone, until something
-        follows them or cdc_raw is to be listed: a fifth of what a step takes.
+        """Sleep until there may be something to do. After a while without any, a look reads only what follows the
+        markers, until something does, the schema has changed, or cdc_raw is to be listed.
         """
         pause = self._settings.poll_interval_ms / 1000
         while True:
             is_quiet = self._is_quiet(time.monotonic()) and not self._outbox.waiting
             time.sleep(max(pause, _QUIET_PAUSE) if is_quiet else pause)  # a fraction of what stop.wait costs
-            if not is_quiet or stop.is_set() or self._must_list() or self._follow.has_news():
+            if not is_quiet or stop.is_set() or self._must_list() or self._following.is_old or self._follow.has_news():
                 return
 
     def _must_list(self) -> bool:

@@ -94,7 +94,8 @@ class Following:
     @property
     def is_old(self) -> bool:
         """Whether the schema has to be learned: it never was, that failed, or the node has changed it."""
-        return self._is_old or self._cassandra.changed()
+        self._is_old = self._is_old or self._cassandra.changed()  # which says it once
+        return self._is_old
 
     def ask_node(self) -> Node:
         """Ask the node for its settings: it may have been restarted with others, or JMX has changed them."""

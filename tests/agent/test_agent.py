@@ -531,7 +531,7 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        if len(slept) == 3:
+        if slept == [0.08] * 3:
             bench.raw.write(10, write_of(TABLE, 0))
 
     monkeypatch.setattr(module.time, "sleep", sleep)
@@ -546,6 +546,13 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
     agent._listed = 0.0
     agent._rest(threading.Event())  # until cdc_raw is to be listed
     assert slept == [0.02, 0.08]
+    agent._listed = time.monotonic()
+    asked = bench.cassandra.asked
+    monkeypatch.setattr(bench.cassandra, "changed", iter([False, False, True, False, False]).__next__)
+    agent._rest(threading.Event())  # until the node says, once, that its schema has changed
+    assert slept == [0.02, 0.08, 0.08, 0.08, 0.08]
+    agent.step()
+    assert bench.cassandra.asked == asked + 1
 
 
 def test_the_age_of_waiting_segments(bench: Bench) -> None:

@@ -42,13 +42,15 @@ def read(given):
     for parts in given:
         yield [int(event.value) for event in read_parts(worker, parts)[1][topic]]
 
-def process(frame, batch):
-    done = job.run(frame, plan.parts_file, lambda _: read)
+jobs = job.Jobs(spark.sparkContext)
+
+def process(batch):
+    done = job.run(jobs, plan.parts_file, lambda _: read)
     print(json.dumps([number for found in done for number in found]), flush=True)
 
 frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
 query = frame.writeStream.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True)
-query.foreachBatch(process).start().awaitTermination()
+jobs.each_batch(query, process).start().awaitTermination()
 spark.stop()
 """
 

@@ -287,7 +287,7 @@ class Segment:
 
     def has_news(self) -> bool:
         """Whether a look may find more than the last one: something follows what that found. Raises OSError."""
-        return self._fd < 0 or any(os.pread(self._fd, _MARKER + 8, self._marker))
+        return self._fd < 0 or not self.is_stable or any(os.pread(self._fd, _MARKER + 8, self._marker))
 
     def read(self, most: int) -> tuple[bytes, int, bool]:
         """At most so many bytes of the first section of `unread`, their position, and whether they reach its end.

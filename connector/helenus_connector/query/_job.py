@@ -52,13 +52,14 @@ class Jobs:
 
     def collect(self, file: Path, parts: Sequence[Parts], function: Function[T]) -> list[T]:
         """What a function yields for each of the parts, of which each is a task and a row of the file. As
-        `mapPartitions(function).collect()`, and with its errors.
+        `mapPartitions(function).collect()`, and with its errors. What was found comes by a file in `spark.local.dir`:
+        on a full disk it fails after the tasks did their work.
         """
         command = CloudPickleSerializer().dumps((partial(_of_partition, function), None, _PICKLED, _PICKLED))
-        if len(command) > _LARGE:
+        if len(command) > _LARGE or self._context._encryption_enabled:  # of Spark's files
             rows = self._context.parallelize(parts, len(parts))
             return list(rows.mapPartitions(function).collect())
-        with tempfile.NamedTemporaryFile() as found:
+        with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as found:
             self._java.run(str(file), len(parts), bytearray(command), found.name)
             return list(_PICKLED.load_stream(found))
 
@@ -80,7 +81,7 @@ class _EachBatch:
         self._function(batch)
 
     class Java:
-        """For Py4J."""
+        """The interface that Py4J makes of it."""
 
         implements = ("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction",)
 
@@ -107,4 +108,4 @@ def run(jobs: Jobs, file: Path, function_for: Callable[[set[str]], Function[T]])
     except (PySparkException, Py4JError) as failure:
         raise error_in(str(failure)) or failure from None
     finally:
-        file.unlink()  # it is of this batch alone
+        file.unlink(missing_ok=True)  # it is of this batch alone
