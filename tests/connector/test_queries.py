@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import enter
+from helenus_connector.query import query as module
 from helenus_connector.query.query import Query, _cause
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -89,7 +90,8 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypa
         (tmp_path / "default" / name).touch()
     stream = MagicMock()
     session = MagicMock(readStream=stream)
-    query._begin(SimpleNamespace(newSession=lambda: session), MagicMock())
+    monkeypatch.setattr(module, "Jobs", MagicMock())
+    query._begin(SimpleNamespace(newSession=lambda: session, sparkContext=None), MagicMock())
     assert stream.mock_calls
     left = sorted(str(path.relative_to(tmp_path / "default")) for path in (tmp_path / "default").rglob("*"))
     assert left == ["commits", "commits/mine", "held", "offsets", "offsets/0"]

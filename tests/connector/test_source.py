@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
@@ -798,7 +799,8 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     monkeypatch.setattr(_reading, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
     ran: list[tuple[int, int]] = []
-    (done,) = tasks.task(planned.plan, {})(iter(pickle.loads(planned.plan.parts_file.read_bytes())))
+    rows = io.BytesIO(planned.plan.parts_file.read_bytes())
+    (done,) = tasks.task(planned.plan, {})(CPickleSerializer().load_stream(rows))
     assert given == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
     assert (done.starts, done.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
     assert done.error is None

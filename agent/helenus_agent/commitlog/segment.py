@@ -176,9 +176,8 @@ class Segment:
         self._end = 0  # the same as a position
         self._size = 0
         self._synced = 0
-        self._broken = False
+        self._broken = self._written = False
         self._suspect: tuple[bytes, float] | None = None
-        self._written = False
         self._content: tuple[int, memoryview] | None = None
         self._fd = -1
 
@@ -393,8 +392,7 @@ class Segment:
             if compressed and not self.complete:
                 return None  # it is being written
             raise Corrupt(f"a section that ends at {end} in a file of {self._size} bytes")
-        at = self._marker + _MARKER
-        base = self._end + _MARKER
+        at, base = self._marker + _MARKER, self._end + _MARKER
         if not compressed:
             return Section(min(max(base, self._position), end), end, base, at, end - at)
         length = int.from_bytes(data[_MARKER:], "big", signed=True)

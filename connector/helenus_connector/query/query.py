@@ -203,7 +203,7 @@ class Query:
         begin = partial(self._begin_batch, spark)
         batches = Batches(self.refresh, begin, self._held, self._unconfirmed, self._waiting, self._lost)
         self._batches = batches
-        query = self._begin(spark, batches, Jobs(spark.sparkContext))
+        query = self._begin(spark, batches)
         _log.info("query.started", group=self._group)
         while query.isActive and not self._stopping.wait(_LOOK_S):
             if batches.done:
@@ -213,7 +213,7 @@ class Query:
             return None
         return _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
 
-    def _begin(self, spark: Any, batches: Batches, jobs: Jobs) -> Any:
+    def _begin(self, spark: Any, batches: Batches) -> Any:
         plan, _ = self.refresh()
         _remove_torn(plan.checkpoint)
         if self._session is None:
@@ -229,6 +229,7 @@ class Query:
             .option("checkpointLocation", str(plan.checkpoint))
             .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
         )
+        jobs = Jobs(spark.sparkContext)
         return jobs.each_batch(writer, partial(self._process, batches, jobs)).start()
 
     def _begin_batch(self, spark: Any) -> tuple[Plan, Mapping[str, Task]]:
