@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.serializers import CPickleSerializer
@@ -58,3 +59,11 @@ def test_an_error_of_a_task_is_ours_again(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match="no host is there"):
         job.run(cast(job.Jobs, spark), tmp_path / "parts", lambda _: sizes)
     assert not (tmp_path / "parts").exists()
+
+
+def test_where_spark_encrypts_its_files_nothing_goes_by_one_of_ours(tmp_path: Path) -> None:
+    context = MagicMock(_encryption_enabled=True)
+    context.parallelize.return_value.mapPartitions.return_value.collect.return_value = [7]
+    job.offer(tmp_path / "parts", [Parts([], 7)])
+    assert job.run(job.Jobs(context), tmp_path / "parts", lambda _: sizes) == [7]
+    assert not context._jvm.helenus.Job.return_value.run.called
