@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.reread import _together
 from helenus_connector.reread._together import Apart, Together
 from helenus_connector.reread.reader import Reader
+from helenus_connector.reread.rows import Page, RawRow
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
@@ -51,11 +53,13 @@ Answered = tuple[int, int, bytes]
 def rows(*found: tuple[bytes | None, ...], flags: int = 5) -> Answered:
     """A Rows result, by default of one table and without a description of its columns."""
     cells = (b"\xff\xff\xff\xff" if v is None else struct.pack(">i", len(v)) + v for row in found for v in row)
-    return 0, _RESULT, struct.pack(">4i", 2, flags, 4, len(found)) + b"".join(cells)
+    return 0, _RESULT, struct.pack(">4i", 2, flags, len(found[0]) if found else 4, len(found)) + b"".join(cells)
 
 
 class Node:
-    """A connection of the driver, its pool, and the node behind: `answer` is asked for each key, None for no answer."""
+    """A connection of the driver, its pool, and the node behind: `answer` is asked for the values of each statement,
+    None for no answer.
+    """
 
     def __init__(self, version: int, answer: Callable[[Key], Answered | None]) -> None:
         self.protocol_version, self.allow_beta_protocol_version = version, False
@@ -110,11 +114,11 @@ class Node:
             else:
                 level, flags, count = struct.unpack_from(">HBH", rest)
                 rest = rest[5:]
-            assert (level, flags, count) == (ConsistencyLevel.LOCAL_QUORUM, 0x03, 2)
-            first, p, second, q = struct.unpack(">i4si4s", rest)
-            assert first == second == 4
-            self.asked.append((p, q))
-            answered = self._answer((p, q))
+            assert (level, flags) == (ConsistencyLevel.LOCAL_QUORUM, 0x03)
+            values = [value for size, value in struct.iter_unpack(">i4s", rest) if size == 4]
+            assert len(values) == count
+            self.asked.append(tuple(values))
+            answered = self._answer(tuple(values))
             if answered is not None:
                 of_flags, of_opcode, of_body = answered
                 called, decoded, metadata = self._requests.pop(stream)
@@ -243,9 +247,12 @@ def test_large_keys_take_several_segments(monkeypatch: pytest.MonkeyPatch) -> No
 class Rows(Session):
     """Has a row for each key that is asked for alone; those asked for together go to a node."""
 
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, node: Node, monkeypatch: pytest.MonkeyPatch, row: Callable[[bytes], RawRow] | None = None
+    ) -> None:
         super().__init__([Host(1)])
         self.alone: list[Key] = []
+        self._row = row
         monkeypatch.setattr(Together, "send", lambda made, _, bound: Together._send(made, session(node), bound))
 
     def prepare(self, cql: str) -> Any:
@@ -255,6 +262,8 @@ class Rows(Session):
 
     def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Any:
         self.alone.append(tuple(values))
+        if self._row is not None:
+            return Page(map(self._row, dict.fromkeys(values))), None
         _, _, body = live(tuple(values))
         return _together.parse(body[12:], 4), None
 
@@ -278,7 +287,30 @@ def test_keys_that_share_no_column_go_together(monkeypatch: pytest.MonkeyPatch, 
         assert reader.statements == 200
 
 
-@pytest.mark.parametrize(("concurrency", "pushes"), [(1, 0), (9, 25), (32, 7)])
+NARROW = Table("ks", "t", uuid.uuid1(), (Column("p", parse("int"), "partition_key", 0), Column("v", parse("int"))))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    """A node that does not answer is waited for as long as one statement of them takes at most, not for each."""
+    monkeypatch.setattr(_together, "_WAIT_S", 0.3)
+
+    def answer(values: Key) -> Answered | None:
+        return None if slow else rows(*[(p, b"\0\0\0\7", struct.pack(">q", 5)) for p in dict.fromkeys(values)])
+
+    node = Node(5, answer)
+    cassandra = Rows(node, monkeypatch, lambda p: (p, b"\0\0\0\7", struct.pack(">q", 5)))
+    reader = Reader(cassandra, NARROW, ConnectorSettings.of({**GIVEN, "query.group.size": "10"}, "test"))
+    reader._row_bytes, reader._together_at = 1.0, 0.0
+    keys: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
+    start = time.monotonic()
+    found = dict(reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM))
+    assert {key for key, image in found.items() if isinstance(image, Image)} == set(keys)
+    assert (node.pushes, len(cassandra.alone)) == (10, 10 if slow else 0)
+    assert time.monotonic() - start < (3 if slow else 30)
+
+
+@pytest.mark.parametrize(("concurrency", "pushes"), [(1, 100), (9, 25), (32, 7)])
 def test_no_more_statements_at_once_than_are_allowed(
     monkeypatch: pytest.MonkeyPatch, concurrency: int, pushes: int
 ) -> None:
@@ -288,7 +320,7 @@ def test_no_more_statements_at_once_than_are_allowed(
 
     def answers() -> Any:
         """The next of those that are sent together are answered."""
-        keys = node.asked[len(answered) : len(answered) + min(16, concurrency // 2)]
+        keys = node.asked[len(answered) : len(answered) + max(1, min(16, concurrency // 2))]
         answered.extend(keys)
         node.in_flight -= len(keys)
         _, _, body = rows(*[(*key, b"\0\0\0\7", struct.pack(">q", 5)) for key in keys])

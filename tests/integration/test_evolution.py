@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
+import struct
 import threading
 import time
 import uuid
@@ -12,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import fastavro
 import pytest
 from cassandra import ConsistencyLevel, InvalidRequest
+from cassandra.concurrent import execute_concurrent_with_args
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from integration.pipeline import Lasting, Pipeline
 from patience import eventually
@@ -350,8 +354,7 @@ def test_tasks_that_register_a_schema_at_the_same_moment(
     assert registry.get_versions("data-evolution.together0-value") == [1]
 
 
-def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status: Status, session: Any) -> None:
-    """Of a recreated table: the old keys' bytes may have the form of new ones."""
+def settings_of(status: Status) -> ConnectorSettings:
     given = {
         "name": "n",
         "keyspace": "evolution",
@@ -361,7 +364,12 @@ def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status:
         "cassandra.port": str(status.cql_port),
         "cassandra.local.dc": str(status.local_dc),
     }
-    settings = ConnectorSettings.of(given, "test")
+    return ConnectorSettings.of(given, "test")
+
+
+def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status: Status, session: Any) -> None:
+    """Of a recreated table: the old keys' bytes may have the form of new ones."""
+    settings = settings_of(status)
     raw = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
     tables = {
         "empty": ("k text PRIMARY KEY, v list<int>", [(b"",), (b"a",)]),
@@ -387,4 +395,37 @@ def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status:
             with pytest.raises(SchemaChanged):
                 list(reader.rows([bad], ConsistencyLevel.ONE))
     finally:
+        raw.cluster.shutdown()
+
+
+def test_what_was_read_is_freed_without_a_search_for_cycles(status: Status, session: Any) -> None:
+    """Keys in groups, which go without the driver's own requests; and a partition of several pages, of which each
+    request and its timer refer to each other.
+    """
+    settings = settings_of(status)
+    session.execute("CREATE TABLE evolution.freed (k int, c int, v int, PRIMARY KEY (k, c))")
+    insert = session.prepare("INSERT INTO evolution.freed (k, c, v) VALUES (?, ?, 1)")
+    execute_concurrent_with_args(session, insert, [(k, c) for k in range(2) for c in range(1200)])
+    raw = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
+    requests: list[Any] = []
+    execute_async = raw.execute_async
+
+    def noted(*given: Any, **named: Any) -> Any:
+        made = execute_async(*given, **named)
+        requests.append(ref(made))
+        return made
+
+    try:
+        reader = Reader(raw, next(t for t in read_tables(raw, "evolution").values() if t.name == "freed"), settings)
+        keys = [(struct.pack(">i", 0), struct.pack(">i", c)) for c in range(1200)]
+        dict(reader.rows(keys[:200], ConsistencyLevel.ONE))  # the first pages are small: rows may be large
+        raw.execute_async = noted
+        gc.disable()
+        assert all(dict(reader.rows(keys, ConsistencyLevel.ONE)).values())
+        assert not requests
+        assert len(list(reader.range((struct.pack(">i", 1),), (None, None), ConsistencyLevel.ONE))) == 1200
+        assert len(requests) > 1
+        eventually(lambda: not [request for request in requests if request() is not None], 15)
+    finally:
+        gc.enable()
         raw.cluster.shutdown()

@@ -125,7 +125,7 @@ class Asking:
                 query = split.pop() if split else next(queue, None)
                 if query is None:
                     break
-                if query.parts and not self._may_go_together():
+                if query.parts and not self._may_go_together(query):
                     split += query.parts
                     continue
                 if waiting and running + query.count > self.concurrency:
@@ -145,7 +145,7 @@ class Asking:
             asked -= query.rows or len(query.keys)
             running -= query.count
             try:
-                answer = future.result()
+                answer = _answered(future)
                 self.seconds += time.monotonic() - query.sent
             except Apart:
                 self._together_at = time.monotonic() + _APART_S
@@ -221,7 +221,7 @@ class Asking:
             rows = self._rows_at_once(self._page)
             future = self._send(query, consistency, rows, state)
             try:
-                answer = future.result()
+                answer = _answered(future)
                 self.seconds += time.monotonic() - query.sent
                 return answer
             except (*_FAILURES, OperationTimedOut) as error:
@@ -256,7 +256,7 @@ class Asking:
                 reraise=True,
             ):
                 with attempt:
-                    return self._send(query, consistency, rows, state).result()
+                    return _answered(self._send(query, consistency, rows, state))
         except (*_FAILURES, OperationTimedOut) as failure:
             error = failure
         raise self._failed(error)
@@ -335,9 +335,13 @@ class Asking:
         self.statements += len(query.parts)
         return sent
 
-    def _may_go_together(self) -> bool:
+    def _goes_together(self) -> bool:
         """Whether statements can be sent together: not soon after one of some did not get on."""
         return self.until == math.inf and time.monotonic() >= self._together_at
+
+    def _may_go_together(self, query: Query) -> bool:
+        """Whether these can: their rows may have become too large to come at once."""
+        return self._goes_together() and len(query.keys) <= 2 * self._rows_at_once(len(query.keys))
 
     def _bound(self, query: Query, consistency: int) -> BoundStatement:
         # With the rows of whole partitions come their static columns, with their own times.
@@ -400,6 +404,16 @@ class Asking:
 
     def _name(self) -> str:
         return f"{quote(self.table.keyspace)}.{quote(self.table.name)}"
+
+
+def _answered(future: Any) -> Any:
+    """The answer, when it is there. The driver's timer and what it waits for refer to each other: apart, they are freed
+    with the answer's rows when these are read, and not when Python next searches for cycles.
+    """
+    try:
+        return future.result()
+    finally:
+        future._timer = None
 
 
 def _is_load(error: BaseException) -> bool:

@@ -1,9 +1,10 @@
 """Statements that go to one node together: one write to its socket, and no request of the driver for each.
 
 For each statement the driver makes a request with a plan, timers and locks, and reads a description of the columns with
-each answer: 150 µs of CPU, several times what Cassandra takes for one key. Here statements share all of that. It is a
-first attempt only: unless rows come of all of them, and soon, they are to be sent one by one, with all that the driver
-does about nodes that are slow or away, statements that a node has forgotten, and errors.
+each answer: 150 µs of CPU, several times what Cassandra takes for one key. Here statements share all of that, and one
+of many keys goes alone in the same way. It is a first attempt only: unless rows come of all of them, and soon, they are
+to be sent one by one, with all that the driver does about nodes that are slow or away, statements that a node has
+forgotten, and errors.
 
 It takes parts of the driver that are not made for others. So it is only for versions of it that this was tried with.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import io
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +65,7 @@ class Together:
         self._count = count
         self._answers: list[bytes | None] = []
         self._all = threading.Event()
+        self._until = 0.0
         self._pool: Any = None
         self._connection: Any = None
 
@@ -70,6 +73,7 @@ class Together:
         """Send statements of one consistency level, whose keys are at home on the same nodes. Raises nothing: what is
         not sent is not answered.
         """
+        self._until = time.monotonic() + _WAIT_S
         try:
             self._send(session, statements)
         except (ConnectionException, NoConnectionsAvailable, OSError):
@@ -113,9 +117,12 @@ class Together:
         _push(connection, frames)
 
     def result(self) -> Answer:
-        """Wait for the answers. Raises Apart."""
-        if not self._all.wait(_WAIT_S):
+        """Wait for the answers, since they were asked for. Raises Apart."""
+        if not self._all.wait(max(0.0, self._until - time.monotonic())):
             raise Apart
+        if self._count == 1 and self._answers[0] is not None:
+            body = self._answers[0]
+            return Answer(parse(body[12:], _PREFIX.unpack_from(body)[2]))
         prefix = b""
         rows, parts = 0, []
         for body in self._answers:

@@ -279,17 +279,17 @@ class Reader(Asking):
         size = self._keys_at_once if width == self._key_width else lambda: self.group_size
         groups = grouping.groups(keys, (lambda: 1) if self.is_single else size)
         queries = (self._queries.group(span, members, width, statics) for span, members in groups)
-        if width < self._key_width or self.is_single or not self._may_go_together():
+        if width < self._key_width or self.is_single or not self._goes_together():
             return queries
         return self._together(queries, home or (lambda _: None))
 
     def _together(self, queries: Iterable[Query], home: Callable[[Key], Hashable]) -> Iterator[Query]:
-        """Queries of few keys, some of one home as one that is sent together."""
+        """Queries of few keys, some of one home as one that is sent together; any other alone, but in the same way."""
         held: dict[Hashable, tuple[list[Query], list[Key]]] = {}
         full = min(self._together_size, self._keys_at_once())
         for query in queries:
             if len(query.keys) * 2 > full:
-                yield query
+                yield together([query], query.keys)
                 full = min(self._together_size, self._keys_at_once())
                 continue
             place = home(query.keys[0][: self._pk_width])
@@ -300,7 +300,7 @@ class Reader(Asking):
                 yield together(*held.pop(place))
                 full = min(self._together_size, self._keys_at_once())
         for parts, members in held.values():
-            yield together(parts, members) if len(parts) > 1 else parts[0]
+            yield together(parts, members)
 
     def _home(self) -> Callable[[Key], Hashable] | None:
         """Gives for a partition key the nodes that hold it, and how many before it compare equal and are another.
