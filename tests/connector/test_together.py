@@ -202,6 +202,12 @@ def test_answers_of_other_columns() -> None:
         sent(Node(5, lambda key: other if key == KEYS[50] else live(key))).result()
 
 
+@pytest.mark.parametrize("values", [[], [b"", b""], [b"ab", b"cd"], [b"a", b"bc", b""], [b"abc"]])
+def test_each_value_goes_after_its_size(values: list[bytes]) -> None:
+    expected = b"".join(struct.pack(">i", len(value)) + value for value in values)
+    assert _together._values(values) == expected
+
+
 def test_a_version_of_the_driver_that_it_was_not_tried_with(monkeypatch: pytest.MonkeyPatch) -> None:
     session = object.__new__(cassandra.cluster.Session)
     assert _together.is_possible(session)

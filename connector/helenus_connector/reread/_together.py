@@ -110,8 +110,7 @@ class Together:
             head = heads.get(name)
             if head is None:
                 head = heads[name] = _head(session, connection, statement)
-            values = [part for value in statement.values for part in (_COUNT.pack(len(value)), value)]
-            body = b"".join((head[1], *values))
+            body = head[1] + _values(statement.values)
             frames += head[0], _FRAME.pack(stream, _EXECUTE, len(body)), body
             connection._requests[stream] = self._answered, self._decoded, None
         _push(connection, frames)
@@ -120,9 +119,9 @@ class Together:
         """Wait for the answers, since they were asked for. Raises Apart."""
         if not self._all.wait(max(0.0, self._until - time.monotonic())):
             raise Apart
-        if self._count == 1 and self._answers[0] is not None:
-            body = self._answers[0]
-            return Answer(parse(body[12:], _PREFIX.unpack_from(body)[2]))
+        first = self._answers[0]
+        if self._count == 1 and first is not None:
+            return Answer(parse(first[12:], _PREFIX.unpack_from(first)[2]))
         prefix = b""
         rows, parts = 0, []
         for body in self._answers:
@@ -173,6 +172,15 @@ def _head(session: Any, connection: Any, statement: BoundStatement) -> tuple[byt
     body[-3] |= _SKIP_METADATA  # the last byte of the flags, before the number of values
     body[-2:] = struct.pack(">H", len(statement.values))
     return encoded[:2], bytes(body)
+
+
+def _values(values: Sequence[bytes]) -> bytes:
+    """Each after its size. Those of many keys mostly have the same."""
+    size = len(values[0]) if values else 0
+    if [len(value) for value in values].count(size) == len(values) > 0:
+        before = _COUNT.pack(size)
+        return before + before.join(values)
+    return b"".join([part for value in values for part in (_COUNT.pack(len(value)), value)])
 
 
 def _push(connection: Any, frames: Sequence[bytes]) -> None:
