@@ -16,7 +16,7 @@ import click
 import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.config.files import check, load, properties_of
+from helenus_connector.config.files import check, check_kafka, load, properties_of
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
@@ -335,6 +335,7 @@ def _code(error: HelenusError) -> int:
 
 def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
     worker, connectors = load(worker_properties, connector_properties)
+    check_kafka(worker, worker_properties)
     logs.configure(worker.log_level, worker.log_format)
     written = properties_of(worker_properties, connector_properties)
     files = {c.name: properties for c, properties in zip(connectors, written, strict=True)}

@@ -99,3 +99,13 @@ def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, what: str, c
     assert str(place) in done.stderr
     assert "checkpoint.dir" in done.stderr
     assert "create it, owned by the user" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "validate"])
+def test_certificates_without_the_protocol_that_uses_them(tmp_path: Path, command: str) -> None:
+    """It would send everything in the clear."""
+    (tmp_path / "worker").write_text(WORKER.format(tmp_path / "checkpoint") + f"kafka.ssl.ca.location={__file__}\n")
+    (tmp_path / "table").write_text(TABLE)
+    done = CliRunner().invoke(main, [command, str(tmp_path / "worker"), str(tmp_path / "table")])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert "kafka.security.protocol: set it to SSL or SASL_SSL: ssl.* is not used without it" in done.stderr

@@ -56,10 +56,13 @@ def properties_of(worker: Path, connectors: Sequence[Path]) -> list[Mapping[str,
 
 def check(worker: WorkerSettings, source: Path, connectors: Sequence[Path]) -> None:
     """Raise one ConfigError for keys that are given twice, and for settings that librdkafka does not take."""
-    together(*(partial(check_properties, path) for path in (source, *connectors)), lambda: _check_kafka(worker, source))
+    together(*(partial(check_properties, path) for path in (source, *connectors)), lambda: check_kafka(worker, source))
 
 
-def _check_kafka(worker: WorkerSettings, source: Path) -> None:
+def check_kafka(worker: WorkerSettings, source: Path) -> None:
+    """Raise ConfigError for settings that librdkafka does not take, and for logins and certificates that it would not
+    use: it would connect without TLS.
+    """
     if "kafka" not in (worker.log, worker.log_of_data):
         return
     problems: dict[str, Problem] = {}
