@@ -335,11 +335,11 @@ def _code(error: HelenusError) -> int:
 
 def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
     worker, connectors = load(worker_properties, connector_properties)
-    check_kafka(worker, worker_properties)
     logs.configure(worker.log_level, worker.log_format)
     written = properties_of(worker_properties, connector_properties)
     files = {c.name: properties for c, properties in zip(connectors, written, strict=True)}
     try:
+        check_kafka(worker, worker_properties)
         _run_worker(worker, files)
     except HelenusError as error:
         if worker.log_format != "json":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Hashable
 
-_SEARCH_AFTER = 1_000_000
+_SEARCH_AFTER = 400_000
 """Objects that are made and not freed. A task has 300,000 for 25,000 events, hardly a cycle among them, and each search
 walks all that are new: with 100,000 that takes a tenth of the task, with Python's own 700 a quarter.
 """
