@@ -150,6 +150,7 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
 
     with _errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
+        check_kafka(worker, worker_properties)
         logs.configure(worker.log_level, worker.log_format)
         for settings in _each(connectors):
             for table, count in replay(worker, settings):
@@ -169,6 +170,7 @@ def _rebuild(worker_properties: Path, connector_properties: Path, to: str | None
 
     with _errors_shown():
         worker, (settings,) = load(worker_properties, (connector_properties,))
+        check_kafka(worker, worker_properties)
         logs.configure(worker.log_level, worker.log_format)
         _make_checkpoint(worker.checkpoint_dir.absolute())
         records = rebuild(worker, settings, to)

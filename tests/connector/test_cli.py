@@ -101,7 +101,7 @@ def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, what: str, c
     assert "create it, owned by the user" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "validate"])
+@pytest.mark.parametrize("command", ["run", "validate", "replay", "rebuild"])
 def test_certificates_without_the_protocol_that_uses_them(tmp_path: Path, command: str) -> None:
     """It would send everything in the clear."""
     (tmp_path / "worker").write_text(WORKER.format(tmp_path / "checkpoint") + f"kafka.ssl.ca.location={__file__}\n")

@@ -26,7 +26,7 @@ from patience import eventually
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.reread import definition
+from helenus_connector.reread import _together, definition
 from helenus_connector.reread._asking import KeyRefused
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
@@ -398,10 +398,13 @@ def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status:
         raw.cluster.shutdown()
 
 
-def test_what_was_read_is_freed_without_a_search_for_cycles(status: Status, session: Any) -> None:
+def test_what_was_read_is_freed_without_a_search_for_cycles(
+    status: Status, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keys in groups, which go without the driver's own requests; and a partition of several pages, of which each
     request and its timer refer to each other.
     """
+    monkeypatch.setattr(_together, "_WAIT_S", 30)  # a node may be slow here
     settings = settings_of(status)
     session.execute("CREATE TABLE evolution.freed (k int, c int, v int, PRIMARY KEY (k, c))")
     insert = session.prepare("INSERT INTO evolution.freed (k, c, v) VALUES (?, ?, 1)")

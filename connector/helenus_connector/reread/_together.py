@@ -116,7 +116,7 @@ class Together:
         _push(connection, frames)
 
     def result(self) -> Answer:
-        """Wait for the answers, since they were asked for. Raises Apart."""
+        """The answers, of which the last may come up to a second after they were asked for. Raises Apart."""
         if not self._all.wait(max(0.0, self._until - time.monotonic())):
             raise Apart
         first = self._answers[0]
