@@ -24,7 +24,7 @@ from cassandra.segment import SegmentCodec
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread import _together
-from helenus_connector.reread._together import Apart, Together
+from helenus_connector.reread._together import Apart, Attempts, Together, attempts_of
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page, RawRow
 from helenus_connector.testing.cassandra import Host, Session
@@ -145,7 +145,7 @@ def prepared() -> Any:
 
 def session(node: Node) -> Any:
     plan = SimpleNamespace(make_query_plan=lambda *_: iter(["node"]))
-    profile = SimpleNamespace(load_balancing_policy=plan)
+    profile = SimpleNamespace(load_balancing_policy=plan, request_timeout=12.0)
     return SimpleNamespace(
         keyspace=None,
         _pools={"node": node},
@@ -182,10 +182,10 @@ def test_each_is_answered(version: int) -> None:
         (0, _ERROR, struct.pack(">ih", 0x2500, 0)),
         rows(flags=0),
         rows(flags=7),
-        (8, _RESULT, rows()[2]),
+        (2, _RESULT, rows()[2]),
         (0, _RESULT, b"\0\0\0\1"),
     ],
-    ids=["error", "described", "paged", "warned", "void"],
+    ids=["error", "described", "paged", "traced", "void"],
 )
 @pytest.mark.parametrize("some", [KEYS[50:51], KEYS])
 def test_what_is_not_rows_alone_is_asked_for_apart(odd: Answered, some: list[Key]) -> None:
@@ -193,6 +193,19 @@ def test_what_is_not_rows_alone_is_asked_for_apart(odd: Answered, some: list[Key
     with pytest.raises(Apart):
         sent(node).result()
     assert (node.in_flight, node._requests) == (0, {})
+
+
+@pytest.mark.parametrize("compressed", [0, 1])
+def test_warnings_are_logged_and_the_rows_read(caplog: pytest.LogCaptureFixture, compressed: int) -> None:
+    """As of many tombstones."""
+
+    def warned(key: Key) -> Answered:
+        _, opcode, body = live(key)
+        return 8 | compressed, opcode, b"\0\2" + b"\0\5first" + b"\0\6second" + body
+
+    page = sent(Node(4, warned), KEYS[:3]).result().current_rows
+    assert [row[:2] for row in page] == KEYS[:3]
+    assert [r.getMessage() for r in caplog.records] == ["Server warning: first", "Server warning: second"] * 3
 
 
 def test_answers_of_other_columns() -> None:
@@ -239,6 +252,113 @@ def test_a_version_of_the_driver_that_it_was_not_tried_with(monkeypatch: pytest.
     assert not _together.is_possible(object.__new__(Session))
     monkeypatch.setattr(_together, "driver", "3.31.0")
     assert not _together.is_possible(session)
+
+
+def test_a_request_timeout_of_less_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_together, "_WAIT_S", 30)
+    node = Node(5, lambda _: None)
+    of = session(node)
+    of.get_execution_profile(None).request_timeout = 0.05
+    made = Together(1)
+    bound = BoundStatement(prepared(), consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+    bound.values = list(KEYS[0])
+    made.send(of, [bound])
+    with pytest.raises(Apart):
+        made.result()
+
+
+class Clock:
+    """Takes the place of the module `time` for the attempts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(_together, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def test_after_a_failure_one_attempt_is_made_and_then_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    assert attempts.begin()
+    attempts.failed()
+    clock.now += 9.9
+    assert not attempts.are_made
+    assert not attempts.begin()
+    clock.now += 0.2
+    assert attempts.are_made
+    assert attempts.begin()
+    assert not attempts.are_made, "until it was answered"
+    attempts.answered(clock.now - 10.15)
+    assert not attempts.are_made, "that one was sent before the failure"
+    attempts.answered(clock.now)
+    assert attempts.begin()
+    assert attempts.begin()
+
+
+def test_an_attempt_that_nobody_waits_for_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    attempts.failed()
+    clock.now += 11
+    assert attempts.begin()
+    clock.now += 19
+    assert not attempts.begin()
+    clock.now += 2
+    assert attempts.begin()
+
+
+@pytest.mark.parametrize("in_flight", [1, 32])
+def test_a_cluster_that_is_slow_for_a_day_is_asked_twice_for_little(
+    monkeypatch: pytest.MonkeyPatch, in_flight: int
+) -> None:
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    tried = 0
+    for _ in range(86_400):
+        begun = sum(attempts.begin() for _ in range(in_flight))
+        tried += begun
+        clock.now += 1
+        for _ in range(begun):
+            attempts.failed()
+    assert 144 <= tried < 160 + in_flight
+    assert attempts._pause_s == 600
+
+
+def test_a_cluster_whose_every_fifth_second_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause grows: what goes well for less time than the last one does not make it short again."""
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    failures = 0
+    for second in range(86_400):
+        if attempts.begin():
+            sent_at, is_slow = clock.now, second % 5 == 0
+            clock.now += 1
+            if is_slow:
+                attempts.failed()
+                failures += 1
+            else:
+                attempts.answered(sent_at)
+        else:
+            clock.now += 1
+    assert failures < 300
+
+
+def test_a_failure_once_an_hour_costs_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    for _ in range(24):
+        attempts.failed()
+        clock.now += 10.1
+        assert attempts.begin()
+        attempts.answered(clock.now)
+        clock.now += 3600
+
+
+def test_readers_of_one_session_share_its_attempts() -> None:
+    shared, other = Session([Host(1)]), Session([Host(1)])
+    assert attempts_of(shared) is attempts_of(shared)
+    assert attempts_of(shared) is not attempts_of(other)
+    assert Reader(shared, TABLE, SETTINGS)._attempts is Reader(shared, NARROW, SETTINGS)._attempts
+    assert not attempts_of(shared).are_made, "it has no connections"
 
 
 def test_a_node_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +426,7 @@ def test_keys_that_share_no_column_go_together(monkeypatch: pytest.MonkeyPatch, 
     node = Node(5, lambda key: rows(flags=0) if fails and key == KEYS[40] else live(key))
     cassandra = Rows(node, monkeypatch)
     reader = Reader(cassandra, TABLE, SETTINGS)
-    reader._row_bytes, reader._together_at = 1.0, 0.0
+    reader._row_bytes, reader._attempts = 1.0, Attempts()
     for _ in range(2):
         found = dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
         assert {key for key, image in found.items() if isinstance(image, Image)} == set(KEYS)
@@ -333,7 +453,7 @@ def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPat
     node = Node(5, answer)
     cassandra = Rows(node, monkeypatch, lambda p: (p, b"\0\0\0\7", struct.pack(">q", 5)))
     reader = Reader(cassandra, NARROW, ConnectorSettings.of({**GIVEN, "query.group.size": "10"}, "test"))
-    reader._row_bytes, reader._together_at = 1.0, 0.0
+    reader._row_bytes, reader._attempts = 1.0, Attempts()
     keys: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
     start = time.monotonic()
     found = dict(reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM))
@@ -361,7 +481,7 @@ def test_no_more_statements_at_once_than_are_allowed(
     answered: list[Key] = []
     cassandra = Rows(node, monkeypatch)
     reader = Reader(cassandra, TABLE, ConnectorSettings.of({**GIVEN, "query.concurrency": str(concurrency)}, "test"))
-    reader._row_bytes, reader._together_at = 1.0, 0.0
+    reader._row_bytes, reader._attempts = 1.0, Attempts()
     assert len(dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))) == 100
     assert node.pushes == pushes
     assert max(together, default=0) <= concurrency

@@ -14,6 +14,7 @@ cdef bytes _OF_RANGE
 cdef tuple _SCOPES
 cdef bytes _SIZES
 cdef tuple _PAIRS, _LAST, _BYTES
+cdef list _NONE_EMPTY
 cdef bytearray _SCRATCH
 
 cdef class Part:

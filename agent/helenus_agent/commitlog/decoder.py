@@ -113,6 +113,8 @@ _FRAME = Struct(">II")
 # The bytes of a vint, by its first.
 _SIZES = bytes(9 - (first ^ 0xFF).bit_length() for first in range(256))
 _BYTES = tuple(bytes((value,)) for value in range(256))
+# A key of one column has no stand-in.
+_NONE_EMPTY: list[bytes] = []
 # Where a long is written in C.
 _SCRATCH = bytearray(10)
 
@@ -436,7 +438,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
     emits = plan.index >= 0
     prefix = b""
     first = len(found)
-    empty: list[bytes] = []
+    empty: list[bytes] = [] if len(plan.partition) > 1 else _NONE_EMPTY
     if emits:
         try:
             prefix = partition_key(partition, plan, empty)
@@ -821,6 +823,8 @@ def avro(value: bytes, part: Part) -> bytes:
 
 def tail(newest: int, expires: int, effect: int, expired: int) -> bytes:
     """The last fields of an event's value: when it was written and expires, no bounds, its effect."""
+    if expires == _NEVER and expired == _NEVER and newest != _NONE:
+        return b"".join((b"\2", long_bytes(newest), b"\0\0\0", long_bytes(effect), b"\0"))
     first = times(newest, expires)
     if expired == _NEVER:
         return b"".join((first, b"\0\0", long_bytes(effect), b"\0"))

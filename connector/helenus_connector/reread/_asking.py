@@ -26,7 +26,7 @@ from cassandra.query import BoundStatement
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.reread._statements import Query, Statements
-from helenus_connector.reread._together import Apart, Together, is_possible
+from helenus_connector.reread._together import Apart, Together, attempts_of
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.definition import GRANT
 from helenus_connector.reread.rows import Page, RawRow
@@ -43,8 +43,6 @@ BUDGET = 32 << 20  # bytes of rows that are asked for and not given to the calle
 _ROW = 4 << 20  # bytes a row is taken for until some are seen
 _PROBE_S = 600.0  # until nodes are asked again for what one of them did not know
 _TOGETHER = 32  # statements that go to a node together, at most
-_APART_S = 10.0
-"""Until statements go together again after some did not get on so."""
 _OF_MANY = "MAXWRITETIME"  # new in Cassandra 5.0
 
 
@@ -90,7 +88,7 @@ class Asking:
         self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
         self.asks_ttl = self.saw_ttl = False
         self._page = _PAGE
-        self._together_at = 0.0 if is_possible(session) else math.inf
+        self._attempts = attempts_of(session)
         self._together_size = min(_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
         self._row_bytes = float(_ROW)
 
@@ -125,7 +123,7 @@ class Asking:
                 query = split.pop() if split else next(queue, None)
                 if query is None:
                     break
-                if query.parts and not self._may_go_together(query):
+                if query.parts and not self._goes_together(query):
                     split += query.parts
                     continue
                 if waiting and running + query.count > self.concurrency:
@@ -145,10 +143,12 @@ class Asking:
             asked -= query.rows or len(query.keys)
             running -= query.count
             try:
-                answer = _answered(future)
+                answer = answered(future)
                 self.seconds += time.monotonic() - query.sent
+                if query.parts:
+                    self._attempts.answered(query.sent)
             except Apart:
-                self._together_at = time.monotonic() + _APART_S
+                self._attempts.failed()
                 split += query.parts
                 continue
             except (*_FAILURES, OperationTimedOut) as error:
@@ -221,7 +221,7 @@ class Asking:
             rows = self._rows_at_once(self._page)
             future = self._send(query, consistency, rows, state)
             try:
-                answer = _answered(future)
+                answer = answered(future)
                 self.seconds += time.monotonic() - query.sent
                 return answer
             except (*_FAILURES, OperationTimedOut) as error:
@@ -256,7 +256,7 @@ class Asking:
                 reraise=True,
             ):
                 with attempt:
-                    return _answered(self._send(query, consistency, rows, state))
+                    return answered(self._send(query, consistency, rows, state))
         except (*_FAILURES, OperationTimedOut) as failure:
             error = failure
         raise self._failed(error)
@@ -335,13 +335,10 @@ class Asking:
         self.statements += len(query.parts)
         return sent
 
-    def _goes_together(self) -> bool:
-        """Whether statements can be sent together: not soon after one of some did not get on."""
-        return self.until == math.inf and time.monotonic() >= self._together_at
-
-    def _may_go_together(self, query: Query) -> bool:
-        """Whether these can: their rows may have become too large to come at once."""
-        return self._goes_together() and len(query.keys) <= 2 * self._rows_at_once(len(query.keys))
+    def _goes_together(self, query: Query) -> bool:
+        """Whether its statements are sent together: their rows may have become too large to come at once."""
+        few = len(query.keys) <= 2 * self._rows_at_once(len(query.keys))
+        return few and self.until == math.inf and self._attempts.begin()
 
     def _bound(self, query: Query, consistency: int) -> BoundStatement:
         # With the rows of whole partitions come their static columns, with their own times.
@@ -406,7 +403,7 @@ class Asking:
         return f"{quote(self.table.keyspace)}.{quote(self.table.name)}"
 
 
-def _answered(future: Any) -> Any:
+def answered(future: Any) -> Any:
     """The answer, when it is there. The driver's timer and what it waits for refer to each other: apart, they are freed
     with the answer's rows when these are read, and not when Python next searches for cycles.
     """

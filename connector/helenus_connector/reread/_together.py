@@ -12,26 +12,32 @@ It takes parts of the driver that are not made for others. So it is only for ver
 from __future__ import annotations
 
 import io
+import logging
+import math
 import struct
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from cassandra import __version__ as driver
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Session
 from cassandra.connection import ConnectionException
 from cassandra.pool import NoConnectionsAvailable
-from cassandra.protocol import ExecuteMessage
+from cassandra.protocol import ExecuteMessage, read_stringlist
 from cassandra.query import BoundStatement
 
 from helenus_connector.reread.rows import Page, parse
 
+log = logging.getLogger(__name__)
+
 _TRIED = ("3.30.",)
 _WAIT_S = 1.0
 """As long as the driver waits before it asks a second node."""
+_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
 _EXECUTE, _RESULT = 0x0A, 0x08
-_COMPRESSED = 0x01
+_COMPRESSED, _WARNED = 0x01, 0x08
 _SKIP_METADATA = 0x02
 _HEADER = 9
 _MOST_BYTES = 64 << 10  # of frames in one segment of protocol v5, which has 128 KiB
@@ -44,6 +50,58 @@ _ROWS, _ONE_TABLE, _NO_METADATA = 2, 1, 4
 def is_possible(session: Any) -> bool:
     """Whether a session's statements can be sent together. What takes its place in tests has no connections."""
     return driver.startswith(_TRIED) and isinstance(session, Session)
+
+
+class Attempts:
+    """Whether a session's statements are sent together first.
+
+    After some are not answered so, none are for 10 s. Then one attempt is made: when it is answered, all are again.
+    The pause doubles, up to 10 minutes, unless all went well for longer than the last one: so where a cluster takes
+    longer than a second for an answer, few statements are sent twice.
+    """
+
+    def __init__(self, possible: bool = True) -> None:
+        self._since: float | None = -math.inf  # monotonic s; None in a pause
+        self._pause_s = _PAUSE_S
+        self._next_at = self._failed_at = 0.0
+        if not possible:
+            self._since, self._next_at = None, math.inf
+
+    @property
+    def are_made(self) -> bool:
+        """Whether the next statements may go together."""
+        return self._since is not None or time.monotonic() >= self._next_at
+
+    def begin(self) -> bool:
+        """Whether these statements go together; after a pause, those that ask first do."""
+        if self._since is None:
+            if not self.are_made:
+                return False
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._next_at = time.monotonic() + self._pause_s
+        return True
+
+    def answered(self, sent: float) -> None:
+        """All of those that were sent at a time were answered. What was sent before a failure says nothing new."""
+        if self._since is None and sent >= self._failed_at:
+            self._since = time.monotonic()
+
+    def failed(self) -> None:
+        """Not all were answered."""
+        now = self._failed_at = time.monotonic()
+        if self._since is not None:
+            was_long = now - self._since > self._pause_s
+            self._pause_s = _PAUSE_S if was_long else min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._next_at = now + self._pause_s
+            self._since = None
+
+
+_attempts: WeakKeyDictionary[Any, Attempts] = WeakKeyDictionary()
+
+
+def attempts_of(session: Any) -> Attempts:
+    """A session's, which all who read with it share."""
+    return _attempts.setdefault(session, Attempts(is_possible(session)))
 
 
 class Apart(Exception):
@@ -61,7 +119,6 @@ class Together:
     """Some statements of a version of a table that are asked for. Source: native protocol v4 and v5, sections 2, 4."""
 
     def __init__(self, count: int) -> None:
-        self.coordinator_host: Any = None
         self._count = count
         self._answers: list[bytes | None] = []
         self._all = threading.Event()
@@ -73,7 +130,6 @@ class Together:
         """Send statements of one consistency level, whose keys are at home on the same nodes. Raises nothing: what is
         not sent is not answered.
         """
-        self._until = time.monotonic() + _WAIT_S
         try:
             self._send(session, statements)
         except (ConnectionException, NoConnectionsAvailable, OSError):
@@ -82,12 +138,12 @@ class Together:
 
     def _send(self, session: Any, statements: Sequence[BoundStatement]) -> None:
         first = statements[0]
-        policy = session.get_execution_profile(EXEC_PROFILE_DEFAULT).load_balancing_policy
-        host = next(iter(policy.make_query_plan(session.keyspace, first)), None)
+        profile = session.get_execution_profile(EXEC_PROFILE_DEFAULT)
+        self._until = time.monotonic() + min(_WAIT_S, profile.request_timeout or _WAIT_S)
+        host = next(iter(profile.load_balancing_policy.make_query_plan(session.keyspace, first)), None)
         pool = self._pool = session._pools.get(host)
         if pool is None or pool.is_shutdown:
             raise ConnectionException("the node is down")
-        self.coordinator_host = host
         # The pool lends one stream, and sees to its connection; more of them are taken as the driver does.
         connection, stream = pool.borrow_connection(timeout=0)
         self._connection = connection
@@ -119,12 +175,13 @@ class Together:
         """The answers, of which the last may come up to a second after they were asked for. Raises Apart."""
         if not self._all.wait(max(0.0, self._until - time.monotonic())):
             raise Apart
-        first = self._answers[0]
+        answers, self._answers = self._answers, []
+        first = answers[0]
         if self._count == 1 and first is not None:
             return Answer(parse(first[12:], _PREFIX.unpack_from(first)[2]))
         prefix = b""
         rows, parts = 0, []
-        for body in self._answers:
+        for body in answers:
             if body is None or (prefix and body[:12] != prefix):
                 raise Apart
             prefix = body[:12]
@@ -145,9 +202,13 @@ class Together:
         metadata: Any,  # noqa: ARG002
     ) -> bytes | None:
         """The body of a Rows result as it is; None for anything else. Called by the driver, as is `_answered`."""
-        if flags == _COMPRESSED:
-            body, flags = decompressor(body), 0
-        if flags or opcode != _RESULT or len(body) < 16:
+        if flags & ~(_COMPRESSED | _WARNED) or opcode != _RESULT:
+            return None
+        if flags & _COMPRESSED:
+            body = decompressor(body)
+        if flags & _WARNED:
+            body = _after_warnings(body)
+        if len(body) < 16:
             return None
         kind, of_rows, _ = _PREFIX.unpack_from(body)
         return body if kind == _ROWS and of_rows | _ONE_TABLE == _ONE_TABLE | _NO_METADATA else None
@@ -157,6 +218,14 @@ class Together:
         self._answers.append(answer if isinstance(answer, bytes) else None)
         if len(self._answers) >= self._count or not isinstance(answer, bytes):
             self._all.set()
+
+
+def _after_warnings(body: bytes) -> bytes:
+    """An answer after its warnings, as of many tombstones, which are logged as the driver logs them."""
+    read = io.BytesIO(body)
+    for warning in read_stringlist(read):
+        log.warning("Server warning: %s", warning)
+    return read.read()
 
 
 def _head(session: Any, connection: Any, statement: BoundStatement) -> tuple[bytes, bytes]:

@@ -9,16 +9,17 @@ places in the list as `read_path`s. Elements of unfrozen columns have write time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cassandra import DriverException, InvalidRequest
 from cassandra.cluster import NoHostAvailable
-from cassandra.concurrent import execute_concurrent
 from cassandra.connection import ConnectionException
 from cassandra.query import BoundStatement
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread._asking import answered
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import quote
@@ -53,18 +54,25 @@ class CellReader:
         values of the partition key alone. Raises HelenusError CASSANDRA_READ, and TABLE_UNSUPPORTED where Cassandra
         does not show the write times of a column.
         """
-        asked = [(self._bound(key, scope, consistency), None) for key, scope in keys]
         try:
-            answers = execute_concurrent(
-                self._session, asked, concurrency=self._settings.query_concurrency, raise_on_first_error=True
-            )
-            for (_, scope), (_, rows) in zip(keys, answers, strict=True):
+            answers = self._answers(self._bound(key, scope, consistency) for key, scope in keys)
+            for (_, scope), rows in zip(keys, answers, strict=True):
                 found = next(iter(rows), None)
                 yield None if found is None else self._cells(found, scope)
         except InvalidRequest as error:
             raise HelenusError(Kind.TABLE_UNSUPPORTED, f"Cassandra says: {error}", self._table.full_name) from None
         except (DriverException, NoHostAvailable, ConnectionException) as error:
             raise HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", self._table.full_name) from None
+
+    def _answers(self, statements: Iterable[BoundStatement]) -> Iterator[Any]:
+        """The rows of each, in order, a bounded number asked for at once."""
+        waiting = deque[Any]()
+        for statement in statements:
+            waiting.append(self._session.execute_async(statement))
+            if len(waiting) >= self._settings.query_concurrency:
+                yield answered(waiting.popleft())
+        while waiting:
+            yield answered(waiting.popleft())
 
     def _columns(self, scope: Scope) -> Sequence[Column]:
         return self._table.statics if scope is Scope.STATIC else self._table.regulars
