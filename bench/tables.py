@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.backlog import by_kind, cpu_of, memory_by_kind
-from bench.path import Arrivals, add, delays, is_ready, report, running, topics_exist, wait
+from bench.path import Arrivals, add, delays, has_arrived, is_ready, report, running, topics_exist, wait
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_stack import programs
 from helenus_stack.cql import session
@@ -77,9 +77,12 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
         started(worker, f"{len(tables)} tables, once more")
         pid = worker.process.pid
         assert pid is not None
-        write(cassandra, tables, WARM_UP_SECONDS, RATE)
         arrivals = Arrivals(status, *topics)
         time.sleep(1)
+        first = write(cassandra, tables, WARM_UP_SECONDS, RATE)
+        # A new table's first event costs all servers most: many at once on two cores are seen seconds later.
+        seen = arrivals.seen
+        wait(lambda: all(has_arrived(first[t], seen[f"data-bench.{t}"]) for t in tables), "the first records", 300)
         before = by_kind(pid)
         writes = write(cassandra, tables, SECONDS, rate)
         spent(pid, before, f"{len(tables)} tables, {rate:g} writes/s")

@@ -43,6 +43,8 @@ BUDGET = 32 << 20  # bytes of rows that are asked for and not given to the calle
 _ROW = 4 << 20  # bytes a row is taken for until some are seen
 _PROBE_S = 600.0  # until nodes are asked again for what one of them did not know
 _TOGETHER = 32  # statements that go to a node together, at most
+_APART_S = 10.0
+"""Until a table's statements go together again after one of some was answered in time, but not with rows alone."""
 _OF_MANY = "MAXWRITETIME"  # new in Cassandra 5.0
 
 
@@ -89,6 +91,7 @@ class Asking:
         self.asks_ttl = self.saw_ttl = False
         self._page = _PAGE
         self._attempts = attempts_of(session)
+        self._apart_until = 0.0
         self._together_size = min(_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
         self._row_bytes = float(_ROW)
 
@@ -123,7 +126,7 @@ class Asking:
                 query = split.pop() if split else next(queue, None)
                 if query is None:
                     break
-                if query.parts and not self._goes_together(query):
+                if query.parts and not self._may_go_together(query):
                     split += query.parts
                     continue
                 if waiting and running + query.count > self.concurrency:
@@ -147,8 +150,11 @@ class Asking:
                 self.seconds += time.monotonic() - query.sent
                 if query.parts:
                     self._attempts.answered(query.sent)
-            except Apart:
-                self._attempts.failed()
+            except Apart as apart:
+                if apart.is_late:
+                    self._attempts.late(query.sent)
+                else:
+                    self._apart_until = time.monotonic() + _APART_S
                 split += query.parts
                 continue
             except (*_FAILURES, OperationTimedOut) as error:
@@ -330,15 +336,20 @@ class Asking:
         return self.session.execute_async(bound, paging_state=state, host=host)
 
     def _send_together(self, query: Query, consistency: int) -> Together:
+        self._attempts.begin()
         sent = Together(len(query.parts))
         sent.send(self.session, [self._bound(part, consistency) for part in query.parts])
         self.statements += len(query.parts)
         return sent
 
-    def _goes_together(self, query: Query) -> bool:
-        """Whether its statements are sent together: their rows may have become too large to come at once."""
-        few = len(query.keys) <= 2 * self._rows_at_once(len(query.keys))
-        return few and self.until == math.inf and self._attempts.begin()
+    def _sends_together(self) -> bool:
+        """Whether statements may be sent together now."""
+        is_time = time.monotonic() >= self._apart_until
+        return is_time and self.until == math.inf and self._attempts.are_made
+
+    def _may_go_together(self, query: Query) -> bool:
+        """Whether its statements may: their rows may have become too large to come at once."""
+        return self._sends_together() and len(query.keys) <= 2 * self._rows_at_once(len(query.keys))
 
     def _bound(self, query: Query, consistency: int) -> BoundStatement:
         # With the rows of whole partitions come their static columns, with their own times.

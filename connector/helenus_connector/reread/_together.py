@@ -12,7 +12,6 @@ It takes parts of the driver that are not made for others. So it is only for ver
 from __future__ import annotations
 
 import io
-import logging
 import math
 import struct
 import threading
@@ -29,8 +28,6 @@ from cassandra.protocol import ExecuteMessage, read_stringlist
 from cassandra.query import BoundStatement
 
 from helenus_connector.reread.rows import Page, parse
-
-log = logging.getLogger(__name__)
 
 _TRIED = ("3.30.",)
 _WAIT_S = 1.0
@@ -53,47 +50,43 @@ def is_possible(session: Any) -> bool:
 
 
 class Attempts:
-    """Whether a session's statements are sent together first.
+    """Whether a session's statements are sent together first. For one thread.
 
-    After some are not answered so, none are for 10 s. Then one attempt is made: when it is answered, all are again.
-    The pause doubles, up to 10 minutes, unless all went well for longer than the last one: so where a cluster takes
-    longer than a second for an answer, few statements are sent twice.
+    When some are not answered in time, none are sent together for 10 s. Then one attempt is made, and once that is
+    answered in time, all are sent together again. The pause doubles, up to 10 minutes, when that attempt is late, or
+    when all went well for less time than the last pause. So where a cluster takes longer than a second for an answer,
+    few statements are sent twice.
     """
 
     def __init__(self, possible: bool = True) -> None:
-        self._since: float | None = -math.inf  # monotonic s; None in a pause
-        self._pause_s = _PAUSE_S
-        self._next_at = self._failed_at = 0.0
-        if not possible:
-            self._since, self._next_at = None, math.inf
+        self._is_on = possible
+        self._next_at = math.inf  # in a pause, monotonic s, as all times here
+        self._pause_s = 0.0  # the last one's
+        self._on_since = self._failed_at = -math.inf
 
     @property
     def are_made(self) -> bool:
-        """Whether the next statements may go together."""
-        return self._since is not None or time.monotonic() >= self._next_at
+        """Whether the next statements may be sent together."""
+        return self._is_on or time.monotonic() >= self._next_at
 
-    def begin(self) -> bool:
-        """Whether these statements go together; after a pause, those that ask first do."""
-        if self._since is None:
-            if not self.are_made:
-                return False
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+    def begin(self) -> None:
+        """Statements are sent together. After a pause, others are not until these are answered."""
+        if not self._is_on:
             self._next_at = time.monotonic() + self._pause_s
-        return True
 
     def answered(self, sent: float) -> None:
-        """All of those that were sent at a time were answered. What was sent before a failure says nothing new."""
-        if self._since is None and sent >= self._failed_at:
-            self._since = time.monotonic()
+        """Statements sent at a time were answered. What was sent before a failure says nothing new."""
+        if not self._is_on and sent > self._failed_at:
+            self._is_on, self._on_since = True, time.monotonic()
 
-    def failed(self) -> None:
-        """Not all were answered."""
-        now = self._failed_at = time.monotonic()
-        if self._since is not None:
-            was_long = now - self._since > self._pause_s
-            self._pause_s = _PAUSE_S if was_long else min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            self._next_at = now + self._pause_s
-            self._since = None
+    def late(self, sent: float) -> None:
+        """Statements sent at a time were not answered in time. Of those that were sent before a pause, one counts."""
+        now = time.monotonic()
+        if sent <= (self._on_since if self._is_on else self._failed_at):
+            return
+        went_well = self._is_on and now - self._on_since > self._pause_s
+        self._pause_s = _PAUSE_S if went_well else min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._is_on, self._failed_at, self._next_at = False, now, now + self._pause_s
 
 
 _attempts: WeakKeyDictionary[Any, Attempts] = WeakKeyDictionary()
@@ -105,7 +98,13 @@ def attempts_of(session: Any) -> Attempts:
 
 
 class Apart(Exception):
-    """Not all statements were answered with their rows: they are to be sent one by one."""
+    """Not all statements were answered with their rows: they are to be sent one by one. `is_late`: some were not
+    answered in time.
+    """
+
+    def __init__(self, is_late: bool = False) -> None:
+        super().__init__()
+        self.is_late = is_late
 
 
 class Answer(NamedTuple):
@@ -120,7 +119,7 @@ class Together:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._answers: list[bytes | None] = []
+        self._answers: list[bytes | None] | None = []  # None when nobody waits for them any more
         self._all = threading.Event()
         self._until = 0.0
         self._pool: Any = None
@@ -133,7 +132,7 @@ class Together:
         try:
             self._send(session, statements)
         except (ConnectionException, NoConnectionsAvailable, OSError):
-            self._answers.append(None)
+            self._answers = None
             self._all.set()
 
     def _send(self, session: Any, statements: Sequence[BoundStatement]) -> None:
@@ -172,10 +171,13 @@ class Together:
         _push(connection, frames)
 
     def result(self) -> Answer:
-        """The answers, of which the last may come up to a second after they were asked for. Raises Apart."""
-        if not self._all.wait(max(0.0, self._until - time.monotonic())):
-            raise Apart
-        answers, self._answers = self._answers, []
+        """The answers. They may come up to a second after they were asked for, or up to the driver's request timeout if
+        that is less. Raises Apart.
+        """
+        is_there = self._all.wait(max(0.0, self._until - time.monotonic()))
+        answers, self._answers = self._answers, None
+        if answers is None or not is_there:
+            raise Apart(is_late=not is_there)
         first = answers[0]
         if self._count == 1 and first is not None:
             return Answer(parse(first[12:], _PREFIX.unpack_from(first)[2]))
@@ -215,16 +217,18 @@ class Together:
 
     def _answered(self, answer: object) -> None:
         self._pool.return_connection(self._connection)
-        self._answers.append(answer if isinstance(answer, bytes) else None)
-        if len(self._answers) >= self._count or not isinstance(answer, bytes):
+        answers = self._answers
+        if answers is None:
+            return
+        answers.append(answer if isinstance(answer, bytes) else None)
+        if len(answers) >= self._count or not isinstance(answer, bytes):
             self._all.set()
 
 
 def _after_warnings(body: bytes) -> bytes:
-    """An answer after its warnings, as of many tombstones, which are logged as the driver logs them."""
+    """An answer after its warnings, as of many tombstones. Cassandra logs them, too."""
     read = io.BytesIO(body)
-    for warning in read_stringlist(read):
-        log.warning("Server warning: %s", warning)
+    read_stringlist(read)
     return read.read()
 
 

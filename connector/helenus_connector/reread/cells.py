@@ -52,7 +52,7 @@ class CellReader:
     def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[Found | None]:
         """Of each key, of the scope ROW or STATIC, what is there; None if there is no such row. A STATIC one has the
         values of the partition key alone. Raises HelenusError CASSANDRA_READ, and TABLE_UNSUPPORTED where Cassandra
-        does not show the write times of a column.
+        does not show the write times of a column; then some keys may have been answered.
         """
         try:
             answers = self._answers(self._bound(key, scope, consistency) for key, scope in keys)

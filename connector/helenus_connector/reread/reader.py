@@ -5,7 +5,6 @@ Keys are read in groups, as `groups` says. Groups that time out are split, down 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -280,7 +279,7 @@ class Reader(Asking):
         size = self._keys_at_once if width == self._key_width else lambda: self.group_size
         groups = grouping.groups(keys, (lambda: 1) if self.is_single else size)
         queries = (self._queries.group(span, members, width, statics) for span, members in groups)
-        if width < self._key_width or self.is_single or self.until < math.inf or not self._attempts.are_made:
+        if width < self._key_width or self.is_single or not self._sends_together():
             return queries
         return self._together(queries, home or (lambda _: None))
 
