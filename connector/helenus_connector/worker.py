@@ -27,7 +27,7 @@ from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
-from helenus_connector.query.garbage import freeze
+from helenus_connector.query.garbage import OF_DRIVER, freeze
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
@@ -202,7 +202,7 @@ class Worker:
             query.refresh()
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and self._all_run():
-            freeze("worker")
+            freeze("worker", OF_DRIVER)
             self._followers.turn()
         if now - self._lag_at > self._reports.lag_every_s:
             self._lag_at = now
