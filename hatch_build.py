@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 MODULES = (
     "agent/helenus_agent/commitlog/decoder.py",
     "schemas/helenus_schemas/event/own_format.py",
+    "sinks/helenus_sinks/pulsar/_entries.py",
     "connector/helenus_connector/interfaces/admitted.py",
     "connector/helenus_connector/gate/_slots.py",
     "connector/helenus_connector/gate/_admission.py",

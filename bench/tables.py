@@ -1,12 +1,13 @@
 """What twenty connectors on one worker cost, against one.
 
-    python -m bench tables [--tables 20] [--rate 20] [--alone]
+    python -m bench tables [--tables 20] [--rate 20] [--rounds 3] [--alone]
 
 In one run on one stack, first a worker with one connector, then one with a connector for each table (with `--alone`
 only that one):
 
 - How long the worker takes to be ready: with new topics, and when it starts again.
-- write → record at so many writes a second, over all tables, and the CPU of the worker's processes meanwhile.
+- write → record at so many writes a second, over all tables, and the CPU of the worker's processes meanwhile: by half
+  minutes, as in the first ones Java still compiles, and a Python worker meets tables for the first time.
 - Idle: their CPU over half a minute without writes, their memory and threads.
 """
 
@@ -41,6 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=20)
     parser.add_argument("--rate", type=float, default=20, help="writes a second")
+    parser.add_argument("--rounds", type=int, default=3, help="half minutes of writes")
     parser.add_argument("--alone", action="store_true", help="not with one connector first")
     options = parser.parse_args()
     tables = [f"t{i:02}" for i in range(options.tables)]
@@ -59,10 +61,10 @@ def main() -> None:
             with running(programs.agent(status, stack.directory / "bench"), {}):
                 topics_exist(status, *(f"events-bench.{table}" for table in tables))
                 for some in [tables] if options.alone else [tables[:1], tables]:
-                    measure(stack, status, cassandra, some, options.rate)
+                    measure(stack, status, cassandra, some, options.rate, options.rounds)
 
 
-def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rate: float) -> None:
+def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rate: float, rounds: int) -> None:
     """A worker with a connector for each of some tables."""
     folder = stack.directory / f"bench{len(tables)}"
     made = [programs.connector(status, folder, "bench", table) for table in tables]
@@ -83,13 +85,16 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
         # A new table's first event costs all servers most: many at once on two cores are seen seconds later.
         seen = arrivals.seen
         wait(lambda: all(has_arrived(first[t], seen[f"data-bench.{t}"]) for t in tables), "the first records", 300)
-        before = by_kind(pid)
-        writes = write(cassandra, tables, SECONDS, rate)
-        spent(pid, before, f"{len(tables)} tables, {rate:g} writes/s")
+        written = []
+        for _ in range(rounds):
+            before = by_kind(pid)
+            written.append(write(cassandra, tables, SECONDS, rate))
+            spent(pid, before, f"{len(tables)} tables, {rate:g} writes/s")
         time.sleep(5)
         arrivals.close()
-        found = [d for t in tables for d in delays(writes[t], arrivals.seen[f"data-bench.{t}"])]
-        report(f"{len(tables)} tables, write → record", found)
+        for writes in written:
+            found = [d for t in tables for d in delays(writes[t], arrivals.seen[f"data-bench.{t}"])]
+            report(f"{len(tables)} tables, write → record", found)
         time.sleep(10)
         before = by_kind(pid)
         time.sleep(SECONDS)

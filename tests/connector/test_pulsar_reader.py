@@ -23,8 +23,9 @@ from helenus_connector.log._pulsar_planner import Planner
 from helenus_connector.log._pulsar_reader import Message, read, records, texts
 from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar._entries import message as entry
 from helenus_sinks.pulsar.config import PulsarConfig
-from helenus_sinks.pulsar.wire import MAGIC, command, entry, messages
+from helenus_sinks.pulsar.wire import MAGIC, command, messages
 
 TIME_MS = 1_700_000_000_000
 LZ4, ZLIB, ZSTD, SNAPPY = 1, 2, 3, 4

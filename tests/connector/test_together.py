@@ -317,6 +317,21 @@ def test_an_attempt_that_nobody_waits_for_is_made_again(monkeypatch: pytest.Monk
     assert [pause(clock, attempts) for _ in range(3)] == [10, 10, 10]
 
 
+def test_after_an_attempt_that_says_nothing_the_next_one_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    before = clock.now
+    attempts.undecided(before)
+    assert attempts.are_made
+    attempts.late(clock.now)
+    attempts.undecided(before)
+    assert pause(clock, attempts) == 10, "what was sent before the pause was not its attempt"
+    assert not attempts.are_made
+    attempts.undecided(clock.now)
+    assert pause(clock, attempts) == 0
+    assert not attempts.are_made, "until it was answered"
+
+
 def test_the_pause_doubles_where_a_cluster_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     attempts = Attempts()

@@ -8,15 +8,16 @@ import pytest
 from google_crc32c import value as crc32c
 
 from helenus_sinks.log import Schemas
+from helenus_sinks.pulsar._entries import batch
 from helenus_sinks.pulsar.connection import Access, Address
-from helenus_sinks.pulsar.wire import command, commands, entry, keyed, messages, schema_of, send
+from helenus_sinks.pulsar.wire import command, commands, keyed, schema_of, send
 
 METADATA = {"producer_name": "p", "publish_time": 1_700_000_000_000, "schema_version": bytes(8)}
 
 
 def test_a_batch() -> None:
     """Two messages, the second a delete, with the numbers 7 and 8."""
-    payload = entry(b"\x02\xff", b"\0\x02x", (), False) + entry(b"\x04", None, (), False)
+    payload = batch([(b"\x02\xff", b"\0\x02x", ()), (b"\x04", None, ())], False)
     frame = send(3, 7, 2, {**METADATA, "num_messages_in_batch": 2}, payload)
     parts = [
         "00000057",  # the frame's size
@@ -34,23 +35,6 @@ def test_a_batch() -> None:
     ]
     assert frame.hex() == "".join(parts)
     assert frame[22:26] == struct.pack(">I", crc32c(frame[26:]))
-
-
-def test_an_entry_by_hand_is_as_protobuf_makes_it() -> None:
-    forms = [
-        ((), False),
-        ((), True),
-        ([("a", b"1"), ("b", b"\xff"), ("ä" * 70, "ä".encode()), ("a", b"2" * 300)], False),
-    ]
-    for key in (b"", b"k", bytes(range(128)) * 200, None):
-        for value in (b"", b"v" * 127, b"v" * 128, b"v" * 70_000, None):
-            for headers, text_key in forms:
-                made = entry(key, value, headers, text_key)
-                size = int.from_bytes(made[:4], "big")
-                read = messages.SingleMessageMetadata.FromString(made[4 : 4 + size])
-                assert made[4 + size :] == (value or b"")
-                fields = keyed(key, value, headers, text_key)
-                assert read == messages.SingleMessageMetadata(payload_size=len(value or b""), **fields)
 
 
 def test_the_metadata_of_a_message() -> None:

@@ -154,6 +154,7 @@ class Asking:
                 if apart.is_late:
                     self._attempts.late(query.sent)
                 else:
+                    self._attempts.undecided(query.sent)
                     self._apart_until = time.monotonic() + _APART_S
                 split += query.parts
                 continue

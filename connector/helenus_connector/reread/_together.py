@@ -79,6 +79,13 @@ class Attempts:
         if not self._is_on and sent > self._failed_at:
             self._is_on, self._on_since = True, time.monotonic()
 
+    def undecided(self, sent: float) -> None:
+        """Statements sent at a time were not sent after all, or answered oddly, which is for one table to wait for.
+        After a pause the next statements are the attempt.
+        """
+        if not self._is_on and sent > self._failed_at:
+            self._next_at = time.monotonic()
+
     def late(self, sent: float) -> None:
         """Statements sent at a time were not answered in time. Of those that were sent before a pause, one counts."""
         now = time.monotonic()

@@ -4,3 +4,7 @@
 - `client`, `connection`, `wire`: Pulsar's binary protocol, from which broker has a topic down to frames.
 - `errors`: its errors as ours.
 """
+
+from helenus_schemas.pure import use_plain
+
+use_plain("helenus_sinks.pulsar._entries", __file__)

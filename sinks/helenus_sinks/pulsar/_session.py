@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar._writer import FULL, RECORD_BYTES, Record, Writer
+from helenus_sinks.pulsar._entries import Record
+from helenus_sinks.pulsar._writer import FULL, RECORD_BYTES, Writer
 from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import NOT_READY, Answered, pulsar_error

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_sinks.log import Headers, TopicError
+from helenus_sinks.log import TopicError
+from helenus_sinks.pulsar._entries import Record, batch
 from helenus_sinks.pulsar.client import Client
 from helenus_sinks.pulsar.connection import Connection
 from helenus_sinks.pulsar.errors import AUTHENTICATION, FENCED, TOPIC_NOT_FOUND, Answered, broker_error, pulsar_error
-from helenus_sinks.pulsar.wire import KEY_VALUE, command, entry, keyed, send
+from helenus_sinks.pulsar.wire import KEY_VALUE, command, keyed, send
 
 RECORD_BYTES = 200
 """Memory of a record in addition to its own bytes."""
@@ -26,7 +27,6 @@ _BATCH_BYTES = 256 * 1024
 _BATCH_RECORDS = 1000
 _BACKOFF = (0.1, 10.0)  # s until a lost producer is made again: at first, at most
 _SHARED, _EXCLUSIVE_WITH_FENCING = 0, 3
-Record = tuple["bytes | None", "bytes | None", Headers]
 
 
 class Owner(Protocol):
@@ -213,7 +213,7 @@ class Writer:
     def _pack(self, largest: int) -> _Batch | None:
         """The next records as one frame; None if the first is larger than the broker takes."""
         record, declared, size = self.records[0]
-        (key, value, headers) = record
+        key, value, headers = record
         if size - RECORD_BYTES > largest - FRAME_BYTES:
             what = f"a record of {size - RECORD_BYTES} bytes, where the broker takes {largest - FRAME_BYTES}"
             self._session.largest = largest
@@ -228,11 +228,11 @@ class Writer:
         taken: list[Record] = []
         total = 0
         while self.records and len(taken) < _BATCH_RECORDS:
-            (next_key, next_value, next_headers), same, size = self.records[0]
-            if taken and (total + size > limit or same is not declared or (self._by_key and next_key != key)):
+            following, same, size = self.records[0]
+            if taken and (total + size > limit or same is not declared or (self._by_key and following[0] != key)):
                 break
             self.records.popleft()
-            taken.append((next_key, next_value, next_headers))
+            taken.append(following)
             total += size
         sequence = self._sequences.get(self._topic, 0)
         self._sequences[self._topic] = sequence + len(taken)
@@ -240,7 +240,7 @@ class Writer:
             payload = value or b""
             metadata |= keyed(key, value, headers, text_key)
         else:
-            payload = b"".join([entry(k, v, h, text_key) for k, v, h in taken])
+            payload = batch(taken, text_key)
             metadata["num_messages_in_batch"] = len(taken)
             if self._by_key:
                 metadata |= keyed(key, b"", (), text_key)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
 from helenus_sinks.pulsar._admin import Admin, Refused
+from helenus_sinks.pulsar._entries import size_of
 from helenus_sinks.pulsar._session import Session
 from helenus_sinks.pulsar._topic_schemas import TopicSchemas
 from helenus_sinks.pulsar._writer import FRAME_BYTES, Writer
@@ -129,9 +130,7 @@ class PulsarLog:
         self._declared[topic] = schemas
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        size = len(key or b"") * 4 // 3 + len(value or b"")
-        for name, content in headers:
-            size += len(name) + len(content)
+        size = size_of(key, value, headers)
         session = self._session or self._start()
         most = min(self._largest, session.largest) - FRAME_BYTES
         if size > most:

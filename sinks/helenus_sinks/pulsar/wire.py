@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google_crc32c import value as crc32c
 
 from helenus_sinks.log import Headers, Schemas
+from helenus_sinks.pulsar._entries import text_of
 
 PROTOCOL_VERSION = 19  # with AUTH_CHALLENGE, broker metadata and null values
 FRAME_MAX = 5 * 1024 * 1024 + 10 * 1024
@@ -144,23 +145,6 @@ def commands(buffer: bytearray) -> Iterator[tuple[str, Any, bytes]]:
             yield _TYPES[reply.type], getattr(reply, _TYPES[reply.type]), rest
 
 
-def entry(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> bytes:
-    """A message of a batch, with the metadata of `keyed`: by hand, in a fifth of the time that protobuf takes."""
-    data = b"".join([_property(name, content) for name, content in headers]) if headers else b""
-    if key is None:
-        data += b"\x18%b" % _varint(len(value or b""))
-    elif text_key:
-        data += b"\x12%b%b\x18%b" % (_varint(len(key)), key, _varint(len(value or b"")))
-    else:
-        encoded = b2a_base64(key, newline=False)
-        data += b"\x12%b%b\x18%b\x30\x01" % (_varint(len(encoded)), encoded, _varint(len(value or b"")))
-    if value is None:
-        data += b"\x48\x01"
-    if key is None:
-        data += b"\x50\x01"
-    return b"%b%b%b" % (len(data).to_bytes(4, "big"), data, value or b"")
-
-
 def keyed(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> dict[str, Any]:
     """The fields of a message's metadata, single or in a batch, that say its key, properties and whether it is null."""
     fields: dict[str, Any] = {}
@@ -173,7 +157,7 @@ def keyed(key: bytes | None, value: bytes | None, headers: Headers, text_key: bo
     if value is None:
         fields["null_value"] = True
     if headers:
-        fields["properties"] = [{"key": name, "value": _text(content)} for name, content in headers]
+        fields["properties"] = [{"key": name, "value": text_of(content)} for name, content in headers]
     return fields
 
 
@@ -232,40 +216,3 @@ def payload_of(schemas: Schemas) -> dict[str, Any]:
         text = json.dumps(sides, separators=(",", ":"), ensure_ascii=False)
     properties = {one.key: one.value for one in schema_of(schemas).properties}
     return {"type": schemas.kind if schemas.key is None else "KEY_VALUE", "schema": text, "properties": properties}
-
-
-def _property(name: str, content: bytes) -> bytes:
-    start = _NAMES.get(name)
-    if start is None:
-        encoded = name.encode()
-        start = b"\x0a%b%b\x12" % (_varint(len(encoded)), encoded)
-        if len(_NAMES) < _MOST_NAMES:
-            _NAMES[name] = start
-    if not content.isascii():
-        content = _text(content).encode()
-    data = b"%b%b%b" % (start, _varint(len(content)), content)
-    return b"\x0a%b%b" % (_varint(len(data)), data)
-
-
-def _text(content: bytes) -> str:
-    """A header's content as a property, which is text; in base64 if it is not UTF-8."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return b2a_base64(content, newline=False).decode()
-
-
-def _varint(number: int) -> bytes:
-    if number < 128:
-        return _SMALL[number]
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_SMALL = [bytes([n]) for n in range(128)]
-_NAMES: dict[str, bytes] = {}  # of properties, as they begin
-_MOST_NAMES = 1000
