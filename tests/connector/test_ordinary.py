@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import struct
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,13 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces import resolved as resolved_module
 from helenus_connector.interfaces.gate import Admitted, Event, Waiting
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread import resolver
 from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion
 from helenus_connector.reread._work import PROVEN, Proof, Work
 from helenus_connector.reread._works import Works
-from helenus_connector.reread.unconfirmed import Unconfirmed
+from helenus_connector.reread.unconfirmed import Published, Unconfirmed
 from helenus_connector.shape import row
 from helenus_connector.shape.row import RowShape
 from helenus_schemas.codec.key import KeyCodec
@@ -55,6 +57,11 @@ NODE = "ad310466-96a7-4cb2-acf4-59535a960810"
 
 def raw(n: int) -> bytes:
     return struct.pack(">i", n)
+
+
+def said(work: Work) -> object:
+    """All that a work holds: two of them are never equal, and where it is compiled it has no dict."""
+    return work.__reduce__()[1:] if resolved_module.COMPILED else vars(work)
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
@@ -135,8 +142,10 @@ def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: l
         one.copies += copies
     for works in (made, expected):
         works.add_due((), lambda *_: 5)
-    assert list(made.by_name.items()) == list(expected.by_name.items())
-    assert (made.verified, made.waiting, made.gone) == (expected.verified, expected.waiting, expected.gone)
+    for one, other in ((made.by_name, expected.by_name), (made.verified, expected.verified)):
+        assert list(one) == list(other)
+        assert [said(work) for work in one.values()] == [said(work) for work in other.values()]
+    assert (made.waiting, made.gone) == (expected.waiting, expected.gone)
     assert seen[0] == seen[1]
 
 
@@ -224,7 +233,7 @@ def test_works_that_are_read(
         )
         expected.read_at, expected.after = 7.5, found
         of._prepare(expected)
-    assert group == [expected, more] if again else [expected]
+    assert [said(one) for one in group] == [said(one) for one in ([expected, more] if again else [expected])]
     is_shown = found is not None and not (deletes and known)
     plain = each.unconfirmed is None and each.verifying is None
     if plain and is_shown and all(found.shows(one.write_time) and not one.effect for one in each.awaited.values()):  # type: ignore[union-attr]
@@ -235,6 +244,7 @@ def test_works_that_are_read(
 def test_works_that_are_done(ordinary: ModuleType, works: list[Work], data: st.DataObject) -> None:
     left = {}
     for one in works:
+        one.partition = data.draw(st.integers(0, 2))
         one.published, one.dead_lettered = data.draw(st.booleans()), data.draw(st.booleans())
         one.proof = data.draw(st.sampled_from([PROVEN, Proof({b"x": Awaited(None)}), Proof({}, [b"x"])]))
         if data.draw(st.integers(0, 5)) == 0:
@@ -253,9 +263,37 @@ def test_works_that_are_done(ordinary: ModuleType, works: list[Work], data: st.D
         and id(one) not in left
     ]
     assert events == sum(one.events for one in plain)
-    found = [(topic, partition, list(changes), flag) for topic, partition, changes, flag in marked]
-    assert found == [(one.topic, one.partition, list(one.awaited), True) for one in plain]
+    places = {(one.topic, one.partition): list[bytes]() for one in plain}
+    for one in plain:
+        places[one.topic, one.partition] += one.awaited
+    assert marked == [(*place, changes, True) for place, changes in places.items()]
     assert [id(one) for one in rest] == [id(one) for one in works if not any(one is other for other in plain)]
+
+
+@given(works=st.lists(work(), max_size=8), clustered=st.booleans())
+def test_rows_by_the_level_to_read_them_at(ordinary: ModuleType, works: list[Work], clustered: bool) -> None:
+    found, others = ordinary.rows(works, clustered)
+    of_rows = [one for one in works if one.scope is Scope.ROW or not clustered]
+    alone = [one for one in of_rows if one.unconfirmed is None and one.verifying is None]
+    for level, members in found.items():
+        assert [id(one) for one in members] == [id(one) for one in alone if one.consistency == level]
+    assert sum(map(len, found.values())) == len(alone)
+    assert [id(one) for one in others] == [id(one) for one in works if not any(one is other for other in alone)]
+
+
+@given(works=st.lists(work(), max_size=8), data=st.data())
+def test_what_is_published_where(ordinary: ModuleType, works: list[Work], data: st.DataObject) -> None:
+    for one in works:
+        one.partition, one.key = data.draw(st.integers(0, 2)), data.draw(st.binary(max_size=2))
+        one.read_rows = data.draw(st.sampled_from([None, None, lambda _: iter(())]))
+    found, expected = defaultdict[Any, Published](Published), defaultdict[Any, Published](Published)
+    for each in (found, expected):
+        each["events", 0].keys.append(b"")
+        each["events", 0].touches(b"")
+    ordinary.publishing(iter(works), found)
+    for one in works:
+        expected[one.topic, one.partition].add(one.key, one.read_rows is not None)
+    assert found == expected
 
 
 @given(written=st.lists(st.one_of(st.none(), st.just(b""), st.integers(-(2**63), 2**63 - 1)), max_size=4))

@@ -5,11 +5,12 @@ The agent runs as a command; the stage runs in this process, so that a test sees
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def evidence(
         said = witness(self, work, change, *more)
         for one in made:
             if one.settings.events == work.topic:
-                one.said.append(Said(replace(work), change, said))
+                one.said.append(Said(copy.copy(work), change, said))
         return said
 
     monkeypatch.setattr(Confirmed, "_witness", noting)

@@ -8,17 +8,17 @@ answer is confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from helenus_connector.interfaces.gate import Admitted, Event
+from helenus_connector.interfaces.gate import Admitted
 from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolved import Resolved as Resolved
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.cells import Cells, decode_cells
-from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.event.change import Bound
 
 Bounds = tuple["Bound | None", "Bound | None"]
 """Start and end of a range; None where it is open."""
@@ -42,81 +42,6 @@ class RowsFailed(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-@dataclass
-class Resolved:
-    """What a key's row is now; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
-
-    The resolver fills in, for the shape: `before` and `after`, the row as it was and as it is (None: not known, and
-    gone). Of a marker `after` has the partition's static columns, and `read_rows` reads its `rows`: a function of this
-    Resolved, so that it need not hold it; None of one row. `write_time` in µs and `expires` in s since the epoch are
-    what the record says, `newest` is the newest write time of the changes. `event` is the first event of the batch that
-    asks for it, of `events`; None if none does, as for a key that is read again. `parts` is the number of partitions
-    that share a truncation; one that `continues` was begun by an earlier batch, which published its marker. `known` is
-    the digest of what was published last, if that is known. `is_confirmed` says that the answer is final: no digest of
-    it is needed. With `is_released` fewer replicas reported the change than the gate's level asks for. `failure` is why
-    there is no answer and never will be: to be dead-lettered.
-
-    Of a resolver that reads no rows, `cells` are those of the one change of `event`, `written` is what they say, and
-    `after` and `read_rows` are None; `events` are its copies.
-
-    Of one that keeps rows, `op` is the kind of operation, `c`, `u` or `d`, or `r` of a row that a snapshot read.
-
-    The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
-    appended.
-
-    Without slots: what has its default takes neither time nor room where a resolver makes very many.
-    """
-
-    topic: str
-    partition: int
-    key: bytes
-    values: Key
-    scope: Scope
-    bounds: Bounds | None = None
-    parts: int = 1
-    event: Event | None = None
-    events: int = 0
-    newest: int | None = None
-    write_time: int | None = None
-    expires: int | None = None
-    before: Image | None = None
-    after: Image | None = None
-    read_rows: Callable[[Any], Iterator[LiveRow]] | None = None
-    continues: bool = False
-    known: bytes | None = None
-    is_confirmed: bool = False
-    is_released: bool = False
-    failure: HelenusError | None = None
-    cells: bytes | None = None
-    op: str | None = None
-    digest: bytes = b""
-    published: bool = False
-    dead_lettered: bool = False
-    records: int = 0
-    _written: Cells | None = None
-
-    @property
-    def written(self) -> Cells | None:
-        """The cells, read when this is asked for. Raises Malformed."""
-        if self._written is None and self.cells is not None:
-            self._written = decode_cells(self.cells, self.scope)
-        return self._written
-
-    @written.setter
-    def written(self, written: Cells) -> None:
-        self._written = written
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the answer was read from the table; all of a group are, or none."""
-        return self.cells is None and self._written is None
-
-    def rows(self) -> Iterator[LiveRow]:
-        """The rows that live in a marker's scope, from the first one, read as they are asked for. Raises RowsFailed."""
-        assert self.read_rows is not None, "of one row"
-        return self.read_rows(self)
 
 
 @dataclass(slots=True)

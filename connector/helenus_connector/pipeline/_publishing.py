@@ -2,6 +2,8 @@
 
 A key of which nothing is out of the ordinary has one record, shaped with those of its group. Any other takes its own
 way.
+
+It runs as it is, and compiled by Cython with the types of `_publishing.pxd`: the results are the same.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolver import Resolver, RowsFailed
+from helenus_connector.interfaces.shape import Record
 from helenus_connector.pipeline._appending import Appending
 from helenus_connector.pipeline._digest import digest_of, digest_of_record
 from helenus_connector.pipeline._table_version import Versions
@@ -18,6 +22,8 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Log
+
+COMPILED = not __file__.endswith(".py")
 
 
 class Publishing:
@@ -34,19 +40,25 @@ class Publishing:
     def publish(self, log: Log, group: Sequence[Resolved], outcome: Outcome) -> None:
         """Append the records of some keys. Raises as the Log, and as `Undeliverable`."""
         # 3. shape
-        records = [
-            None if one.known is not None or one.is_released else record
-            for one, record in zip(group, self._versions.now.shape.rows(group), strict=True)
-        ]
+        shaped = self._versions.now.shape.rows(group)
+        ordinary: list[Resolved] = []
+        records: list[Record | None] = []
+        for one, record in zip(group, shaped, strict=True):
+            if record is None or one.known is not None or one.is_released:
+                records.append(None)
+            else:
+                records.append(record)
+                ordinary.append(one)
         # 4. append
-        self._resolver.publishing([one for one, record in zip(group, records, strict=True) if record is not None])
+        self._resolver.publishing(ordinary)
         append, topic = log.append, self._versions.now.topic
+        count, newest = 0, None
         for one, record in zip(group, records, strict=True):
             if record is None:
                 self._one(log, one, outcome)
                 continue
             try:
-                append(topic, one.partition, *record)
+                append(topic, one.partition, record[0], record[1], record[2])
             except HelenusError as error:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
@@ -55,10 +67,13 @@ class Publishing:
             if not one.is_confirmed:
                 one.digest = digest_of_record(record)
             one.published, one.records = True, 1
-            outcome.records += 1
-            newest = outcome.newest_write_time
-            if one.newest is not None and (newest is None or one.newest > newest):
-                outcome.newest_write_time = one.newest
+            count += 1
+            written = one.newest
+            if written is not None and (newest is None or written > newest):
+                newest = written
+        outcome.records += count
+        if newest is not None:
+            outcome.newest_write_time = max(newest, outcome.newest_write_time or newest)
 
     def _one(self, log: Log, resolved: Resolved, outcome: Outcome) -> None:
         """Append the records of one key, unless nothing is new about them."""

@@ -12,10 +12,11 @@ from typing import Final
 
 from helenus_connector.interfaces.admitted import Admitted
 from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_connector.reread._proof import Awaited
 from helenus_connector.reread._work import PROVEN, Proof, Work, effect_of, expiry_of
 from helenus_connector.reread.rows import RawRow
-from helenus_connector.reread.unconfirmed import Name, Place
+from helenus_connector.reread.unconfirmed import Name, Place, Published
 from helenus_schemas.codec.key import Key
 from helenus_schemas.event.change import Effect, Origin, Scope
 from helenus_schemas.event.own_format import HAS_EXPIRED, HAS_EXPIRES, HAS_WRITTEN
@@ -32,8 +33,6 @@ _DELETES = int(Effect.GONE | Effect.DELETES)
 _UNSURE = int(Effect.LIVE | Effect.COUNTER)
 _NAN = math.nan
 _new = tuple.__new__
-_work = Work.__new__
-_Work = Work
 _Image, _Awaited, _Proof = Image, Awaited, Proof
 # Places in an Image: by name they are slow to look up.
 _WRITE_TIME: Final = 1
@@ -88,18 +87,9 @@ def take(
             if admitted.is_published and name_of is not None:
                 add(admitted)
                 continue
-            work = _work(_Work)
-            work.topic = topic
-            work.partition = partition
-            work.key = key
-            work.values = values
-            work.scope = scope
-            work.parts = parts
-            work.event = event
+            work = Work(topic, partition, key, values, scope, None, parts, event, consistency)
             work.events = 1
-            work.consistency = consistency
             work.newest = written
-            work.awaited = {}
             if origin is not _LOG:
                 work.is_scanned = origin not in _UNSCANNED
             by_name[name] = work
@@ -300,16 +290,56 @@ def integer(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
+def rows(works: Iterable[Work], clustered: bool) -> tuple[dict[int, list[Work]], list[Work]]:
+    """The works of rows that changes alone ask for, by the level to read them at; and the others. Unless a table's rows
+    are `clustered` in partitions, a partition is one row.
+    """
+    found: dict[int, list[Work]] = {}
+    others: list[Work] = []
+    level: int | None = None
+    members: list[Work] = []
+    for work in works:
+        scope = work.scope
+        is_row = scope is _ROW or (scope is _PARTITION and not clustered)
+        if not is_row or work.unconfirmed is not None or work.verifying is not None:
+            others.append(work)
+            continue
+        if level is None or work.consistency != level:
+            level = work.consistency
+            members = found.setdefault(level, [])
+        members.append(work)
+    return found, others
+
+
+def publishing(resolved: Iterable[Resolved], published: Mapping[Place, Published]) -> None:
+    """Note what is about to be published where, by its place."""
+    place: Place | None = None
+    keys: list[bytes] = []
+    for one in resolved:
+        topic, partition = one.topic, one.partition
+        if place is None or place[1] != partition or place[0] != topic:
+            place = (topic, partition)
+            to = published[place]
+            keys, to.is_sorted = to.keys, False
+        if one.read_rows is None:
+            keys.append(one.key)
+        else:
+            published[place].add(one.key, True)
+
+
 def done(
     works: Iterable[Work],
     left: Mapping[int, int],
     mark: Callable[[str, int, Iterable[bytes], bool], None],
     rest: Callable[[Work], None],
 ) -> int:
-    """How many events are published and confirmed: each such change is `mark`ed. What is more than that to do of a work
-    is for `rest`; so is one of which a part is `left`.
+    """How many events are published and confirmed: each such change is `mark`ed, those of a partition at once. What is
+    more than that to do of a work is for `rest`; so is one of which a part is `left`.
     """
     events = 0
+    changes: dict[Place, list[bytes]] = {}
+    place: Place | None = None
+    names: list[bytes] = []
     for work in works:
         if (
             not work.published
@@ -322,5 +352,11 @@ def done(
             rest(work)
             continue
         events += work.events
-        mark(work.topic, work.partition, work.awaited, True)
+        topic, partition = work.topic, work.partition
+        if place is None or place[1] != partition or place[0] != topic:
+            place = (topic, partition)
+            names = changes.setdefault(place, [])
+        names.extend(work.awaited)
+    for (topic, partition), names in changes.items():
+        mark(topic, partition, names, True)
     return events

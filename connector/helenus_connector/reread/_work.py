@@ -1,20 +1,29 @@
-"""A read: the changes of one key, or of one delete marker, and what it proves of them."""
+"""A read: the changes of one key, or of one delete marker, and what it proves of them.
+
+It runs as it is, and compiled by Cython with the types of `_work.pxd`: a backlog has one for each of its keys.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from helenus_connector.interfaces.gate import Admitted
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_connector.reread._proof import Awaited
 from helenus_connector.reread.unconfirmed import Name, Unconfirmed
 from helenus_schemas.event.change import Change, Scope
 
+if TYPE_CHECKING:
+    from helenus_connector.interfaces.gate import Event
+    from helenus_connector.interfaces.resolver import Bounds
+    from helenus_schemas.codec.key import Key
+
+COMPILED = not __file__.endswith(".py")
+_NONE: frozenset[bytes] = frozenset()
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
@@ -34,7 +43,6 @@ class Proof(NamedTuple):
 PROVEN = Proof({})
 
 
-@dataclass
 class Work(Resolved):
     """A key to read, or the scope of a marker: the batch's events that touch it, and its `unconfirmed` key if due.
 
@@ -48,18 +56,35 @@ class Work(Resolved):
     shows one: it has no `events` until then. The read speaks against those that are `unseen`.
     """
 
-    consistency: int = 0
-    awaited: dict[bytes, Awaited] = field(default_factory=dict)
-    unconfirmed: Unconfirmed | None = None
-    read_at: float | None = None
-    proof: Proof = PROVEN
-    first_expires: int | None = None
-    oldest: int | None = None
-    timeless: bool = False
-    is_outdated: bool = False
-    is_scanned: bool = False
-    verifying: list[Admitted] | None = None
-    unseen: AbstractSet[bytes] = frozenset()
+    awaited: dict[bytes, Awaited]
+    unconfirmed: Unconfirmed | None
+    read_at: float | None
+    first_expires: int | None
+    oldest: int | None
+    verifying: list[Admitted] | None
+    unseen: AbstractSet[bytes]
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes,
+        values: Key,
+        scope: Scope,
+        bounds: Bounds | None = None,
+        parts: int = 1,
+        event: Event | None = None,
+        consistency: int = 0,
+        is_scanned: bool = False,
+    ) -> None:
+        Resolved.__init__(self, topic, partition, key, values, scope, bounds, parts, event)
+        self.consistency = consistency
+        self.is_scanned = is_scanned
+        self.awaited = {}
+        self.unconfirmed = self.read_at = self.first_expires = self.oldest = self.verifying = None
+        self.proof = PROVEN
+        self.timeless = self.is_outdated = False
+        self.unseen = _NONE
 
     @property
     def is_marked(self) -> bool:
@@ -85,7 +110,7 @@ class Work(Resolved):
         """Forget an earlier attempt."""
         self.read_at = self.after = self.failure = self.read_rows = self.known = self.expires = None
         self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
-        self.digest, self.records, self.unseen = b"", 0, frozenset()
+        self.digest, self.records, self.unseen = b"", 0, _NONE
 
     def saw(self, image: Image | None) -> None:
         """Take note of what lives in a marker's scope; None for a row whose key has no form."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from helenus_connector.gate.event import check, scope_of, values_of
 from helenus_connector.interfaces.gate import Admitted
-from helenus_connector.reread._ordinary import take
+from helenus_connector.reread._ordinary import rows, take
 from helenus_connector.reread._proof import Awaited, packed, unpacked
 from helenus_connector.reread._unread import UnreadKeys
 from helenus_connector.reread._work import Work, awaited_of
@@ -169,15 +169,10 @@ def in_turn(works: Sequence[Work], clustered: bool, partition_columns: int, unre
     """Works by what is read together, of a table whose rows are `clustered` in partitions or not."""
     found = Turns([], {}, {})
     turns: dict[Key, int] = defaultdict(int)
-    has_stuck = unread.has_stuck
-    ordinary: dict[int, list[Work]] = defaultdict(list)
-    others: list[Work] = []
-    for work in works:
-        is_row = work.scope is _ROW or (work.scope is _PARTITION and not clustered)
-        if not is_row or work.unconfirmed is not None or work.verifying is not None or has_stuck:
-            others.append(work)
-        else:
-            ordinary[work.consistency].append(work)
+    ordinary: dict[int, list[Work]] = {}
+    others: Sequence[Work] = works
+    if not unread.has_stuck:
+        ordinary, others = rows(works, clustered)
     for consistency, members in ordinary.items():
         found.rows[False, False, consistency] = members
     for work in sorted(others, key=attrgetter("scope"), reverse=True):

@@ -27,7 +27,7 @@ from helenus_connector.interfaces.resolver import HandedBack, Resolved, RowsFail
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread._evidence import Evidence, note_deletion
 from helenus_connector.reread._live import LiveRows, first_stripe
-from helenus_connector.reread._ordinary import by_key, done, read
+from helenus_connector.reread._ordinary import by_key, done, publishing, read
 from helenus_connector.reread._outcome import hand_back, last_published
 from helenus_connector.reread._proof import level
 from helenus_connector.reread._unread import MOST_READS, UnreadKeys
@@ -138,8 +138,7 @@ class Reread:
         yield from self._leave(works, may_wait)
 
     def publishing(self, resolved: Iterable[Resolved]) -> None:
-        for one in resolved:
-            self._published[one.topic, one.partition].add(one.key, one.read_rows is not None)
+        publishing(resolved, self._published)
 
     def failed(self, error: RowsFailed) -> None:
         self._failure = error.cause

@@ -1,5 +1,6 @@
 # C types for _rows.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
+from helenus_connector.interfaces.resolved cimport Resolved
 
 cdef bint _compiled
 cdef bytes _NO_LOG
@@ -15,7 +16,7 @@ cdef class Rows:
     cpdef list records(self, object resolved)
 
     @cython.locals(headers=list, data=bytes, columns=tuple, values=tuple)
-    cdef object record(self, object one)
+    cdef object record(self, Resolved one)
 
 @cython.locals(raw=cython.p_uchar, rest=cython.ulonglong, at=int)
 cdef bytes digits(long long value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_connector.interfaces.shape import Record
 
 COMPILED = not __file__.endswith(".py")

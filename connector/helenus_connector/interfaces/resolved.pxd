@@ -1,0 +1,11 @@
+# C types for resolved.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+
+cdef class Resolved:
+    cdef public object topic, partition, scope, bounds, parts, event
+    cdef public bytes key, digest
+    cdef public tuple values
+    cdef public long long events, records
+    cdef public object newest, write_time, expires
+    cdef public object before, after, read_rows, known, failure, cells, op
+    cdef public bint continues, is_confirmed, is_released, published, dead_lettered
+    cdef object _written
