@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -165,15 +166,18 @@ class Together:
         if more < 0:
             pool.return_connection(connection)
             raise ConnectionException("the connection is closed, or too busy")
-        heads: dict[bytes, tuple[bytes, bytes]] = {}
         frames: list[bytes] = []
+        of_session = (
+            session.client_protocol_handler,
+            connection.protocol_version,
+            connection.allow_beta_protocol_version,
+        )
         for stream, statement in zip(streams, statements, strict=True):
-            name = statement.prepared_statement.query_id
-            head = heads.get(name)
-            if head is None:
-                head = heads[name] = _head(session, connection, statement)
-            body = head[1] + _values(statement.values)
-            frames += head[0], _FRAME.pack(stream, _EXECUTE, len(body)), body
+            prepared, count = statement.prepared_statement, len(statement.values)
+            of_statement = prepared.query_id, prepared.result_metadata_id, statement.consistency_level, count
+            start, head = _head(*of_session, *of_statement)
+            body = head + _values(statement.values)
+            frames += start, _FRAME.pack(stream, _EXECUTE, len(body)), body
             connection._requests[stream] = self._answered, self._decoded, None
         _push(connection, frames)
 
@@ -239,18 +243,16 @@ def _after_warnings(body: bytes) -> bytes:
     return read.read()
 
 
-def _head(session: Any, connection: Any, statement: BoundStatement) -> tuple[bytes, bytes]:
-    """How a frame of a statement begins, up to its stream, and its body, up to its values."""
-    prepared = statement.prepared_statement
-    message = ExecuteMessage(
-        prepared.query_id, [], statement.consistency_level, result_metadata_id=prepared.result_metadata_id
-    )
-    encoded = session.client_protocol_handler.encode_message(
-        message, 0, connection.protocol_version, None, connection.allow_beta_protocol_version
-    )
+@lru_cache(1000)
+def _head(
+    handler: Any, version: int, is_beta: bool, name: bytes, metadata: bytes | None, consistency: int, count: int
+) -> tuple[bytes, bytes]:
+    """How a frame of a statement begins, up to its stream, and its body, up to its so many values."""
+    message = ExecuteMessage(name, [], consistency, result_metadata_id=metadata)
+    encoded = handler.encode_message(message, 0, version, None, is_beta)
     body = bytearray(encoded[_HEADER:])
     body[-3] |= _SKIP_METADATA  # the last byte of the flags, before the number of values
-    body[-2:] = struct.pack(">H", len(statement.values))
+    body[-2:] = struct.pack(">H", count)
     return encoded[:2], bytes(body)
 
 
