@@ -95,8 +95,8 @@ class Made:
     def was_read(self, after: Image | None, event: bytes | None = None, scope: Scope = Scope.ROW) -> Resolved:
         key = (K, C if scope is Scope.ROW else None)
         of = None if event is None else Event("events", 0, 7, 1000, b"", event)
-        made = Resolved("events", 0, self.codec.encode(key), key, scope, event=of, write_time=T)
-        made.after = after
+        made = Resolved("events", 0, self.codec.encode(key), key, scope, event=of)
+        made.write_time, made.after = T, after
         return made
 
 

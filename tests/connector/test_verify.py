@@ -108,12 +108,16 @@ class Topic:
 
     def publish(self, key: Key, row: Sequence[bytes | None] | None, expires: int | None = None) -> None:
         after = None if row is None else Image(tuple(row), 5)
-        self.resolved(Resolved("events", 0, self.codec.encode(key), key, Scope.ROW, after=after, expires=expires))
+        made = Resolved("events", 0, self.codec.encode(key), key, Scope.ROW)
+        made.after, made.expires = after, expires
+        self.resolved(made)
 
     def marker(self, key: Key, scope: Scope, after: Image | None = None, bounds: Bounds | None = None) -> None:
         """Publish a delete marker; no row lives in its scope."""
         name = b"" if scope is Scope.TABLE else self.codec.encode(key)
-        self.resolved(Resolved("events", 0, name, key, scope, bounds, after=after, read_rows=lambda _: iter(())))
+        made = Resolved("events", 0, name, key, scope, bounds)
+        made.after, made.read_rows = after, lambda _: iter(())
+        self.resolved(made)
 
     def resolved(self, resolved: Resolved) -> None:
         resolved.write_time = 5
@@ -307,7 +311,9 @@ def test_columns_that_were_left_out_for_their_size_are_looked_at_again_without_t
     key, row = (int32(1), int32(1)), (b"x" * 1000, b"y")
     topic.rows[key] = row
     smaller, header = next(topic.shape.smaller(Image(row, 5)))
-    (shaped,) = topic.shape.records(Resolved("events", 0, topic.codec.encode(key), key, Scope.ROW, after=smaller))
+    made = Resolved("events", 0, topic.codec.encode(key), key, Scope.ROW)
+    made.after = smaller
+    (shaped,) = topic.shape.records(made)
     assert shaped is not None
     record = shaped.record
     topic.add(record._replace(headers=[*record.headers, header]))

@@ -6,6 +6,5 @@ cdef class Resolved:
     cdef public tuple values
     cdef public long long events, records
     cdef public object newest, write_time, expires
-    cdef public object before, after, read_rows, known, failure, cells, op
+    cdef public object before, after, read_rows, known, failure, cells, op, _written
     cdef public bint continues, is_confirmed, is_released, published, dead_lettered
-    cdef object _written
