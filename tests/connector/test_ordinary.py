@@ -149,6 +149,39 @@ def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: l
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("form", ["plain", "compiled"])
+def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    source = SOURCE.with_name("_work.py")
+    module = twice.plain(source) if form == "plain" else twice.compiled(source, tmp_path_factory)
+    event = Event("events", 1, 5, 7_000, b"k", b"v")
+    made = module.Work("events", 1, b"k", (b"v",), Scope.ROW, None, 3, event, 6, True)
+    assert (made.name, made.scope, made.parts, made.event) == (("events", 1, b"k", None), Scope.ROW, 3, event)
+    assert (made.consistency, made.is_scanned, made.awaited, made.proof) == (6, True, {}, module.PROVEN)
+    assert (made.events, made.since, made.is_marked, made.is_asked_for) == (0, 7.0, False, False)
+    nothing = "unconfirmed read_at first_expires oldest verifying newest after".split()
+    assert [getattr(made, name) for name in nothing] == [None] * len(nothing)
+    assert (made.timeless, made.is_outdated, made.unseen) == (False, False, frozenset())
+    made.events = 1
+    assert made.is_asked_for
+    made.events, made.unconfirmed = 0, Unconfirmed("events", 1, b"k", Scope.ROW, since=5.0)
+    assert (made.since, made.is_asked_for) == (5.0, False)
+    made.unconfirmed.unread = 1
+    assert made.is_asked_for
+    before = {name: getattr(made, name) for name in BEGUN}
+    for name in BEGUN:
+        setattr(made, name, {"digest": b"d", "records": 2, "unseen": {b"c"}}.get(name, True))
+    made.begin()
+    assert {name: getattr(made, name) for name in BEGUN} == before
+    made.scope = Scope.PARTITION
+    assert made.is_marked
+    made.saw(Image((b"x",), T, (struct.pack(">q", T - 1),), Timed((1,), (False,), 0, 0, 0)))
+    assert (made.oldest, made.timeless) == (T - 1, False)
+    made.saw(None)
+    assert (made.oldest, made.timeless) == (T - 1, True)
+
+
+BEGUN = "read_at after failure read_rows known expires published dead_lettered is_outdated is_confirmed".split()
+BEGUN += "digest records unseen".split()
 bits = tuple(column_bit(name) for name in COLUMNS)
 TIMED = Timed(bits, (True, True, False), 0, 0, bits[2])
 

@@ -68,11 +68,11 @@ def resolved(draw: st.DrawFn) -> Resolved:
     return one
 
 
-@given(group=st.lists(resolved(), max_size=8))
-def test_a_group(module: ModuleType, group: list[Resolved]) -> None:
+@given(group=st.lists(resolved(), max_size=8), known=st.none() | st.integers(-2, 2))
+def test_a_group(module: ModuleType, group: list[Resolved], known: int | None) -> None:
     announced: list[Resolved] = []
     own: list[Resolved] = []
-    log, outcome = Log(), Outcome(records=2, newest_write_time=1)
+    log, outcome = Log(), Outcome(records=2, newest_write_time=known)
     publishing(module, announced, own).publish(log, group, outcome)
     ordinary = [one for one in group if len(one.key) > 1 and one.known is None and not one.is_released]
     small = [one for one in ordinary if one.partition + 3 <= MOST]
@@ -80,9 +80,8 @@ def test_a_group(module: ModuleType, group: list[Resolved]) -> None:
     assert [id(one) for one in announced] == [id(one) for one in ordinary]
     assert [id(one) for one in own] == [id(one) for one in group if not any(one is other for other in small)]
     assert log.taken == [("data", one.partition, record) for one, record in zip(small, records, strict=True)]
-    assert outcome == Outcome(
-        records=2 + len(small), newest_write_time=max([1, *(one.newest for one in small if one.newest is not None)])
-    )
+    written = [time for time in (known, *(one.newest for one in small)) if time is not None]
+    assert outcome == Outcome(records=2 + len(small), newest_write_time=max(written, default=None))
     assert [one.published for one in group] == [any(one is other for other in small) for one in group]
     for one, record in zip(small, records, strict=True):
         assert (one.records, one.digest) == (1, b"" if one.is_confirmed else digest_of_record(record))
@@ -111,5 +110,7 @@ def test_what_is_resolved_is_the_same_plain_and_compiled(tmp_path_factory: pytes
         assert (one.events, one.records, one.digest, one.is_read) == (0, 0, b"", True)
         one.cells = b"cells"
         assert not one.is_read
+        one.written = said = object()
+        assert one.written is said
         one.read_rows = lambda of: iter([of])
         assert list(one.rows()) == [one]

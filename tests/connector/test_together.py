@@ -514,6 +514,21 @@ def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pyt
     assert {others for others, _ in seen[-1000:]} == {alone}, "then all went together"
 
 
+def test_an_odd_answer_to_the_attempt_after_a_pause_leaves_the_next_one_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch, _asking)
+    node = Node(5, lambda key: (0, _RESULT, struct.pack(">i", 1)))
+    reader = Reader(Rows(node, monkeypatch), TABLE, SETTINGS)
+    reader._row_bytes, reader._attempts = 1.0, Attempts()
+    reader._attempts.late(clock.now)
+    clock.now += 10
+    found = dict(reader.rows(KEYS[:5], ConsistencyLevel.LOCAL_QUORUM))
+    assert (len(found), node.pushes) == (5, 1)
+    assert reader._attempts.are_made, "not after another pause"
+    assert not reader._sends_together(), "this table waits for 10 s"
+
+
 @pytest.mark.parametrize(("concurrency", "pushes"), [(1, 100), (9, 25), (32, 7)])
 def test_no_more_statements_at_once_than_are_allowed(
     monkeypatch: pytest.MonkeyPatch, concurrency: int, pushes: int

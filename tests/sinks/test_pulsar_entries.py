@@ -41,7 +41,8 @@ def test_a_message_is_as_protobuf_makes_it(
             assert made[4 + size :] == (value or b"")
             fields = keyed(key, value, headers, text_key)
             assert read == messages.SingleMessageMetadata(payload_size=len(value or b""), **fields)
-            assert entries.size_of(key, value, headers) >= len(value or b"")
+            of_headers = sum(len(name) + len(content) for name, content in headers)
+            assert entries.size_of(key, value, headers) == len(key or b"") * 4 // 3 + len(value or b"") + of_headers
 
 
 @given(records=st.lists(PAIRS, max_size=20))

@@ -1,4 +1,4 @@
-# C types for _publishing.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+# C types for _publishing.py, used when Cython compiles it. A name that is new there and missing here is slow.
 cimport cython
 from helenus_connector.interfaces.resolved cimport Resolved
 

@@ -72,8 +72,7 @@ class Publishing:
             if written is not None and (newest is None or written > newest):
                 newest = written
         outcome.records += count
-        if newest is not None:
-            outcome.newest_write_time = max(newest, outcome.newest_write_time or newest)
+        _note(newest, outcome)
 
     def _one(self, log: Log, resolved: Resolved, outcome: Outcome) -> None:
         """Append the records of one key, unless nothing is new about them."""
@@ -105,5 +104,11 @@ class Publishing:
             self._undeliverable.key(log, resolved, failure)
             return
         resolved.published = True
-        if resolved.newest is not None:
-            outcome.newest_write_time = max(resolved.newest, outcome.newest_write_time or resolved.newest)
+        _note(resolved.newest, outcome)
+
+
+def _note(written: int | None, outcome: Outcome) -> None:
+    """Note a write time, if it is the newest."""
+    known = outcome.newest_write_time
+    if written is not None and (known is None or written > known):
+        outcome.newest_write_time = written

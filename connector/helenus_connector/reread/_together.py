@@ -81,8 +81,8 @@ class Attempts:
             self._is_on, self._on_since = True, time.monotonic()
 
     def undecided(self, sent: float) -> None:
-        """Statements sent at a time were not sent after all, or answered oddly, which is for one table to wait for.
-        After a pause the next statements are the attempt.
+        """Statements of a time could not be sent, or had an odd answer, as those of an altered table have: that says
+        nothing of the cluster. If they were the attempt after a pause, the next ones are.
         """
         if not self._is_on and sent > self._failed_at:
             self._next_at = time.monotonic()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from helenus_schemas.codec.key import Key
 
 COMPILED = not __file__.endswith(".py")
-_NONE: frozenset[bytes] = frozenset()
+_NO_CHANGES: frozenset[bytes] = frozenset()
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
@@ -84,7 +84,7 @@ class Work(Resolved):
         self.unconfirmed = self.read_at = self.first_expires = self.oldest = self.verifying = None
         self.proof = PROVEN
         self.timeless = self.is_outdated = False
-        self.unseen = _NONE
+        self.unseen = _NO_CHANGES
 
     @property
     def is_marked(self) -> bool:
@@ -110,7 +110,7 @@ class Work(Resolved):
         """Forget an earlier attempt."""
         self.read_at = self.after = self.failure = self.read_rows = self.known = self.expires = None
         self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
-        self.digest, self.records, self.unseen = b"", 0, _NONE
+        self.digest, self.records, self.unseen = b"", 0, _NO_CHANGES
 
     def saw(self, image: Image | None) -> None:
         """Take note of what lives in a marker's scope; None for a row whose key has no form."""

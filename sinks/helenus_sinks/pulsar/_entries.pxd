@@ -6,7 +6,7 @@ cdef tuple _SMALL, _SIZES
 cdef dict _names
 cdef Py_ssize_t _MOST_NAMES
 
-@cython.locals(size=Py_ssize_t)
+@cython.locals(size=Py_ssize_t, name=str, content=bytes)
 cpdef object size_of(bytes key, bytes value, object headers)
 
 cpdef bytes batch(object records, bint text_key)

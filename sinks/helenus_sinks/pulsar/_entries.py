@@ -1,4 +1,4 @@
-"""The messages of a batch, as an entry of Pulsar's holds them: each is the size of its metadata, that, and its value.
+r"""The messages of a batch, as an entry of Pulsar's holds them: each is the size of its metadata, that, and its value.
 Source: SingleMessageMetadata in PulsarApi.proto of Pulsar 4.0.
 
     batch([(b"k", b"v", ())], False) == b"\0\0\0\x0a" b"\x12\4aw==" b"\x18\1" b"\x30\1" b"v"
@@ -26,7 +26,9 @@ _MOST_NAMES = 1000
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """How many bytes a record has at most, without what Pulsar needs in addition."""
+    """About how many bytes a record has: headers that are no ASCII have more. What its message needs in addition is
+    not in it.
+    """
     size = len(key) * 4 // 3 if key else 0
     if value:
         size += len(value)
