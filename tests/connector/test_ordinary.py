@@ -22,6 +22,7 @@ from helenus_connector.interfaces import resolved as resolved_module
 from helenus_connector.interfaces.gate import Admitted, Event, Waiting
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread import resolver
+from helenus_connector.reread._evidence import _row as row_of
 from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion
 from helenus_connector.reread._work import PROVEN, Proof, Work
 from helenus_connector.reread._works import Works
@@ -260,14 +261,17 @@ def test_works_that_are_read(
         again = {(raw(1),): [more]} if more.events else {}
         answers = [((raw(1),), found)]
         asked = {(raw(1),): each}
-        nodes, is_deleted = of._gate.nodes, of._evidence.is_deleted
+        nodes, is_undone = of._gate.nodes, of._evidence.is_undone
         group = ordinary.read(
-            asked, answers, again, 7.5, least, nodes, lambda _: deletes, is_deleted, shows_all, prepare
+            asked, answers, again, 7.5, least, nodes, lambda _: deletes, is_undone, shows_all, prepare
         )
         expected.read_at, expected.after = 7.5, found
         of._prepare(expected)
     assert [said(one) for one in group] == [said(one) for one in ([expected, more] if again else [expected])]
-    is_shown = found is not None and not (deletes and known)
+    is_undone = bool(deletes and known) and (
+        not row_of(found).times or any(one.undone_by(row_of(found)) for one in known)
+    )
+    is_shown = found is not None and not is_undone
     plain = each.unconfirmed is None and each.verifying is None
     if plain and is_shown and all(found.shows(one.write_time) and not one.effect for one in each.awaited.values()):  # type: ignore[union-attr]
         assert not any(each is one for one in prepared), "the ordinary case goes the short way"

@@ -82,9 +82,15 @@ class Evidence:
         """Whether any deletion was reported in an events partition, of whichever key."""
         return self._caches.of(*place).has_deletions
 
-    def is_deleted(self, work: Work) -> bool:
-        """Whether a deletion of a row, of columns of it or of its partition was reported."""
-        return bool(self._deletions(self._caches.of(work.topic, work.partition), work))
+    def is_undone(self, work: Work) -> bool:
+        """Whether a row that was read may show what a deletion takes away that was reported: of the row, of columns of
+        it or of its partition. If not, it is as if there were none for the changes that the row shows.
+        """
+        deletions = self._deletions(self._caches.of(work.topic, work.partition), work)
+        if not deletions:
+            return False
+        row = _row(work.after)
+        return not row.times or any(deletion.undone_by(row) for deletion in deletions)
 
     def proof(self, work: Work) -> Proof:
         """What the read of a key proves of its changes."""

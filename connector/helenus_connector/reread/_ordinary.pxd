@@ -32,7 +32,7 @@ cpdef object newest(tuple times)
 @cython.locals(group=list, place=tuple, some_deleted=bint, work=Work)
 cpdef list read(
     object works, list answers, object more, object start, long long least, object nodes, object has_deletions,
-    object is_deleted, bint shows_all_times, object prepare
+    object is_undone, bint shows_all_times, object prepare
 )
 
 @cython.locals(unproven=dict, effect=cython.longlong)

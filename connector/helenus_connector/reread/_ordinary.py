@@ -189,13 +189,13 @@ def read(
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
     has_deletions: Callable[[Place], bool],
-    is_deleted: Callable[[Work], bool],
+    is_undone: Callable[[Work], bool],
     shows_all_times: bool,
     prepare: Callable[[Work], None],
 ) -> list[Work]:
     """The works of keys, and `more` of them, each with its row as it was read at `start`, s since the epoch, and what
     that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`, such
-    as a row that lives though a deletion was reported that `is_deleted` knows of.
+    as a row that shows what a deletion takes away that was reported, as `is_undone` says.
     """
     group = []
     place: Place | None = None
@@ -213,7 +213,7 @@ def read(
             place = (topic, partition)
             some_deleted = has_deletions(place)
         proof = None
-        if not some_deleted or image is None or not is_deleted(work):
+        if not some_deleted or image is None or not is_undone(work):
             proof = proof_of(work, image, least, nodes)
         if proof is None:
             prepare(work)

@@ -287,7 +287,7 @@ class Reread:
                         yield from self._unanswered(work, answer, start)
                 continue
             shows_all = self.reader.shows_all_times
-            known = self._evidence.has_deletions, self._evidence.is_deleted
+            known = self._evidence.has_deletions, self._evidence.is_undone
             group = read(asked, answers, again, start, least, self._gate.nodes, *known, shows_all, self._prepare)
             self._handed.keys_read += len(group)
             yield group if works[0].verifying is None else [work for work in group if self._is_verified(work)]
