@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from helenus_stack.errors import StackError
+
 NAMES = [
     "agent",
     "connector",
@@ -32,4 +34,9 @@ if name is not None and name not in NAMES:
 for each in [n for n in NAMES if n != "soak"] if name is None else [name]:
     print(f"== {each}", flush=True)
     sys.argv = [f"bench.{each}", *options]
-    importlib.import_module(f"bench.{each}").main()
+    try:
+        importlib.import_module(f"bench.{each}").main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except StackError as error:  # the servers do not start, say
+        sys.exit(f"error: {error}")
