@@ -378,6 +378,38 @@ def test_a_cluster_that_is_slow_for_a_day_is_asked_twice_for_little(
     assert 144 <= tried < 160 + in_flight
 
 
+def test_a_cluster_whose_every_fifth_second_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause grows: what goes well for less time than the last one does not make it short again."""
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    failures = 0
+    for second in range(86_400):
+        if attempts.are_made:
+            attempts.begin()
+            sent, is_slow = clock.now, second % 5 == 0
+            clock.now += 1
+            if is_slow:
+                attempts.late(sent)
+                failures += 1
+            else:
+                attempts.answered(sent)
+        else:
+            clock.now += 1
+    assert 0 < failures < 300
+
+
+def test_a_late_answer_once_an_hour_costs_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    attempts = Attempts()
+    for _ in range(24):
+        attempts.late(clock.now)
+        clock.now += 10.1
+        assert attempts.are_made
+        attempts.begin()
+        attempts.answered(clock.now)
+        clock.now += 3600
+
+
 def test_readers_of_one_session_share_its_attempts() -> None:
     shared, other = Session([Host(1)]), Session([Host(1)])
     assert attempts_of(shared) is attempts_of(shared)
