@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import struct
 import uuid
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import InvalidRequest, Unavailable
+from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionShutdown
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.cells import CellReader
+from helenus_connector.reread.budget import Budget
+from helenus_connector.reread.cells import CellReader, Found, Unreadable
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
@@ -72,7 +76,7 @@ def test_each_key_has_its_row_or_none(concurrency: int, keys: int) -> None:
     ("error", "kind"),
     [
         (InvalidRequest("no such column"), Kind.TABLE_UNSUPPORTED),
-        (Unavailable("no replica", consistency=1, required_replicas=1, alive_replicas=0), Kind.CASSANDRA_READ),
+        (ConnectionShutdown("the connection is closed"), Kind.CASSANDRA_READ),
     ],
 )
 def test_an_error_comes_after_the_keys_before(error: Exception, kind: Kind) -> None:
@@ -81,3 +85,36 @@ def test_an_error_comes_after_the_keys_before(error: Exception, kind: Kind) -> N
     with pytest.raises(HelenusError) as raised:
         next(answers)
     assert raised.value.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "is_away"),
+    [
+        (Unavailable("no replica", consistency=1, required_replicas=1, alive_replicas=0), True),
+        (NoHostAvailable("all are down", {}), True),
+        (ReadFailure("tombstones", consistency=1, required_responses=1), False),
+        (ReadTimeout("too slow", consistency=1, required_responses=1), False),
+        (OperationTimedOut({}), False),
+    ],
+)
+def test_a_key_that_can_not_be_read_leaves_the_others(error: Exception, is_away: bool) -> None:
+    answers = list(reader(Rows(3, error), 2).read([((number(n),), Scope.ROW) for n in range(8)], 1))
+    assert isinstance(answers[3], Unreadable)
+    assert answers[3].is_away is is_away
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, Found)] == [0, 2, 4, 6]
+
+
+def test_rows_are_taken_from_the_budget(tmp_path: Path) -> None:
+    slept: list[float] = []
+    clock = [100.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    budget = Budget(tmp_path / "budget", 10, lambda: clock[0], sleep)
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
+    cells = CellReader(Rows(), TABLE, ConnectorSettings.of(given, "test"), budget)
+    assert len(list(cells.read([((number(n),), Scope.ROW) for n in range(100)], 1))) == 100
+    assert sum(slept) == pytest.approx((100 - 10) / 10, rel=0.05), "ten a second, after those of the first second"
+    budget.close()

@@ -21,8 +21,9 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import ASK, POISON, Merged
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.state import cells as kept
-from helenus_connector.state import partitions
+from helenus_connector.state import partitions, row_bytes
 from helenus_connector.state.partitions import Partition, covering
+from helenus_connector.state.row_bytes import dump_row, load_row
 from helenus_connector.state.rows import Rows
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -239,9 +240,15 @@ def test_what_is_kept_is_forgotten_after_gc_grace() -> None:
     assert not any(name[:1] in b"rsgp" for name in store.values)
 
 
+def truncation(time: int, node: str = OTHER, segment: int = 1, position: int = 1) -> Event:
+    """A node's report of a TRUNCATE, at a time, s since the epoch."""
+    change = Change("0" * 32, node, Scope.TABLE, segment=segment, position=position, write_time=time * 10**6)
+    return Event("t", 0, 0, time * 1000, None, encode(change))
+
+
 def test_many_rows_of_a_partition_are_deleted_and_truncated() -> None:
     store = DictStore()
-    rows = [Row((i(c),), {"v": Cell(i(c))}, time=NOW * 10**6) for c in range(1000)]
+    rows = [Row((i(c),), {"v": Cell(i(c), NOW * 10**6)}, time=NOW * 10**6) for c in range(1000)]
     assert [m.op for m in taken(store, events(Update(TABLE, i(1), rows)))] == ["c"] * 1000
     deletion = ((NOW * 10**6 + 1, NOW),)
     some = events(Update(TABLE, i(1), [Marker(7, (i(99),), deletion), Marker(6, (i(899),), deletion)]))
@@ -249,14 +256,10 @@ def test_many_rows_of_a_partition_are_deleted_and_truncated() -> None:
     assert merged[0].scope is Scope.RANGE
     assert merged[0].bounds == (Bound(False, (i(99),)), Bound(True, (i(899),)))
     assert [m.op for m in merged[1:]] == ["d"] * 800
-    truncation = Event(
-        "t", 0, 0, NOW * 1000, None, encode(Change("0" * 32, OTHER, Scope.TABLE, write_time=NOW * 10**6 + 5))
-    )
-    merged = taken(store, [truncation])
+    merged = taken(store, [truncation(NOW + 3600)], NOW + 3600)
     assert merged[0].scope is Scope.TABLE
-    assert len(merged) == 201
+    assert [m.op for m in merged[1:]] == ["d"] * 200
     assert not any(name[:1] in b"rsgp" for name in store.values)
-    assert [m.op for m in taken(store, events(Update(TABLE, i(1), rows[:1])))] == ["c"], "as other nodes' copies are"
 
 
 def test_static_columns_without_rows_are_truncated() -> None:
@@ -265,13 +268,15 @@ def test_static_columns_without_rows_are_truncated() -> None:
     for k in (1, 2):
         taken(store, events(Update(TABLE, i(k), static=Row((), {"st": Cell(i(7), at)}))))
     taken(store, events(Update(TABLE, i(2), [Row((i(1),), {"v": Cell(i(1))}, time=at)])))
-    truncation = Event("t", 0, 0, NOW * 1000, None, encode(Change("0" * 32, OTHER, Scope.TABLE, write_time=at + 5)))
-    merged = [(m.scope, m.op) for m in taken(store, [truncation])]
-    assert merged[0] == (Scope.TABLE, "d")
-    assert sorted(merged[1:]) == [(Scope.ROW, "d"), (Scope.STATIC, "d"), (Scope.STATIC, "d")]
-    (new,) = taken(store, events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1))}, time=at + 9)])))
-    assert new.after is not None
-    assert new.after["st"] is None
+    merged = taken(store, [truncation(NOW + 3600)], NOW + 3600)
+    assert [(m.scope, m.op) for m in merged[:1]] == [(Scope.TABLE, "d")]
+    assert sorted((m.scope, m.op) for m in merged[1:]) == [
+        (Scope.ROW, "d"),
+        (Scope.STATIC, "d"),
+        (Scope.STATIC, "d"),
+    ]
+    assert [m.before and m.before["st"] for m in merged if m.scope is Scope.ROW] == [i(7)]
+    assert not any(name[:1] in b"rsgp" for name in store.values)
 
 
 def test_a_table_that_is_recreated_with_another_key() -> None:
@@ -414,6 +419,13 @@ GOLDEN_ROW_2 = (
 )
 
 
+GOLDEN_ROW_3 = (
+    "03013031323334353637383961620000000200000000000003e83f00000000000000050000003c00000000000003e8000000"
+    "0000000004000000000000006400000000000000630000000000000042000000000000006e00000000000003f200000102"
+    + GOLDEN_ROW[GOLDEN_ROW.index("0000000100016d") :]
+)
+
+
 GOLDEN_PARTITION_2 = (
     "0200000003000000000000008c01000000000000000500000000000000640000000200000000000000060000000000000078"
     "02010000000161010200000001620000000000000000000000070000000000000082000000000002"
@@ -432,7 +444,7 @@ def golden_row() -> kept.Row:
 
 def test_bytes_of_version_1_are_read() -> None:
     """Never change these: a later version of Helenus finds them in checkpoints."""
-    assert kept.Row.loads(bytes.fromhex(GOLDEN_ROW)) == golden_row()
+    assert load_row(bytes.fromhex(GOLDEN_ROW)) == golden_row()
     assert Partition.loads(bytes.fromhex(GOLDEN_PARTITION)) == golden_partition()
 
 
@@ -440,14 +452,21 @@ def test_bytes_of_version_2_are_read() -> None:
     """The same."""
     row = golden_row()
     row.bound, row.unseen, row.read_at = 99, Deletion(66, 110), 1010
-    assert kept.Row.loads(bytes.fromhex(GOLDEN_ROW_2)) == row
-    assert row.dumps().hex() == GOLDEN_ROW_2
-    assert kept.VERSION == 2, "keep bytes of the versions before this one"
+    assert load_row(bytes.fromhex(GOLDEN_ROW_2)) == row
     partition = golden_partition()
     partition.first = 2
     assert Partition.loads(bytes.fromhex(GOLDEN_PARTITION_2)) == partition
     assert partition.dumps().hex() == GOLDEN_PARTITION_2
     assert partitions._VERSION == 2, "keep bytes of the versions before this one"
+
+
+def test_bytes_of_version_3_are_read() -> None:
+    """The same."""
+    row = golden_row()
+    row.bound, row.unseen, row.read_at, row.proven = 99, Deletion(66, 110), 1010, 258
+    assert load_row(bytes.fromhex(GOLDEN_ROW_3)) == row
+    assert dump_row(row).hex() == GOLDEN_ROW_3
+    assert row_bytes.VERSION == 3, "keep bytes of the versions before this one"
 
 
 def golden_partition() -> Partition:
@@ -456,9 +475,9 @@ def golden_partition() -> Partition:
 
 
 def test_bytes_of_a_newer_version_are_refused() -> None:
-    with pytest.raises(ValueError, match="version 3"):
-        kept.Row.loads(b"\3" + bytes.fromhex(GOLDEN_ROW)[1:])
+    with pytest.raises(ValueError, match="version 4"):
+        load_row(b"\4" + bytes.fromhex(GOLDEN_ROW)[1:])
     with pytest.raises(ValueError, match="version 3"):
         Partition.loads(b"\3" + bytes.fromhex(GOLDEN_PARTITION)[1:])
     with pytest.raises(ValueError, match="too many"):
-        kept.Row.loads(bytes.fromhex(GOLDEN_ROW) + b"x")
+        load_row(bytes.fromhex(GOLDEN_ROW) + b"x")

@@ -26,6 +26,10 @@ class Merged(NamedTuple):
     than their `event`, if there is one. `before` and `after` are whole CQL values by column, static ones too; None:
     there was, or is, no row. `write_time` in µs, `expires` in s since the epoch. `event` is the one that changed it;
     None if it expired.
+
+    An `ASK` has in `expires` the time of the batch that asks, before which the row is not read; in `write_time` up to
+    which write time what is not found is gone, if that is known; and how many `disturbances` its partition had: if it
+    has more when the answer comes, that may be of before.
     """
 
     partition: int
@@ -39,3 +43,4 @@ class Merged(NamedTuple):
     expires: int | None
     event: Event | None
     failure: str | None = None
+    disturbances: int = 0

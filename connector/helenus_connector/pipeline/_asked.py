@@ -2,8 +2,8 @@
 
 A snapshot asks for each key in this way, and so does an event that was too large for its cells, or that leaves a row in
 doubt. What is read comes as a Change with cells. Its `segment` is when it was read, by the node's clock, its `position`
-when the read began, by this host's, both in ms since the epoch; `write_time` and `effect` are those of the event that
-asked. `state.reads` merges it.
+the time of the batch that asked, both in ms since the epoch; its `part` how many disturbances the partition had then;
+`write_time` and `effect` are those of the event that asked. `state.reads` merges it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
 from cassandra import ConsistencyLevel
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -19,16 +20,18 @@ from helenus_connector.gate.event import decoded
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import Merged
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.cells import CellReader, Found
+from helenus_connector.reread.budget import Budget
+from helenus_connector.reread.cells import CellReader, Found, Unreadable
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, Deletion, Liveness
 from helenus_schemas.event.cells_writer import encode_cells
 from helenus_schemas.event.change import FIRST_COLUMN, Change, Effect, Origin, Scope, column_bit
-from helenus_schemas.event.wire import encode
+from helenus_schemas.event.wire import encode, request
 
 _AT_ONCE = 500
+_log = structlog.get_logger(__name__)
 
 Append = Callable[[int, bytes, bytes], None]
 """Appends an event: its partition, key and value."""
@@ -41,16 +44,19 @@ class Asked:
     it, or it was overwritten.
     """
 
-    def __init__(self, settings: ConnectorSettings, session: Any, table: Table, append: Append) -> None:
+    def __init__(
+        self, settings: ConnectorSettings, session: Any, table: Table, append: Append, budget: Budget | None = None
+    ) -> None:
         self._table = table
         self._codec = KeyCodec(table)
-        self._reader = CellReader(session, table, settings)
+        self._reader = CellReader(session, table, settings, budget)
         self._consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
         self._patience_s = settings.settle_min_age_ms / 1000
         self._append = append
 
     def answer(self, asks: Sequence[Merged], outcome: Outcome) -> None:
-        """Read their rows, each once, and append what is there. Raises as `CellReader`, and TABLE_UNSUPPORTED for an
+        """Read their rows, each once, and append what is there; of one that can't be read now, that it is to be read
+        later. Raises as `CellReader`, CASSANDRA_READ if the replicas of all keys are away, and TABLE_UNSUPPORTED for an
         event of more than a row, which no read can answer.
         """
         by_key: dict[tuple[Key, Scope], list[tuple[Merged, Change]]] = {}
@@ -65,17 +71,38 @@ class Asked:
             began = int(time.time() * 1000)
             outcome.keys_read += len(some)
             outcome.statements += len(some)
-            for key, row in zip(some, self._reader.read(some, self._consistency), strict=True):
+            answers = list(self._reader.read(some, self._consistency))
+            self._check(answers)
+            for key, row in zip(some, answers, strict=True):
                 for ask, change in by_key[key]:
+                    if isinstance(row, Unreadable):
+                        # It is not read again at once: that may be what is too much for its replicas.
+                        self._append(ask.partition, ask.key, request(change.scope, Origin.STATE))
+                        continue
                     answer = self._answer(ask.event, change, row, began)
                     if answer is not None:
+                        answer = answer._replace(part=ask.disturbances)
+                        if answer.cells is not None and ask.expires is not None:
+                            answer = answer._replace(position=ask.expires * 1000)
                         self._append(ask.partition, ask.key, encode(answer))
+
+    def _check(self, answers: Sequence[Found | Unreadable | None]) -> None:
+        """Log keys that can't be read. Raises HelenusError CASSANDRA_READ if nothing answers."""
+        unreadable = [answer for answer in answers if isinstance(answer, Unreadable)]
+        if not unreadable:
+            return
+        reason = unreadable[0].reason
+        if len(unreadable) == len(answers) and all(answer.is_away for answer in unreadable):
+            raise HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {reason}", self._table.full_name)
+        _log.warning("state.rows_unreadable", table=self._table.full_name, rows=len(unreadable), reason=reason)
 
     def _change(self, ask: Merged) -> tuple[Change, Key]:
         """What asks, as a Change: that of its event, or one of the state; and the values of its key."""
         event = ask.event
         if event is None:
-            return Change(None, None, ask.scope, origin=Origin.STATE), self._codec.decode(ask.key)
+            effect = int(Effect.LIVE) if ask.write_time is None else 0
+            asking = Change(None, None, ask.scope, write_time=ask.write_time, effect=effect, origin=Origin.STATE)
+            return asking, self._codec.decode(ask.key)
         change, key = decoded(event, self._codec)
         if change.scope not in (Scope.ROW, Scope.STATIC):
             what = "the delete of more than a row, without its write time: no read can say what it took away"
@@ -92,7 +119,7 @@ class Asked:
         if found is None and event is not None and change.origin is not Origin.REPAIR:
             return None
         at = began if found is None else found.at
-        cells, gone_at = self._cells(found), None
+        cells, gone_at = self._cells(found), change.write_time if event is None else None
         if change.origin is Origin.REPAIR:  # what the state has is wrong
             gone_at = int((at / 1000 - self._patience_s) * 1e6)
             if found is None:
@@ -102,7 +129,7 @@ class Asked:
 
     def _of_log(self, event: Event, change: Change, found: Found | None, began: int) -> Change:
         """Of an event of a commit log. That the row itself was written, or deleted, it says without a read."""
-        since = _since(event, change)
+        since = min(_since(event, change), began / 1000)  # the agent's clock may be ahead of this one, by years
         if not _shows(change, found) and began / 1000 - since < self._patience_s:
             return change._replace(digest=None, node=None, foreign=False, segment=int(since * 1000), cells=None)
         at = began if found is None else found.at

@@ -23,6 +23,7 @@ from helenus_connector.pipeline._asked import Append, Asked
 from helenus_connector.pipeline._table_version import Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.reread import budget
 from helenus_connector.resolve.merge import FromState
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import shown
@@ -58,6 +59,7 @@ class MergedStage:
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._versions = Versions(settings, session, self._registry)
+        self._budget = budget.of(directory, settings)
         self._undeliverable = Undeliverable(settings)
         self._appending = Appending(settings, self._versions, self._undeliverable)
         self._table: Table | None = None
@@ -67,7 +69,8 @@ class MergedStage:
         """Begin a batch. `table` is the table as it is now, with all its columns."""
         self._begin()
         if self._table != table:
-            self._table, self._asked = table, Asked(self.settings, self._session, table, self._append)
+            self._table = table
+            self._asked = Asked(self.settings, self._session, table, self._append, self._budget)
         self._versions.follow(self.log)
         now = self._versions.now
         self._resolver = FromState(self.settings.events, now.table, now.codec)
@@ -119,6 +122,7 @@ class MergedStage:
 
     def close(self) -> None:
         """Let go of all but the session and the Log, which others use too."""
+        self._budget.close()
         if self._registry is not None:
             self._registry.close()
 

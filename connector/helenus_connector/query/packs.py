@@ -50,10 +50,14 @@ class Copies:
     """Leaves out of a partition's events, in one batch, what another node has reported before: the same digest for the
     same key, both with cells. It would change nothing, and to shuffle it costs more than to find it. `found` counts by
     node.
+
+    A node that reports a digest once more has logged that mutation again, as of a client that gives write times of its
+    own: what was deleted in between may live again. And what a TRUNCATE took is no copy of what a node logged after it.
     """
 
     def __init__(self) -> None:
-        self._seen: set[bytes] = set()  # 16 bytes for each: keys may be large, and a batch has many
+        self._seen: dict[bytes, int] = {}  # by 16 bytes, as keys may be large and a batch has many: bits of nodes
+        self._bits: dict[bytes, int] = {}
         self.found = Counter[str]()
 
     def left_out(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -64,13 +68,17 @@ class Copies:
         value = message.value()
         match = match_own_format(value) if value else None
         if match is None:
+            if message.key() is None:  # of a whole table
+                self._seen.clear()
             return False
         change = parse_match(match)
         name = None if change.cells is None else identity(change, message.key() or b"")
         if name is None:
             return False
-        if name not in self._seen:
-            self._seen.add(name)
+        bit = self._bits.setdefault(match.node, 1 << len(self._bits))
+        nodes = self._seen.get(name, 0)
+        self._seen[name] = nodes | bit
+        if not nodes or nodes & bit:
             return False
         self.found[match.node.decode()] += 1
         return True

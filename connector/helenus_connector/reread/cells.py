@@ -13,13 +13,21 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cassandra import DriverException, InvalidRequest
+from cassandra import (
+    DriverException,
+    InvalidRequest,
+    OperationTimedOut,
+    ReadFailure,
+    ReadTimeout,
+    Unavailable,
+)
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.query import BoundStatement
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.reread._asking import answered
+from helenus_connector.reread.budget import Budget
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import quote
@@ -39,26 +47,40 @@ class Found(NamedTuple):
     at: int
 
 
-class CellReader:
-    """Reads rows of one table as cells, through a session whose rows are CQL bytes."""
+class Unreadable(NamedTuple):
+    """Why a key can't be read now, though others can. `is_away`: its replicas did not answer, which others share."""
 
-    def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:
+    reason: str
+    is_away: bool
+
+
+class CellReader:
+    """Reads rows of one table as cells, through a session whose rows are CQL bytes. Rows are taken from a `budget`, if
+    there is one.
+    """
+
+    def __init__(self, session: Any, table: Table, settings: ConnectorSettings, budget: Budget | None = None) -> None:
         self._session = session
+        self._budget = budget
         self._table = table
         self._settings = settings
         self._schema = bytes.fromhex(table.schema_id)
         self._made: dict[Scope, Any] = {}
 
-    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[Found | None]:
+    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[Found | Unreadable | None]:
         """Of each key, of the scope ROW or STATIC, what is there; None if there is no such row. A STATIC one has the
-        values of the partition key alone. Raises HelenusError CASSANDRA_READ, and TABLE_UNSUPPORTED where Cassandra
-        does not show the write times of a column; then some keys may have been answered.
+        values of the partition key alone. Raises HelenusError CASSANDRA_READ for what no key can be read for, and
+        TABLE_UNSUPPORTED where Cassandra does not show the write times of a column; then some keys may have been
+        answered.
         """
         try:
             answers = self._answers(self._bound(key, scope, consistency) for key, scope in keys)
             for (_, scope), rows in zip(keys, answers, strict=True):
-                found = next(iter(rows), None)
-                yield None if found is None else self._cells(found, scope)
+                if isinstance(rows, Unreadable):
+                    yield rows
+                    continue
+                row = next(iter(rows), None)
+                yield None if row is None else self._cells(row, scope)
         except InvalidRequest as error:
             raise HelenusError(Kind.TABLE_UNSUPPORTED, f"Cassandra says: {error}", self._table.full_name) from None
         except (DriverException, NoHostAvailable, ConnectionException) as error:
@@ -68,11 +90,26 @@ class CellReader:
         """The rows of each, in order, a bounded number asked for at once."""
         waiting = deque[Any]()
         for statement in statements:
+            if self._budget is not None:
+                self._budget.take(1)
             waiting.append(self._session.execute_async(statement))
             if len(waiting) >= self._settings.query_concurrency:
-                yield answered(waiting.popleft())
+                yield self._answer(waiting.popleft())
         while waiting:
-            yield answered(waiting.popleft())
+            yield self._answer(waiting.popleft())
+
+    def _answer(self, future: Any) -> Any:
+        """The rows of a statement, or why its replicas did not give them."""
+        try:
+            return answered(future)
+        except (ReadTimeout, OperationTimedOut) as error:
+            if self._budget is not None:
+                self._budget.timed_out()
+            return Unreadable(str(error), False)
+        except ReadFailure as error:  # too many tombstones, say
+            return Unreadable(str(error), False)
+        except (Unavailable, NoHostAvailable) as error:
+            return Unreadable(str(error), True)
 
     def _columns(self, scope: Scope) -> Sequence[Column]:
         return self._table.statics if scope is Scope.STATIC else self._table.regulars

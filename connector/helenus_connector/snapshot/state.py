@@ -128,6 +128,11 @@ class Known:
             self.whole = None
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether a snapshot goes on."""
+        return self.snapshot is not None and not self.snapshot.is_over
+
+    @property
     def is_published(self) -> bool:
         """Whether the last one of the whole is complete, and none goes on."""
         is_at_rest = self.snapshot is None or self.snapshot.is_over

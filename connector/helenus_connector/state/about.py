@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from helenus_schemas.errors import HelenusError, Kind
@@ -17,7 +18,8 @@ _VERSION = 2
 class About:
     """The state of `state=rows`: of a table's events topic, by its partitions. `places` groups the events of each
     partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row that was there
-    before, all columns are known.
+    before, all columns are known. `proven`: of partitions how many disturbances they had when that was so last, as of
+    `rows.Rows`.
     """
 
     table: str
@@ -25,6 +27,7 @@ class About:
     places: tuple[int, ...]
     slots: int
     is_whole: bool = False
+    proven: Mapping[int, int] = field(default_factory=dict)
 
 
 def kept(checkpoint: Path) -> About | None:
@@ -46,7 +49,8 @@ def kept(checkpoint: Path) -> About | None:
         what = "the state is gone, and its offsets are not"
         raise HelenusError(Kind.STATE, what, str(checkpoint / "state"), advice(checkpoint))
     is_whole = found.get("is_whole", False)
-    return About(found["table"], found["topic"], tuple(found["places"]), found["slots"], is_whole)
+    proven = {int(partition): count for partition, count in found.get("proven", {}).items()}
+    return About(found["table"], found["topic"], tuple(found["places"]), found["slots"], is_whole, proven)
 
 
 def keep(checkpoint: Path, about: About) -> None:

@@ -9,70 +9,48 @@ DeletionTime.supersedes of Cassandra 5.0). A deletion takes what is of its write
 not kept: a late copy of it meets the deletion.
 
 Some of a row may come from a read of it (`reads`), which does not show all that a node keeps: what it leaves open is
-in doubt once an event speaks against it, and the row is read again.
-
-Bytes of a row, version 2, big-endian; lengths and counts are u32 but where it says u16:
-
-    row    = u8 version; u8 n, n × 12 bytes of mutations merged last; u32 page; u64 armed; u8 flags
-             [1] liveness: i64 write time, u32 ttl, u64 expires (0, 0: none)
-             [2] deletion: i64 write time, u64 deleted at
-             [4] i64 bound of a guessed liveness; [8] deletion that reads imply; [16] u64 to be read again at
-             n, n × (u16 name, deletion) of whole columns; n, n × cell
-    cell   = u8 flags: 1 path, 2 tombstone, 4 expires; i64 write time; u16 name; [1] path; [2] u64 deleted at;
-             [4] u32 ttl, u64 expires; [not 2] value
-
-Version 1 is the same without what the flags 4, 8 and 16 stand for.
+in doubt once an event speaks against it, and the row is read again. The same holds where Cassandra does not decide by
+write times: a tombstone that may have been purged hides nothing for sure (`Doubts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import NamedTuple
 
+from helenus_connector.state.cell_rules import (
+    NEVER,
+    NO_DOUBTS,
+    Doubts,
+    Element,
+    cell_purged_at,
+    element,
+    is_over,
+    purge_time,
+    purged_at,
+    supersedes,
+    when_purged,
+    wins,
+)
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read_path
 
-VERSION = 2
-NEVER = -(1 << 63)
-"""A write time before all others."""
 NO_PAGE = 0xFFFFFFFF
 SEEN = 12
 """Bytes that name a mutation in `seen`."""
 _MOST_SEEN = 4
-_new = tuple.__new__
-_HEAD = Struct(">IQB")
-_LIVENESS = Struct(">qIQ")
-_DELETION = Struct(">qQ")
-_COUNT = Struct(">I")
-_CELL = Struct(">BqH")
-_ENDS = Struct(">IQ")
-_SECONDS = Struct(">Q")
-_TIME = Struct(">q")
-_NAME = Struct(">H")
-_LATER_S = 3600
-
-Element = tuple[int, bytes | None, bool]
-
-
-def element(cell: Cell) -> Element:
-    """What an element of a list is known by where a read left out its path: write time, value, whether it expires."""
-    return cell.write_time, cell.value, cell.expires is not None
-
-
-def when_purged(when: int, now: int, purged_to: int) -> int:
-    """When what is older than gc_grace from a time on can be let go. That is counted up to `purged_to`, which is before
-    `now` in a backlog; then it is looked at again once that may have caught up, or in an hour.
-    """
-    return when if when > now else now + min(max(1, when - purged_to), _LATER_S)
 
 
 class Merge(NamedTuple):
-    """What merging did: whether the row `changed`, and whether it is `in_doubt`, so that it is to be read."""
+    """What merging did: whether the row `changed`, and whether it is `in_doubt`, so that it is to be read.
+
+    `is_unproven`: write times do not decide whether what was left out lives, so a read alone says it, twice if need be.
+    """
 
     changed: bool
     in_doubt: bool
+    is_unproven: bool = False
 
 
 @dataclass(slots=True)
@@ -82,7 +60,8 @@ class Row:
 
     Of reads: `bound` says that the liveness is a guess, and by when the row itself was written, µs; None: it is known.
     `unseen`: cells up to this write time that are not here were not there when the row was read. `read_at`: when the
-    row is to be read again, s since the epoch, 0: it is not. A read from then on is the last word.
+    row is to be read again, s since the epoch, 0: it is not. A read from then on is the last word. `proven`: the
+    partition's disturbances when a read, or the log from the row's first event on, showed the row as it is.
     """
 
     liveness: Liveness | None = None
@@ -95,6 +74,7 @@ class Row:
     bound: int | None = None
     unseen: Deletion | None = None
     read_at: int = 0
+    proven: int = 0
 
     def is_empty(self) -> bool:
         """Whether nothing is left to be kept."""
@@ -105,7 +85,12 @@ class Row:
         self.seen = (mutation + self.seen)[: SEEN * _MOST_SEEN]
 
     def merge(
-        self, said: Cells, floor: int, dropped_at: Mapping[str, int], lists: AbstractSet[str] = frozenset()
+        self,
+        said: Cells,
+        floor: int,
+        dropped_at: Mapping[str, int],
+        lists: AbstractSet[str] = frozenset(),
+        doubts: Doubts = NO_DOUBTS,
     ) -> Merge:
         """Merge what a mutation says. `floor` is the newest write time that a deletion of the partition or of a range
         took; `dropped_at` is when columns of these names were dropped, µs; `lists` are the columns that are unfrozen
@@ -119,31 +104,52 @@ class Row:
             self.shadow(deletion.write_time, keeps_deletion=True)
             changed = True
         gone = floor if self.deletion is None else max(floor, self.deletion.write_time)
+        firmly_gone = self._firmly_gone(floor, doubts)
         unseen = NEVER if self.unseen is None else self.unseen.write_time
-        liveness = said.liveness
+        liveness, is_unproven = said.liveness, False
         if liveness is not None and liveness.write_time > gone:
-            if self.liveness is None and liveness.write_time <= unseen:
+            if self.liveness is None and liveness.write_time <= max(unseen, doubts.horizon):
                 in_doubt = True
+                is_unproven |= liveness.write_time > unseen
             elif self.liveness is None or self._replaces(liveness, self.liveness):
                 self.liveness, self.bound = liveness, None
                 changed = True
+        elif liveness is not None and liveness.write_time > firmly_gone:
+            is_unproven = True
         for name, whole in said.deletions.items():
             other = self.deletions.get(name)
             if whole.write_time > max(gone, dropped_at.get(name, NEVER)) and (other is None or whole > other):
                 self.deletions[name] = whole
                 self._shadow_column(name, whole.write_time)
                 changed = True
-        cells, deletions = self.cells, self.deletions
+        merged = self._merge_cells(said, (gone, firmly_gone), dropped_at, lists, doubts)
+        return Merge(changed or merged.changed, in_doubt or merged.in_doubt, is_unproven or merged.is_unproven)
+
+    def _merge_cells(
+        self,
+        said: Cells,
+        floors: tuple[int, int],
+        dropped_at: Mapping[str, int],
+        lists: AbstractSet[str],
+        doubts: Doubts,
+    ) -> Merge:
+        """Merge a mutation's cells. `floors`: up to which write time they are gone, and gone for sure."""
+        changed = in_doubt = is_unproven = False
+        gone, firmly_gone = floors
+        unseen = NEVER if self.unseen is None else self.unseen.write_time
+        cells, deletions, horizon = self.cells, self.deletions, doubts.horizon
         from_reads = self._from_reads(said, lists) if lists else {}
         for cell in said.cells:
             time = cell[1]
             if time <= gone:
+                is_unproven |= time > firmly_gone and cell[2] is not None
                 continue
             name = cell[0]
             if dropped_at and time <= dropped_at.get(name, NEVER):
                 continue
             path = cell[3]
             if path is not None and name in deletions and time <= deletions[name].write_time:
+                is_unproven |= deletions[name].deleted_at <= doubts.soft_before and cell[2] is not None
                 continue
             place = name, path
             there = cells.get(place)
@@ -158,10 +164,63 @@ class Row:
                 if time <= unseen and cell[2] is not None:
                     in_doubt = True
                     continue
+                if time <= horizon and cell[2] is not None:
+                    is_unproven = True
+                    continue
             if there is None or (there != cell and wins(cell, there)):
                 cells[place] = cell
                 changed = True
-        return Merge(changed, in_doubt)
+            elif there != cell and cell[2] is not None and doubts.is_soft(there):
+                is_unproven = True
+        return Merge(changed, in_doubt, is_unproven)
+
+    def _firmly_gone(self, floor: int, doubts: Doubts) -> int:
+        """Up to which write time a deletion that can't have been purged takes all."""
+        firm = floor if doubts.firm_floor is None else doubts.firm_floor
+        if self.deletion is None or self.deletion.deleted_at <= doubts.soft_before:
+            return firm
+        return max(firm, self.deletion.write_time)
+
+    def lift(self, cells: Iterable[Cell]) -> int:
+        """Let go of this row's deletions that would hide cells which a read showed; the newest write time of those,
+        NEVER if there are none.
+        """
+        newest = NEVER
+        for cell in cells:
+            if self.deletion is not None and cell.write_time <= self.deletion.write_time:
+                newest = max(newest, self.deletion.write_time)
+                self.deletion = None
+            whole = None if cell.path is None else self.deletions.get(cell.column)
+            if whole is not None and cell.write_time <= whole.write_time:
+                newest = max(newest, whole.write_time)
+                del self.deletions[cell.column]
+        return newest
+
+    def hides(self, cell: Cell, floor: int) -> bool:
+        """Return whether a deletion of this row, or of a scope around it up to `floor`, hides a cell."""
+        times = [floor] if self.deletion is None else [floor, self.deletion.write_time]
+        if cell.path is not None and cell.column in self.deletions:
+            times.append(self.deletions[cell.column].write_time)
+        return cell.write_time <= max(times)
+
+    def newest(self) -> int:
+        """The newest write time of anything that is kept of the row; NEVER if nothing is."""
+        times = [cell[1] for cell in self.cells.values()]
+        times += [whole.write_time for whole in self.deletions.values()]
+        times += [one.write_time for one in (self.liveness, self.deletion) if one is not None]
+        return max(times, default=NEVER)
+
+    def newest_deletion(self, now: int) -> int:
+        """The newest write time of what deletes something of the row, tombstones of cells and expired ones included."""
+        times = [cell[1] for cell in self.cells.values() if cell[2] is None or (cell[5] or now + 1) <= now]
+        times += [whole.write_time for whole in self.deletions.values()]
+        times += [one.write_time for one in (self.deletion, self.unseen) if one is not None]
+        return max(times, default=NEVER)
+
+    def clear(self) -> None:
+        """Let go of all, but for where the row is listed, and for when it is in the calendar."""
+        self.liveness = self.deletion = self.bound = self.unseen = None
+        self.deletions, self.cells, self.seen, self.read_at = {}, {}, b"", 0
 
     def _replaces(self, liveness: Liveness, known: Liveness) -> bool:
         if self.bound is None:
@@ -219,187 +278,61 @@ class Row:
         old = [place for place, cell in self.cells.items() if cell[1] <= floor]
         for place in old:
             del self.cells[place]
-        return changed or bool(gone or old)
+        if changed or gone or old:
+            # The same statement once more, with its write time of then, is no copy: the deletion may be purged by then.
+            self.seen = b""
+            return True
+        return False
 
     def _shadow_column(self, name: str, floor: int) -> None:
         for place in [p for p, cell in self.cells.items() if p[0] == name and cell[1] <= floor]:
             del self.cells[place]
 
-    def purge(self, now: int, gc_grace: int) -> None:
-        """Let go of tombstones, and of what expired, once it is older than gc_grace."""
-        if self.deletion is not None and self.deletion.deleted_at + gc_grace <= now:
+    def purge(self, now: int, gc_grace: int) -> int:
+        """Let go of tombstones, and of what expired, once it is older than gc_grace; the newest write time of these,
+        NEVER if there are none.
+        """
+        purged = [NEVER]
+        if self.deletion is not None and is_over(self.deletion, now, gc_grace):
+            purged.append(self.deletion.write_time)
             self.deletion = None
-        if self.unseen is not None and self.unseen.deleted_at + gc_grace <= now:
+        if self.unseen is not None and is_over(self.unseen, now, gc_grace):
+            purged.append(self.unseen.write_time)
             self.unseen = None
         row = self.liveness
-        if row is not None and row.expires is not None and _purged_at(row.expires, row.ttl, gc_grace) <= now:
+        if row is not None and row.expires is not None and purged_at(row.expires, row.ttl, gc_grace) <= now:
+            purged.append(row.write_time)
             self.liveness = self.bound = None
-        for name in [name for name, whole in self.deletions.items() if whole.deleted_at + gc_grace <= now]:
-            del self.deletions[name]
+        over = [name for name, whole in self.deletions.items() if is_over(whole, now, gc_grace)]
+        purged += [self.deletions.pop(name).write_time for name in over]
         for place, cell in list(self.cells.items()):
-            ends = _cell_purged_at(cell, gc_grace)
+            ends = cell_purged_at(cell, gc_grace)
             if ends is not None and ends <= now:
+                purged.append(cell.write_time)
                 del self.cells[place]
+        return max(purged)
 
     def next_due(self, now: int, gc_grace: int, purged_to: int) -> int:
         """When the row is to be looked at again, s since the epoch; 0: never. `purged_to` as of `when_purged`."""
         times: list[int] = []
         purged: list[int] = []
         if self.deletion is not None:
-            purged.append(self.deletion.deleted_at + gc_grace)
+            purged.append(purge_time(self.deletion, gc_grace))
         if self.liveness is not None and self.liveness.expires is not None:
             expires = self.liveness.expires
             if expires > now:
                 times.append(expires)
             else:
-                purged.append(_purged_at(expires, self.liveness.ttl, gc_grace))
-        purged += [whole.deleted_at + gc_grace for whole in self.deletions.values()]
+                purged.append(purged_at(expires, self.liveness.ttl, gc_grace))
+        purged += [purge_time(whole, gc_grace) for whole in self.deletions.values()]
         if self.unseen is not None:
-            purged.append(self.unseen.deleted_at + gc_grace)
+            purged.append(purge_time(self.unseen, gc_grace))
         if self.read_at > now:
             times.append(self.read_at)
         for cell in self.cells.values():
             if cell[5] is not None and cell[5] > now:
                 times.append(cell[5])
             elif cell[5] is not None or cell[2] is None:
-                purged.append(_cell_purged_at(cell, gc_grace) or 0)
+                purged.append(cell_purged_at(cell, gc_grace) or 0)
         times += [when_purged(when, now, purged_to) for when in purged]
         return max(1, min(times)) if times else 0
-
-    def dumps(self) -> bytes:
-        """The row's bytes."""
-        flags = (1 if self.liveness else 0) | (2 if self.deletion else 0)
-        flags |= (self.bound is not None) << 2 | (self.unseen is not None) << 3 | (self.read_at > 0) << 4
-        parts = [bytes((VERSION, len(self.seen) // SEEN)), self.seen, _HEAD.pack(self.page, self.armed, flags)]
-        if self.liveness:
-            parts.append(_LIVENESS.pack(self.liveness.write_time, self.liveness.ttl or 0, self.liveness.expires or 0))
-        if self.deletion:
-            parts.append(_DELETION.pack(*self.deletion))
-        if self.bound is not None:
-            parts.append(_TIME.pack(self.bound))
-        if self.unseen is not None:
-            parts.append(_DELETION.pack(*self.unseen))
-        if self.read_at:
-            parts.append(_SECONDS.pack(self.read_at))
-        parts.append(_COUNT.pack(len(self.deletions)))
-        for name, whole in self.deletions.items():
-            text = name.encode()
-            parts += (_NAME.pack(len(text)), text, _DELETION.pack(*whole))
-        parts.append(_COUNT.pack(len(self.cells)))
-        add, count, pack = parts.append, _COUNT.pack, _CELL.pack
-        for name, time, value, path, ttl, expires, deleted_at in self.cells.values():
-            text = name.encode()
-            add(pack((path is not None) | (value is None) << 1 | (expires is not None) << 2, time, len(text)))
-            add(text)
-            if path is not None:
-                add(count(len(path)))
-                add(path)
-            if value is None:
-                add(_SECONDS.pack(deleted_at or 0))
-                continue
-            if expires is not None:
-                add(_ENDS.pack(ttl or 0, expires))
-            add(count(len(value)))
-            add(value)
-        return b"".join(parts)
-
-    @classmethod
-    def loads(cls, data: bytes) -> Row:
-        """A row of its bytes. Raises ValueError for those of a version that is not known here."""
-        if data[0] not in (1, VERSION):
-            raise ValueError(
-                f"a row of version {data[0]} in the state, where {VERSION} is known: go back to what wrote it"
-            )
-        at = 2 + data[1] * SEEN
-        row = cls(seen=data[2:at])
-        row.page, row.armed, flags = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        if flags & 1:
-            time, ttl, expires = _LIVENESS.unpack_from(data, at)
-            at += _LIVENESS.size
-            row.liveness = Liveness(time, ttl, expires) if expires else Liveness(time)
-        if flags & 2:
-            row.deletion = Deletion(*_DELETION.unpack_from(data, at))
-            at += _DELETION.size
-        if flags & 4:
-            (row.bound,) = _TIME.unpack_from(data, at)
-            at += _TIME.size
-        if flags & 8:
-            row.unseen = Deletion(*_DELETION.unpack_from(data, at))
-            at += _DELETION.size
-        if flags & 16:
-            (row.read_at,) = _SECONDS.unpack_from(data, at)
-            at += _SECONDS.size
-        (count,) = _COUNT.unpack_from(data, at)
-        at += 4
-        for _ in range(count):
-            end = at + 2 + _NAME.unpack_from(data, at)[0]
-            row.deletions[data[at + 2 : end].decode()] = Deletion(*_DELETION.unpack_from(data, end))
-            at = end + _DELETION.size
-        (count,) = _COUNT.unpack_from(data, at)
-        at += 4
-        cells, unpack, length = row.cells, _CELL.unpack_from, _COUNT.unpack_from
-        for _ in range(count):
-            flags, time, size = unpack(data, at)
-            at += 11
-            name = data[at : at + size].decode()
-            at += size
-            path = value = ttl = expires = deleted_at = None
-            if flags & 1:
-                end = at + 4 + length(data, at)[0]
-                path = data[at + 4 : end]
-                at = end
-            if flags & 2:
-                (deleted_at,) = _SECONDS.unpack_from(data, at)
-                at += 8
-            else:
-                if flags & 4:
-                    ttl, expires = _ENDS.unpack_from(data, at)
-                    at += 12
-                end = at + 4 + length(data, at)[0]
-                value = data[at + 4 : end]
-                at = end
-            cells[name, path] = _new(Cell, (name, time, value, path, ttl, expires, deleted_at))
-        if at != len(data):
-            raise ValueError(f"a row in the state has {len(data) - at} bytes too many: its checkpoint is damaged")
-        return row
-
-
-def has_seen(data: bytes, mutation: bytes) -> bool:
-    """Whether a row of these bytes has merged a mutation, as far as it remembers."""
-    return data.find(mutation, 2, 2 + data[1] * SEEN) >= 0
-
-
-def _purged_at(expires: int, ttl: int | None, gc_grace: int) -> int:
-    """An expired cell becomes a tombstone of the time when it was written."""
-    return max(expires, expires - (ttl or 0) + gc_grace)
-
-
-def _cell_purged_at(cell: Cell, gc_grace: int) -> int | None:
-    if cell.value is None:
-        return (cell.deleted_at or 0) + gc_grace
-    return None if cell.expires is None else _purged_at(cell.expires, cell.ttl, gc_grace)
-
-
-def supersedes(a: Liveness, b: Liveness) -> bool:
-    """LivenessInfo.supersedes."""
-    if a.write_time != b.write_time:
-        return a.write_time > b.write_time
-    if a.expires is not None and b.expires is not None:
-        return a.expires > b.expires
-    return a.expires is not None and b.expires is None
-
-
-def wins(a: Cell, b: Cell) -> bool:
-    """Whether a cell is to take another one's place: Cells.resolveRegular."""
-    if a.write_time != b.write_time:
-        return a.write_time > b.write_time
-    a_ends = a.deleted_at if a.value is None else a.expires
-    b_ends = b.deleted_at if b.value is None else b.expires
-    if (a_ends is None) != (b_ends is None):
-        return a_ends is not None
-    if (a.value is None) != (b.value is None):
-        return a.value is None
-    if a_ends is not None and b_ends is not None and a_ends != b_ends:
-        return a_ends > b_ends
-    return (a.value or b"") > (b.value or b"")

@@ -5,14 +5,16 @@ A row is read from the store once, kept as bytes until it is asked for, and writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 
 from helenus_connector.gate.event import values_of
 from helenus_connector.state.calendar import Calendar
 from helenus_connector.state.cells import NO_PAGE, Row
 from helenus_connector.state.index import KeyedStore
+from helenus_connector.state.partition_history import PartitionHistory
 from helenus_connector.state.partitions import PAGE, Partition, keys_of, page_bytes
+from helenus_connector.state.row_bytes import dump_row, load_row
 from helenus_connector.state.whole import Shown
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
@@ -20,12 +22,13 @@ from helenus_schemas.cql.table import Table
 OF_ROW, OF_STATIC, OF_PARTITION, OF_PAGE = b"r", b"s", b"p", b"g"
 """What a name in the store begins with. The key follows; of a page its number, and the key of its partition."""
 AT_ONCE = 1000
+_PAGES = 16
 _NUMBER = Struct(">I")
 
 
 class Kept:
-    """Of one place and one batch, at the time `now`. `count` is how many rows the store has. By `purged_to`, which is
-    `now` or before, gc_grace is counted.
+    """Of one place and one batch, at the time `now`. By `purged_to`, which is `now` or before, gc_grace is counted.
+    `history` is what is known of the logs behind the place; it counts the rows of the store.
     """
 
     def __init__(self, table: Table, codec: KeyCodec, store: KeyedStore, gc_grace: int) -> None:
@@ -34,7 +37,8 @@ class Kept:
         self._no_clustering = (None,) * (codec.columns - codec.partition_columns)
         self.has_partitions = bool(table.clustering)
         self.calendar = Calendar(store)
-        self.now = self.purged_to = self.count = 0
+        self.now = self.purged_to = 0
+        self.history = PartitionHistory(table.id.bytes)
         self.raw: dict[bytes, bytes | None] = {}
         self.rows: dict[bytes, Row] = {}
         self.shown: dict[bytes, Shown | None] = {}
@@ -60,7 +64,7 @@ class Kept:
             if name not in self.raw:
                 self.fetch([name])
             raw = self.raw[name]
-            row = self.rows[name] = Row() if raw is None else Row.loads(raw)
+            row = self.rows[name] = Row() if raw is None else load_row(raw)
         return row
 
     def knows(self, name: bytes) -> bool:
@@ -70,6 +74,21 @@ class Kept:
             return not row.is_empty()
         self.fetch([name])
         return self.raw[name] is not None
+
+    def clustering(self, name: bytes) -> Key | None:
+        """The clustering values of a row's name; None of static columns, and where there are no partitions."""
+        if name[:1] == OF_STATIC or not self.has_partitions:
+            return None
+        return self.home(name[1:])[1][self._partition_columns :]
+
+    def rows_of(self, home: bytes) -> Iterator[list[bytes]]:
+        """The names of a partition's rows, some at a time; not its static columns."""
+        partition = self.partition(home)
+        last = partition.pages
+        yield [OF_ROW + key for key in partition.open]
+        for start in range(partition.first, last, _PAGES):
+            pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
+            yield [OF_ROW + key for page in pages for key in keys_of(page)]
 
     def partition(self, home: bytes) -> Partition:
         if home not in self._partitions:
@@ -117,14 +136,14 @@ class Kept:
                 if not is_new:
                     removed.append(name)
                     self.raw[name] = None
-                    self.count -= name[:1] == OF_ROW
+                    self.history.count -= name[:1] == OF_ROW
                 if row.page != NO_PAGE:
                     unlisted.setdefault((self.home(name[1:])[0], row.page), set()).add(name[1:])
                 self.rows[name] = Row()
                 continue
-            self.count += is_new and name[:1] == OF_ROW
+            self.history.count += is_new and name[:1] == OF_ROW
             row.armed = _armed(due, name, row.armed, row.next_due(self.now, self._gc_grace, self.purged_to))
-            values[name] = self.raw[name] = row.dumps()
+            values[name] = self.raw[name] = dump_row(row)
         self._unlist(unlisted)
         for home in self.changed_partitions:
             partition, name = self._partitions[home], OF_PARTITION + home
@@ -177,6 +196,10 @@ class Kept:
 
     def _has_page(self, home: bytes, number: int) -> bool:
         return self._store.get_many([page_name(home, number)])[0] is not None
+
+    def remove(self, names: Sequence[bytes]) -> None:
+        """Take values out of the store, whatever they are."""
+        self._store.remove_many(names)
 
     def drop(self, name: bytes) -> None:
         """Forget what is at hand of a row that is saved."""

@@ -47,6 +47,8 @@ from helenus_schemas.service.failpoints import reach
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
 _TURN_S = 0.1
+_QUIET_S = 5.0
+"""After a disturbance, before the table is snapshot: nodes report one TRUNCATE within seconds of each other."""
 _GUESSES = 100
 """Numbers that are tried for each place: one in `slots` of them goes to the store that is wanted."""
 
@@ -81,6 +83,9 @@ class Merger:
         self._gaps: set[tuple[str | None, int | None]] = set()
         self._light: set[str] = set()
         self._answers: dict[str, int] | None = None
+        self._disturbances: dict[int, int] = {}
+        self._disturbed_at = 0.0
+        self._snapshot_after: dict[int, int] = {}
 
     def start(self, spark: Any) -> None:
         """Begin, in a thread of its own."""
@@ -156,6 +161,7 @@ class Merger:
         if start is None:
             return
         of, self._done, self._answers = self._about(spark, task), 0, None
+        self._snapshot_after = dict(of.proven)
         settings = task.settings
         self._plan = plan = Plan(
             self._worker,
@@ -187,12 +193,25 @@ class Merger:
             raise _error(str(query.exception() or "the query ended"))
 
     def _has_learned(self, task: Task, of: About) -> bool:
-        """Whether all rows are known from now on, where they were not; then that is kept.
+        """Whether all rows are proven from now on, where they were not; then that is kept.
 
         A snapshot is complete when all of its keys were read. What was read lies on the events topic behind them, and
         is merged later.
         """
-        if of.is_whole or not self._snapshots.has_all(task):
+        disturbances = {partition: count for partition, count in self._disturbances.items() if count}
+        is_disturbed = any(count > of.proven.get(partition, 0) for partition, count in disturbances.items())
+        if (of.is_whole and not is_disturbed) or not self._snapshots.has_all(task):
+            return False
+        if disturbances != self._snapshot_after:
+            # What a snapshot of before shows may have been truncated since, or lacks what was lost.
+            if (
+                time.monotonic() - self._disturbed_at > _QUIET_S
+                and not self._snapshots.store.of(task.connector, task.settings.table).is_under_way
+            ):
+                self._snapshot_after, self._answers = disturbances, None
+                self._snapshots.renew(task)
+                where = {"connector": task.connector, "table": task.table}
+                _log.info("state.rows_unproven", **where, reason="a truncation, a gap or lost events: snapshot begins")
             return False
         if self._answers is None:
             with contextlib.suppress(HelenusError), closing(planner(self._worker)) as broker:  # it is asked again
@@ -200,7 +219,7 @@ class Merger:
         checkpoint = self._worker.checkpoint_dir.absolute() / self._group
         if self._answers is None or behind(of.topic, committed(checkpoint).get(of.topic, {}), self._answers):
             return False
-        about.keep(checkpoint, dataclasses.replace(of, is_whole=True))
+        about.keep(checkpoint, dataclasses.replace(of, is_whole=True, proven=disturbances))
         return True
 
     def _about(self, spark: Any, task: Task) -> About:
@@ -239,7 +258,10 @@ class Merger:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         patience_s = -(-task.settings.settle_min_age_ms // 1000)
-        merging = Merging(Definition(task.settings), patience_s, task.settings.markers, of.is_whole)
+        has_snapshots = task.settings.snapshot_mode != "never"
+        merging = Merging(
+            Definition(task.settings), patience_s, task.settings.markers, of.is_whole, dict(of.proven), has_snapshots
+        )
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
         def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
@@ -272,8 +294,6 @@ class Merger:
         now = time.time()
         for done in all_done:
             count(task, done.outcome, now)
-            if done.outcome.lost:
-                self._snapshots.need(task, f"{done.outcome.lost} events expired before they were read")
             self._note_gaps(task, done.outcome)
             for ended in done.ended:
                 self._note(ended)
@@ -286,6 +306,9 @@ class Merger:
 
     def _note(self, ended: Ended) -> None:
         self._kept[ended.partition] = ended.kept, ended.waiting
+        if ended.disturbances > self._disturbances.get(ended.partition, 0):
+            self._disturbances[ended.partition] = ended.disturbances
+            self._disturbed_at = time.monotonic()
         if ended.due is None:
             self._due.pop(ended.partition, None)
         else:
@@ -311,7 +334,6 @@ class Merger:
             if gap.partition or (gap.node, gap.until) in self._gaps:
                 continue
             self._gaps.add((gap.node, gap.until))
-            self._snapshots.need(task, f"a gap in the commit log of node {gap.node}")
             metrics.GAPS.labels(*task.labels).inc()
             where = {"connector": task.connector, "topic": task.events, "node": gap.node}
             _log.warning("events.gap", **where, until_us=gap.until, advice=ADVICE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import marshal
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
@@ -32,8 +32,6 @@ from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "notes binary, merged binary, ended binary"
 """Of each place a row with its notes, rows of what was merged, as `packed`, and a row with a pickled `Ended`."""
-LEAST_GRACE_S = 86_400
-"""For how long tombstones are kept at least: one node's agent may report a write that much later than others."""
 _PACK = 500
 _PACK_BYTES = 1 << 20
 
@@ -43,7 +41,8 @@ class Ended(NamedTuple):
 
     `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place,
     `waiting` the times that are noted for them. Changes of a row came without their cells from the nodes `light`, and
-    with them from `celled`. `columns` are those of the definition by which they were merged.
+    with them from `celled`. `columns` are those of the definition by which they were merged. `disturbances` as of
+    `Rows`.
     """
 
     partition: int
@@ -57,17 +56,27 @@ class Ended(NamedTuple):
     light: frozenset[str] = frozenset()
     celled: frozenset[str] = frozenset()
     columns: frozenset[tuple[str, CqlType]] = frozenset()
+    disturbances: int = 0
 
 
 class Merging(StatefulProcessor):
     """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now, given True as all
-    nodes have it; `patience_s`, `markers` and `is_whole` as of `Rows`. Raises HelenusError for what must not be passed
-    over: then the batch fails, and is done again as a whole.
+    nodes have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of `Rows`. Raises
+    HelenusError for what must not be passed over: then the batch fails, and is done again as a whole.
     """
 
-    def __init__(self, table: Callable[..., Table], patience_s: int, markers: bool, is_whole: bool) -> None:
+    def __init__(
+        self,
+        table: Callable[..., Table],
+        patience_s: int,
+        markers: bool,
+        is_whole: bool,
+        proven: Mapping[int, int] | None = None,
+        has_snapshots: bool = True,
+    ) -> None:
         self._table = table
-        self._more = patience_s, markers, is_whole
+        self._more = patience_s, markers, is_whole, has_snapshots
+        self._proven = proven or {}
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -79,10 +88,13 @@ class Merging(StatefulProcessor):
         notes = _notes(next(found)[0])
         yield _frame(notes=pickle.dumps(notes))
         (place, *_), table = notes, self._table()
-        gc_grace_s = max(table.gc_grace_s, LEAST_GRACE_S)
         store = Pages(self._store)
-        given = table, KeyCodec(table), store, place.partition, gc_grace_s
-        merging = Rows(*given, *self._more, id_now=lambda: self._table(True).id)
+        given = table, KeyCodec(table), store, place.partition, table.gc_grace_s
+        proven = self._proven.get(place.partition, 0)
+        patience_s, markers, is_whole, has_snapshots = self._more
+        merging = Rows(
+            *given, patience_s, markers, is_whole, lambda: self._table(True).id, proven, has_snapshots=has_snapshots
+        )
         later: list[Note] = []
         read = 0
 
@@ -94,7 +106,7 @@ class Merging(StatefulProcessor):
                     read += 1
                     yield event
 
-        for pack in packed(merging.take(events(), place.now)):
+        for pack in packed(merging.take(events(), place.now, has_lost=any(note.lost for note in notes))):
             yield _frame(merged=pack)
         store.flush()
         reach("state.after-merge")
@@ -114,7 +126,8 @@ class Merging(StatefulProcessor):
         )
         nodes = frozenset(merging.light), frozenset(merging.celled) | left_out.keys()
         columns = frozenset((column.name, column.type) for column in table.values)
-        yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts, *nodes, columns)))
+        ended = Ended(place.partition, merging.next_due, *counts, *nodes, columns, merging.disturbances)
+        yield _frame(ended=pickle.dumps(ended))
 
     def close(self) -> None:
         pass
@@ -142,7 +155,8 @@ def packed(merged: Iterable[Merged]) -> Iterator[bytes]:
         bounds = m.bounds and tuple(b and (b.inclusive, b.values) for b in m.bounds)
         before, after = (None if row is None else dict(row) for row in (m.before, m.after))
         event = None if m.event is None else tuple(m.event)
-        pack.append((m.partition, m.key, int(m.scope), bounds, m.op, before, after, *m[7:9], event, m.failure))
+        fields = m.partition, m.key, int(m.scope), bounds, m.op, before, after, *m[7:9], event, m.failure
+        pack.append((*fields, m.disturbances))
         size += sum(len(value or b"") for row in (before, after) for value in (row or {}).values())
         size += 0 if m.event is None else len(m.event.value or b"")
         if len(pack) == _PACK or size >= _PACK_BYTES:
@@ -154,10 +168,10 @@ def packed(merged: Iterable[Merged]) -> Iterator[bytes]:
 
 def unpacked_merged(pack: bytes) -> Iterator[Merged]:
     """What a process of this run packed."""
-    for partition, key, scope, bounds, op, before, after, at, expires, event, failure in marshal.loads(pack):
+    for partition, key, scope, bounds, op, before, after, at, expires, event, *others in marshal.loads(pack):
         limits = bounds and tuple(None if bound is None else Bound(*bound) for bound in bounds)
         asked = None if event is None else Event._make(event)
-        yield Merged(partition, key, Scope(scope), limits, op, before, after, at, expires, asked, failure)
+        yield Merged(partition, key, Scope(scope), limits, op, before, after, at, expires, asked, *others)
 
 
 def _notes(data: bytes | None) -> list[Note]:

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any
 
 from helenus_connector.interfaces.resolver import Bounds
-from helenus_connector.state.cells import NEVER, when_purged
+from helenus_connector.state.cell_rules import NEVER, purge_time, when_purged
 from helenus_connector.state.packing import items_of, packed_items
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.table import Table
@@ -52,14 +52,39 @@ class Partition:
         """Whether nothing is to be kept."""
         return not (self.deletion or self.ranges or self.first < self.pages or self.open)
 
-    def floor(self, clustering: Sequence[bytes | None] | None, covers: Covers) -> int:
-        """The newest write time that is deleted of a row; of the static columns, which have no clustering values."""
-        found = NEVER if self.deletion is None else self.deletion.write_time
+    def floor(self, clustering: Sequence[bytes | None] | None, covers: Covers, soft_before: int = -1) -> int:
+        """The newest write time that is deleted of a row; of the static columns, which have no clustering values.
+        Deletions of before `soft_before`, s since the epoch, do not count.
+        """
+        floor = NEVER
+        if self.deletion is not None and self.deletion.deleted_at > soft_before:
+            floor = self.deletion.write_time
         if clustering is not None:
             for bounds, deletion in self.ranges.items():
-                if deletion.write_time > found and covers(clustering, bounds):
-                    found = deletion.write_time
-        return found
+                if deletion.write_time > floor and deletion.deleted_at > soft_before and covers(clustering, bounds):
+                    floor = deletion.write_time
+        return floor
+
+    def lift(self, clustering: Sequence[bytes | None] | None, covers: Covers, write_time: int) -> int:
+        """Let go of the deletions that would hide a cell of this write time, which a read showed; the newest write time
+        of those, NEVER if there are none.
+        """
+        lifted = [NEVER]
+        if self.deletion is not None and self.deletion.write_time >= write_time:
+            lifted.append(self.deletion.write_time)
+            self.deletion = None
+        for bounds, deletion in list(self.ranges.items() if clustering is not None else ()):
+            if deletion.write_time >= write_time and covers(clustering or (), bounds):
+                lifted.append(deletion.write_time)
+                del self.ranges[bounds]
+        return max(lifted)
+
+    def newest_deletion(self) -> int:
+        """The newest write time of the deletions; NEVER if there are none."""
+        return max((d.write_time for d in self._deletions()), default=NEVER)
+
+    def _deletions(self) -> list[Deletion]:
+        return [*self.ranges.values(), *filter(None, [self.deletion])]
 
     def delete(self, deletion: Deletion, bounds: Bounds | None, is_within: Within) -> bool:
         """Note a deletion of all, or of what is within bounds, and let go of those it covers. False if it is known, or
@@ -85,15 +110,17 @@ class Partition:
         """Let go of ranges that a newer deletion covers."""
         self.ranges = {bounds: d for bounds, d in self.ranges.items() if d.write_time > floor}
 
-    def purge(self, now: int, gc_grace: int) -> None:
-        """Let go of deletions that are older than gc_grace."""
-        if self.deletion is not None and self.deletion.deleted_at + gc_grace <= now:
+    def purge(self, now: int, gc_grace: int) -> int:
+        """Let go of deletions that are older than gc_grace; the newest write time of these, NEVER if there are none."""
+        purged = [d.write_time for d in self._deletions() if purge_time(d, gc_grace) <= now]
+        if self.deletion is not None and purge_time(self.deletion, gc_grace) <= now:
             self.deletion = None
-        self.ranges = {bounds: d for bounds, d in self.ranges.items() if d.deleted_at + gc_grace > now}
+        self.ranges = {bounds: d for bounds, d in self.ranges.items() if purge_time(d, gc_grace) > now}
+        return max(purged, default=NEVER)
 
     def next_due(self, now: int, gc_grace: int, purged_to: int) -> int:
         """When there is something to be purged, s since the epoch; 0: never. `purged_to` as of `when_purged`."""
-        times = [d.deleted_at + gc_grace for d in (*self.ranges.values(), *filter(None, [self.deletion]))]
+        times = [purge_time(d, gc_grace) for d in self._deletions()]
         return max(1, min(when_purged(when, now, purged_to) for when in times)) if times else 0
 
     def dumps(self) -> bytes:

@@ -10,6 +10,10 @@ A read shows what lives, with write times and TTLs, and merges as events do. But
   is read again with each event about it, until it is written as a whole.
 - When the row itself was written is not shown. It is taken to be when the newest cell was, until an event speaks
   against it, or no cell is left: then the row is read again.
+
+The last word wins over all that the state believes: what it does not show is gone, and a deletion that would hide what
+it shows was purged, or dropped by a TRUNCATE. Which read that is goes by the times of batches alone, that in which it
+was asked for and that for which it was planned, so no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from helenus_connector.state.cells import NEVER, Row, element, wins
+from helenus_connector.state.cell_rules import NEVER, element, wins
+from helenus_connector.state.cells import Row
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read_path, read_path
@@ -28,14 +33,13 @@ from helenus_schemas.event.change import Change, Effect, Origin, Scope, column_b
 _by_time = order(CqlType("timeuuid"))
 _ROUNDED_S = 2
 """By so much a time that is counted from a TTL may be off."""
-_CLOCKS_S = 2
-"""By so much the clocks of Spark's hosts may differ."""
 
 
 class Read(NamedTuple):
     """What a read found, as the event of it says: `said`, the cells that live, at the time `at`, µs by the clock of the
-    node; and when it `began`, s by that of the batches. `since`: the write time of the event that had the row read, if
-    it deleted something, and which columns (`effect`).
+    node; and the time of the batch in which it was asked for, `began`, s, before which it was not made. `since`: the
+    write time of the event that had the row read, if it deleted something, and which columns (`effect`). `asked_after`:
+    the partition's disturbances when it was asked for.
     """
 
     said: Cells
@@ -43,13 +47,15 @@ class Read(NamedTuple):
     began: int
     since: int | None
     effect: int
+    asked_after: int = 0
 
     @classmethod
     def of(cls, change: Change, said: Cells) -> Read:
         """Of a Change that `pipeline._asked` made."""
         deletes = change.effect == 0 or change.effect & Effect.DELETES
         began = change.segment if change.position < 0 else change.position  # events of before have the former alone
-        return cls(said, change.segment * 1000, began // 1000, change.write_time if deletes else None, change.effect)
+        since = change.write_time if deletes else None
+        return cls(said, change.segment * 1000, began // 1000, since, change.effect, change.part)
 
     def is_deleted(self, name: str, write_time: int) -> bool:
         """Whether a cell of a column, which was not found, was deleted by the event that had the row read."""
@@ -81,27 +87,26 @@ class Reading:
         self._schema, self._columns, self._lists, self._dropped_at = schema, columns, lists, dropped_at
         self._patience_s = patience_s
 
+    def is_last(self, row: Row, read: Read) -> bool:
+        """Return whether a read is the last word on a row. Columns that were added since were not read."""
+        return 0 < row.read_at <= read.began and read.said.schema == self._schema
+
     def merge(self, row: Row, read: Read, floor: int, now: int) -> bool:
-        """Merge a read. False if that changes nothing. `floor` as in `Row.merge`."""
+        """Merge a read. False if that changes nothing. `floor` as in `Row.merge`, without what the last word lifts."""
         said, at_s = read.said, read.at // 1_000_000
+        is_last = self.is_last(row, read)
         is_known = bool(read.effect & Effect.ROW)
         known = said._replace(liveness=said.liveness if is_known else None, cells=())
         changed = row.merge(known, floor, self._dropped_at).changed
         gone = floor if row.deletion is None else max(floor, row.deletion.write_time)
-        found = {(c.column, c.path): c for c in said.cells if c.write_time > self._gone(row, c, gone)}
-        # Columns that were added since were not read.
-        is_last = 0 < row.read_at <= read.began + _CLOCKS_S and said.schema == self._schema
-        changed |= self._cells(row, found)
-        is_open = read.since is not None
-        missing = [p for p, c in row.cells.items() if p not in found and self._lives(c, at_s + _ROUNDED_S)]
-        for place in missing:
-            cell = row.cells[place]
-            if is_last or read.is_deleted(cell.column, cell.write_time):
-                del row.cells[place]
-                _unseen(row, cell.write_time, at_s)
-                changed = True
-            else:
-                is_open = True
+        if row.proven < read.asked_after and row.liveness is not None and row.bound is None and not is_known:
+            row.bound = read.at  # what dropped or lost events may have dropped the row itself
+        shown = [c for c in said.cells if c.write_time > self._dropped_at.get(c.column, NEVER)]
+        found = {(c.column, c.path): c for c in shown if not row.hides(c, floor)}
+        changed |= self._cells(row, found, is_last)
+        is_open = read.since is not None or len(found) < len(shown)
+        changed |= self._missing(row, read, found, is_last)
+        is_open |= any(p not in found and self._lives(c, at_s + _ROUNDED_S) for p, c in row.cells.items())
         for name in self._lists:
             is_taken, is_same = self._list(row, read, name, [c for p, c in found.items() if p[0] == name], is_last)
             changed |= is_taken and not is_same
@@ -120,24 +125,31 @@ class Reading:
             changed = True
         return changed
 
-    def _gone(self, row: Row, cell: Cell, gone: int) -> int:
-        """The newest write time that is deleted of a cell's place."""
-        times = [gone, self._dropped_at.get(cell.column, NEVER)]
-        if cell.path is not None and cell.column in row.deletions:
-            times.append(row.deletions[cell.column].write_time)
-        return max(times)
+    def _missing(self, row: Row, read: Read, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool) -> bool:
+        """Take away cells that live here and were not found, as far as the read says that they are gone."""
+        at_s = read.at // 1_000_000
+        missing = [p for p, c in row.cells.items() if p not in found and self._lives(c, at_s + _ROUNDED_S)]
+        gone = [p for p in missing if is_last or read.is_deleted(p[0], row.cells[p].write_time)]
+        for place in gone:
+            _unseen(row, row.cells.pop(place).write_time, at_s)
+            row.seen = b""
+        return bool(gone)
 
     def _lives(self, cell: Cell, at: int) -> bool:
         is_plain = cell.column in self._columns and cell.column not in self._lists
         return is_plain and cell.value is not None and (cell.expires is None or cell.expires > at)
 
-    def _cells(self, row: Row, found: Mapping[tuple[str, bytes | None], Cell]) -> bool:
-        """Those of other columns than lists, as events' are merged."""
+    def _cells(self, row: Row, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool) -> bool:
+        """Those of other columns than lists, as events' are merged; of the last word, also over newer ones."""
         changed = False
         for place, cell in found.items():
             there = row.cells.get(place)
-            if place[0] in self._lists or (there is not None and (_is_same(cell, there) or not wins(cell, there))):
+            if place[0] in self._lists or (there is not None and _is_same(cell, there)):
                 continue
+            if there is not None and not wins(cell, there):
+                if not is_last:
+                    continue
+                row.seen = b""
             row.cells[place] = cell
             changed = True
         return changed
@@ -183,7 +195,7 @@ class Reading:
                 row.liveness = row.bound = None
                 return True, True
             if here is not None and is_last:
-                row.liveness = None
+                row.liveness, row.seen = None, b""
                 _unseen(row, here.write_time, at)
                 return True, True
             return False, here is None

@@ -26,11 +26,11 @@ from helenus_connector.query.session import session
 from helenus_connector.query.sessions import end_with_parent
 from helenus_connector.state import about
 from helenus_connector.state.about import About
-from helenus_connector.state.cells import Row
 from helenus_connector.state.following import ON_ROCKSDB
 from helenus_connector.state.kept import OF_ROW, OF_STATIC
 from helenus_connector.state.pages import entries, is_page
 from helenus_connector.state.publishing import Definition, stage_of
+from helenus_connector.state.row_bytes import load_row
 from helenus_connector.state.spark_store import STATE
 from helenus_connector.state.whole import Whole
 from helenus_schemas.codec.key import KeyCodec
@@ -139,7 +139,7 @@ class _Showing:
 
     def shown(self, place: int, name: bytes, value: bytes) -> Merged | None:
         """A row, or a partition's static columns, by its name in the store; None if it does not live."""
-        row, key, is_static = Row.loads(value), name[1:], name[:1] == OF_STATIC
+        row, key, is_static = load_row(value), name[1:], name[:1] == OF_STATIC
         found = (self._of_statics if is_static else self._of_rows).shown(row, self._now)
         if found is None:
             return None

@@ -3,69 +3,84 @@
     UPDATE t SET v = 2 WHERE k = 7, by three replicas → one Merged "u", with the row before and after; two that are none
 
 Each event is merged by Cassandra's rules (`cells`), so it does not matter in which order events come, or how often.
-What a batch gives depends on the store, its events and its time alone. First comes what expired by then, in the order
-of time, so that `before` is always what was last said of a row; then the events, in theirs.
+What Cassandra does not decide by write times is read: an event that a TRUNCATE may have dropped (`partition_history`),
+and what a tombstone hides that may have been purged (`cell_rules`). What a batch gives depends on the store, its events
+and its time alone. First comes what expired by then, in the order of time, so that `before` is always what was last
+said of a row; then the events, in theirs.
 
     store key                    value
     r key, s key of partition    a row, static columns (`cells.Row`)
     p key of partition           what is deleted of it, and its last page (`partitions.Partition`)
     g u32 page, key of partition a full page of its rows' keys
-    m                            the table's id, the batch's time, how many rows are kept (`_META`)
-    c…                           the calendar of what expires, or can be forgotten
+    m                            what is known of the logs (`partition_history.PartitionHistory`)
+    c…                           the calendar of what expires, can be forgotten, or is to be read
 
 Keys are those of events, in Avro. Tables without clustering columns have no partitions: theirs are rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from struct import Struct
 from uuid import UUID
 
 from helenus_connector.gate.event import check
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
-from helenus_connector.interfaces.resolver import Bounds, SchemaChanged
-from helenus_connector.state.cells import NEVER, Row, has_seen
+from helenus_connector.state.cell_rules import NEVER, Doubts
+from helenus_connector.state.cells import Row
 from helenus_connector.state.index import KeyedStore
-from helenus_connector.state.kept import AT_ONCE, OF_PAGE, OF_PARTITION, OF_ROW, OF_STATIC, Kept, page_name
-from helenus_connector.state.partitions import check_version, covering, keys_of
+from helenus_connector.state.kept import AT_ONCE, OF_PARTITION, OF_STATIC, Kept
+from helenus_connector.state.partition_history import PartitionHistory, Standing, TruncationReport
+from helenus_connector.state.partitions import covering
+from helenus_connector.state.read_requests import ReadRequests
 from helenus_connector.state.reads import Read, Reading, is_read
 from helenus_connector.state.reports import Report, Reports, about
+from helenus_connector.state.row_bytes import has_seen
+from helenus_connector.state.scopes import Scopes
 from helenus_connector.state.showing import Showing
+from helenus_connector.state.table_check import TableCheck
 from helenus_schemas.codec.key import KeyCodec, Outgrown
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import CqlType, has_more_fields
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells, Deletion, decode_cells
-from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
+from helenus_schemas.event.wire import decode
 
 PATIENCE_S = 60
 """As `settle.min.age.ms` is, unless it is set."""
 GC_GRACE_S = 864_000
 """What Cassandra keeps tombstones for, unless the table says otherwise."""
+LEAST_GRACE_S = 86_400
+"""For how long tombstones are kept here at least: one node's agent may report a write that much later than others, and
+its row would be read.
+"""
 _ROW, _STATIC, _PARTITION, _RANGE, _TABLE = Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE, Scope.TABLE
 _META_KEY = b"m"
-_META = Struct(">B16sQQ")
 _BYTES = 4 << 20
-_PAGES = 16
 _BACKLOG_S = 60
+_CLOCKS_S = 600
+"""By so much sooner than gc_grace_seconds a tombstone is not believed any more, as clocks differ."""
+_FIRST_US = 10_000_000
+"""An event is taken to have been written by so much before it was appended, where it is the first there is."""
+_ALWAYS = 1 << 62
 
 
 class Rows:
     """The rows of one place in one batch. Raises HelenusError TABLE_UNSUPPORTED for a table with counters.
 
-    `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `patience_s`: after which time a read shows
-    all that was written before. `markers`: whether delete markers are on the data topic, where the rows of their scope
-    that live follow them. `is_whole`: whether all rows of before are known. Else a row of which nothing is known is
-    read, or said to be gone. `id_now` gives the table's id as all nodes have it, which `table` may be behind.
+    `partition` is the topic's. `gc_grace_s`: for how long Cassandra keeps tombstones. `patience_s`: after which time a
+    read shows all that was written before. `markers`: whether delete markers are on the data topic, where the rows of
+    their scope that live follow them. `is_whole`: whether all rows of before are known, and since `proven`: how many
+    disturbances the place had when they were. Else a row of which nothing is known is read, or said to be gone.
+    `has_snapshots`: whether there is a snapshot after a disturbance. `id_now` gives the table's id as all nodes have
+    it, which `table` may be behind.
 
-    `copies` counts events that were known, `outdated` those of a table that had this name before, `unchanged` others of
-    which no row shows anything. `light` and `celled` are the nodes from which changes of a row came without their
-    cells, and with them.
+    `copies` counts events that were known, `outdated` those of a table that had this name before or that a TRUNCATE
+    dropped, `unchanged` others of which no row shows anything. `light` and `celled` are the nodes from which changes of
+    a row came without their cells, and with them.
     """
 
     def __init__(
@@ -79,23 +94,25 @@ class Rows:
         markers: bool = True,
         is_whole: bool = True,
         id_now: Callable[[], UUID] | None = None,
+        proven: int = 0,
+        has_snapshots: bool = True,
     ) -> None:
         counters = [column.name for column in table.values if column.type.name == "counter"]
         if counters:
             what = f"state=rows can't keep counters, as of column {counters[0]}: the log has shards of them, not values"
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, table.full_name, "use state=none or state=keys")
         self._table, self._codec, self._store, self._gc_grace = table, codec, store, gc_grace_s
-        self._place = partition
+        self._grace_here = max(gc_grace_s, LEAST_GRACE_S)
         self._reports = Reports(codec, bool(table.clustering))
         of_scopes = {_ROW: table.regulars, _STATIC: table.statics}
-        self._covers, self._is_within = covering(table)
-        self._kept = Kept(table, codec, store, gc_grace_s)
+        self._covers, _ = covering(table)
+        self._kept = Kept(table, codec, store, self._grace_here)
         self._showing = Showing(table, self._kept, partition)
-        self._known = frozenset(column.name for column in table.columns) | table.dropped_at.keys()
-        self._types = {column.name: column.type for column in table.values}
-        self._alike: Mapping[str, CqlType] | None = None
-        self._asked: set[bytes] = set()
-        self._patience_s, self._markers, self._is_whole, self._id_now = patience_s, markers, is_whole, id_now
+        self._requests = ReadRequests(self._kept, partition, patience_s)
+        self._scopes = Scopes(table, self._kept, self._showing, self._requests, markers, has_snapshots)
+        self._check = TableCheck(table)
+        self._patience_s, self._id_now = patience_s, id_now
+        self._whole_since = proven if is_whole else -1
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._readings = {scope: self._reading(scope, columns) for scope, columns in of_scopes.items()}
         self.copies = self.outdated = self.unchanged = 0
@@ -116,26 +133,43 @@ class Rows:
     @property
     def count(self) -> int:
         """How many rows are kept, with those that are deleted and not forgotten yet."""
-        return self._kept.count
+        return self._kept.history.count
 
-    def take(self, events: Iterable[Event], now: float) -> Iterator[Merged]:
-        """Do a batch, at its time, s since the epoch; to be read to its end. Raises SchemaChanged for events of a newer
-        table than this one, and ValueError for a store that a newer version wrote.
+    @property
+    def disturbances(self) -> int:
+        """How many truncations, gaps and losses of events there were."""
+        return self._kept.history.disturbances
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._whole_since >= self._kept.history.disturbances
+
+    def take(self, events: Iterable[Event], now: float, has_lost: bool = False) -> Iterator[Merged]:
+        """Do a batch, at its time, s since the epoch; to be read to its end. `has_lost`: events before these are lost.
+        Raises SchemaChanged for events of a newer table than this one, and ValueError for a store that a newer version
+        wrote.
         """
-        rest = iter(events)
-        first = next(rest, None)
+        remaining = iter(events)
+        first = next(remaining, None)
         yield from self._begin(int(now), int(now) if first is None else first.timestamp // 1000)
+        self._kept.history.disturbances += has_lost
         yield from self._due()
-        some: list[Event] = []
+        if self._is_whole and self._kept.history.swept < self._kept.history.disturbances:
+            yield from self._scopes.sweep()
+        chunk: list[Event] = []
         size = 0
-        for event in chain(() if first is None else (first,), rest):
-            some.append(event)
+        for event in chain(() if first is None else (first,), remaining):
+            chunk.append(event)
             size += len(event.value or b"")
-            if len(some) == AT_ONCE or size > _BYTES:
-                yield from self._take(some)
-                some, size = [], 0
-        yield from self._take(some)
-        self._store.put_many({_META_KEY: _META.pack(1, self._table.id.bytes, self._kept.now, self._kept.count)})
+            if len(chunk) == AT_ONCE or size > _BYTES:
+                yield from self._take(chunk)
+                chunk, size = [], 0
+        yield from self._take(chunk)
+        history = self._kept.history
+        history.now = self._kept.now
+        for node in self.light | self.celled:
+            history.hear(node, self._is_whole)
+        self._store.put_many({_META_KEY: history.dumps()})
         self._kept.calendar.save()
         self.next_due = self._kept.calendar.next_due()
 
@@ -143,17 +177,19 @@ class Rows:
         """`read_to`: when the first event was appended. In a backlog an hour of events is an hour for tombstones, too:
         what comes late within it must meet them.
         """
-        (meta,) = self._store.get_many([_META_KEY])
-        self._kept.now = now
+        (meta,), self._kept.now = self._store.get_many([_META_KEY]), now
         if meta is not None:
-            check_version(meta[0])
-            _, table, before, self._kept.count = _META.unpack(meta)
-            self._kept.now = max(now, before)  # what was said to have expired stays so
+            history = self._kept.history = PartitionHistory.loads(meta)
+            self._kept.now = max(now, history.now)  # what was said to have expired stays so
+        else:
+            # What was deleted before the first event is not known.
+            self._kept.history.raise_horizon(read_to * 1_000_000 - _FIRST_US)
         self._kept.purged_to = read_to if self._kept.now - read_to > _BACKLOG_S else self._kept.now
-        if meta is not None and table != self._table.id.bytes:
+        table = self._kept.history.table
+        if table != self._table.id.bytes:
             if self._id_now is None or self._id_now() != self._table.id:  # one may come back WITH ID
-                self._is_older(table)
-            yield from self._forget()
+                self._check.check_age(table)
+            yield from self._scopes.forget(filter_key=self._can_be)
 
     def _take(self, events: Sequence[Event]) -> Iterator[Merged]:
         reports: list[Report | Merged] = []
@@ -165,14 +201,18 @@ class Rows:
             except Malformed as error:
                 reports.append(about(event, POISON, str(error)))
         self._kept.fetch(r.name for r in reports if type(r) is Report)
-        left = [self._placed(r) for r in reports if isinstance(r, Merged) or not self._is_copy(r)]
-        self._kept.fetch_partitions(r.key for r in left if type(r) is Report)
-        for report in left:
+        self._prefetch_partitions(reports)
+        for report in reports:
             if isinstance(report, Merged):
                 self.unchanged += report.op == GAP
+                self._kept.history.disturbances += report.op == GAP
                 yield report
                 continue
+            if self._is_copy(report):
+                self.copies += 1
+                continue
             others, is_shown = self.copies + self.outdated, False
+            self._showing.cause = report.mutation or report.event
             try:
                 for merged in self._merge(report):
                     is_shown |= merged.op != ASK
@@ -181,209 +221,185 @@ class Rows:
                 is_shown = True
                 yield about(report.event, POISON, str(error))
             self.unchanged += not is_shown and self.copies + self.outdated == others
+        self._showing.cause = None
         self._kept.save()
         self._kept.let_go()
+        self._showing.forget_statics()
 
-    def _placed(self, report: Report | Merged) -> Report | Merged:
-        """A report whose key can be read."""
-        if isinstance(report, Report) and report.key:
-            try:
-                self._kept.home(report.key)
-            except Malformed as error:
-                return about(report.event, POISON, str(error))
-        return report
+    def _prefetch_partitions(self, reports: Sequence[Report | Merged]) -> None:
+        """Read the partitions of these events at once, but for copies, which most events are."""
+        keys = [r.key for r in reports if type(r) is Report and r.key and not self._is_copy(r)]
+        if self._kept.has_partitions:
+            self._kept.fetch_partitions(key for key in keys if self._can_be(key))
 
     def _is_copy(self, report: Report) -> bool:
+        """Return whether this is among the last mutations of a row since something of it was taken away."""
         if report.mutation is None or report.name[:1] == OF_PARTITION:
             return False
         row = self._kept.rows.get(report.name)
         if row is not None:
-            is_copy = report.mutation in row.seen
-        else:
-            raw = self._kept.raw.get(report.name)
-            is_copy = raw is not None and has_seen(raw, report.mutation)
-        self.copies += is_copy
-        return is_copy
+            return report.mutation in row.seen
+        raw = self._kept.raw.get(report.name)
+        return raw is not None and has_seen(raw, report.mutation)
+
+    def _is_of_before(self, change: Change) -> bool:
+        """Return whether an answer, or an event that asks again, was made before a disturbance."""
+        is_request = change.digest is None and change.node is None
+        is_answer = is_read(change) or (change.origin is Origin.LOG and change.cells is None)
+        return is_request and is_answer and change.part != self._kept.history.disturbances
 
     def _merge(self, report: Report) -> Iterator[Merged]:
-        event, name, key, mutation, change = report
-        if self._kept.rows and self._is_copy(report):
+        change = report.change or _parsed(report.event, bool(self._kept.history.truncations))
+        if change.scope is _TABLE:
+            yield from self._truncate(change, report.event)
             return
-        if change is None:
-            match = match_own_format(event.value or b"")
-            assert match is not None
-            change = parse_match(match)
-        scope = change.scope
-        if scope is _TABLE:
-            yield from self._truncate(change, event)
-            return
-        said = None if change.cells is None else decode_cells(change.cells, scope)
-        if said is not None and said.table != self._table.id.bytes:
-            self._is_older(said.table)
+        standing = self._kept.history.standing(change, self._is_whole)
+        cells = None if change.cells is None else decode_cells(change.cells, change.scope)
+        if standing is Standing.DROPPED or (cells is not None and not self._check.is_of_table(cells)):
             self.outdated += 1
             return
-        if said is not None and said.columns is not self._alike:
-            self._check_columns(said)
-            self._alike = said.columns  # that of alike changes is one object
-        if scope is _PARTITION or scope is _RANGE:
-            deletion = said.deletion if said is not None else None
-            if deletion is None:
-                if change.write_time is None:
-                    yield about(event, ASK)
-                    return
-                deletion = Deletion(change.write_time, event.timestamp // 1000)
-            if self._kept.has_partitions:
-                yield from self._delete(change, key, deletion, event)
+        if change.scope is _PARTITION or change.scope is _RANGE:
+            yield from self._delete(report, change, cells, standing)
+        elif standing is Standing.BEHIND or self._is_of_before(change):
+            yield from self._prove(report.name, self._kept.row(report.name))
+        else:
+            yield from self._merge_row(report, change, cells)
+
+    def _truncate(self, change: Change, event: Event) -> Iterator[Merged]:
+        time = change.write_time if change.write_time is not None else event.timestamp * 1000
+        place = change.segment, change.position
+        reported = self._kept.history.truncate(change.node, place, time, self._is_whole)
+        if reported is TruncationReport.KNOWN:
+            self.copies += 1
+        elif reported is TruncationReport.FIRST:
+            yield from self._scopes.truncate(time, event)
+
+    def _delete(self, report: Report, change: Change, cells: Cells | None, standing: Standing) -> Iterator[Merged]:
+        """A delete of a partition, or of a range."""
+        event, _, key, _, _ = report
+        deletion = cells.deletion if cells is not None else None
+        if deletion is None:
+            if change.write_time is None:
+                yield self._requests.for_event(event)
                 return
-            said = Cells(b"", b"", {}, deletion=deletion)
-        if change.node is not None:
-            (self.light if said is None else self.celled).add(change.node)
-        is_unknown = not self._is_whole and not self._kept.knows(name)
-        if said is None or (is_unknown and scope is not _PARTITION and not is_read(change)):
-            if is_unknown and scope is _ROW and self._table.statics:
-                of_statics = OF_STATIC + self._kept.home(key)[0]
-                if of_statics not in self._asked and not self._kept.knows(of_statics):
-                    self._asked.add(of_statics)
-                    yield self._ask(of_statics)  # it is answered first: the row's record has them
-            yield about(event, ASK)
+            deletion = Deletion(change.write_time, event.timestamp // 1000)
+        if not self._kept.has_partitions:
+            if standing is Standing.BEHIND:
+                yield from self._prove(report.name, self._kept.row(report.name))
+            else:
+                yield from self._merge_row(report, change, Cells(b"", b"", {}, deletion=deletion))
             return
-        static = scope is _STATIC
-        home, values = self._kept.home(key)
-        clustering = None if static else values[self._codec.partition_columns :]
-        partition = self._kept.partition(home) if self._kept.has_partitions else None
-        floor = partition.floor(clustering, self._covers) if partition is not None else NEVER
+        bounds = (change.start, change.end) if change.scope is _RANGE else None
+        if bounds is not None:
+            check(self._codec, self._kept.home(key)[1], bounds)
+        if standing is Standing.BEHIND:
+            yield from self._scopes.doubt(key, bounds, deletion.write_time)
+            return
+        deleted = self._scopes.delete(key, change.scope, bounds, deletion, event)
+        if deleted is None:
+            self.copies += 1
+        else:
+            yield from deleted
+
+    def _prove(self, name: bytes, row: Row) -> Iterator[Merged]:
+        """Have a row read, whatever was logged of it."""
+        request = self._requests.prove(name, row)
+        self._kept.put(name, row, self._kept.home(name[1:])[0])
+        if request is not None:
+            yield request
+
+    def _merge_row(self, report: Report, change: Change, cells: Cells | None) -> Iterator[Merged]:
+        event, name, key, mutation, _ = report
+        if change.node is not None:
+            (self.light if cells is None else self.celled).add(change.node)
+        is_unknown = not self._is_whole and not self._kept.knows(name)
         row = self._kept.row(name)
-        before = self._showing.show(name, row)
-        in_doubt = False
+        home = self._kept.home(key)[0]
+        if cells is None or (is_unknown and change.scope is not _PARTITION and not is_read(change)):
+            yield from self._ask(report, change, row, is_unknown)
+            return
+        before, was_kept = self._showing.show(name, row), not row.is_empty()
         if is_read(change):
-            changed = self._readings[scope].merge(row, Read.of(change, said), floor, self._kept.now)
+            changed, is_unproven = self._merge_read(row, name, home, change, cells), False
             in_doubt = row.ended(self._kept.now)
         else:
-            changed, in_doubt = row.merge(said, floor, self._table.dropped_at, self._lists)
+            floor, doubts = self._doubts(row, name, home, event.timestamp // 1000)
+            merge = row.merge(cells, floor, self._table.dropped_at, self._lists, doubts)
+            changed, in_doubt, is_unproven = merge
             if changed:
-                in_doubt |= self._is_in_doubt(row)
-        if not changed and not in_doubt:
+                in_doubt |= self._requests.is_in_doubt(row)
+                row.proven = row.proven if was_kept else self._kept.history.disturbances
+        if not (changed or in_doubt or is_unproven):
             self.copies += 1
             return
-        if mutation is not None:
+        if mutation is not None and not is_unproven:
             row.saw(mutation)
+        request = self._requests.prove(name, row) if is_unproven else None
         self._kept.put(name, row, home)
         merged = self._showing.said(name, key, before, event, change.write_time, is_unknown)
         if merged is not None:
             yield merged
-        if in_doubt:
-            yield about(event, ASK)
+        if request is not None:
+            yield request
+        elif in_doubt and not is_unproven:
+            yield self._requests.for_event(event)
 
-    def _is_in_doubt(self, row: Row) -> bool:
-        """Whether a row that an event changed lives by a guess. What is to be read later is read once no event came for
-        as long.
-        """
-        if row.read_at:
-            row.read_at = self._kept.now + self._patience_s
-        return row.is_guess(self._kept.now)
-
-    def _ask(self, name: bytes) -> Merged:
-        """To have a row read of which no event says anything."""
-        scope = _STATIC if name[:1] == OF_STATIC else _ROW
-        return Merged(self._place, name[1:], scope, None, ASK, None, None, None, None, None)
-
-    def _delete(self, change: Change, key: bytes, deletion: Deletion, event: Event) -> Iterator[Merged]:
-        """A deletion of a partition, or of a range: its marker, and what lived in its scope."""
-        home, values = self._kept.home(key)
-        bounds = (change.start, change.end) if change.scope is _RANGE else None
-        if bounds is not None:
-            check(self._codec, values, bounds)
-        partition = self._kept.partition(home)
-        if not partition.delete(deletion, bounds, self._is_within):
-            self.copies += 1
+    def _ask(self, report: Report, change: Change, row: Row, is_unknown: bool) -> Iterator[Merged]:
+        """Have the row of an event read, as it has no cells or nothing is known of the row."""
+        if is_unknown and change.scope is _ROW and self._table.statics:
+            statics = self._requests.for_statics(self._kept.home(report.key)[0])
+            if statics is not None:
+                yield statics  # it is answered first: the row's record has them
+        if change.origin is Origin.REPAIR:
+            # What the state has is known to be wrong: this read is the last word, unless an event comes in between.
+            row.read_at = self._kept.now
+            self._kept.put(report.name, row, self._kept.home(report.key)[0])
+        elif change.origin is Origin.STATE:
+            # It could not be read, or another connector's state asks.
+            self._requests.plan(row)
+            self._kept.put(report.name, row, self._kept.home(report.key)[0])
             return
-        self._kept.changed_partitions[home] = None
-        after = None
-        if bounds is not None and self._table.statics and self._markers:
-            # The marker has the key of the static columns' own record, which it must not take away.
-            name = OF_STATIC + home
-            statics = self._showing.show(name, self._kept.row(name))
-            after = None if statics is None else statics.values
-        yield Merged(self._place, key, change.scope, bounds, "d", None, after, deletion.write_time, None, event)
-        yield from self._shadow(home, deletion.write_time, bounds, event)
+        yield self._requests.for_event(report.event)
 
-    def _truncate(self, change: Change, event: Event) -> Iterator[Merged]:
-        """All that was written until then is gone. Nothing is kept of it: other nodes' copies come before their own
-        events of it.
+    def _doubts(self, row: Row, name: bytes, home: bytes, logged: int) -> tuple[int, Doubts]:
+        """Up to which write time deletions of the partition and of ranges take a row, and where that is in doubt.
+
+        What was `logged`, s since the epoch, while Cassandra kept a tombstone is hidden by it, also when that is
+        purged: a compaction keeps a tombstone while there is something older.
         """
-        floor = change.write_time if change.write_time is not None else event.timestamp * 1000
-        self._kept.save()
-        yield Merged(self._place, event.key or b"", _TABLE, None, "d", None, None, floor, None, event)
-        if self._kept.has_partitions and self._table.statics:
-            yield from self._truncate_statics(floor, event)
-        kind = OF_PARTITION if self._kept.has_partitions else OF_ROW
-        for names in self._kept.listed(kind):
-            for name in names:
-                home = name[1:]
-                if self._kept.has_partitions:
-                    partition = self._kept.partition(home)
-                    if partition.deletion is not None and partition.deletion.write_time <= floor:
-                        partition.deletion = None
-                    partition.shadow(floor)
-                    self._kept.changed_partitions[home] = None
-                    yield from self._shadow(home, floor, None, event)
-            if not self._kept.has_partitions:
-                yield from self._shadow_rows(names, b"", floor, None, event)
-            self._kept.save()
-            self._kept.let_go()
+        history = self._kept.history
+        soft_before = logged - self._gc_grace + _CLOCKS_S
+        floor = firm = NEVER
+        if self._kept.has_partitions:
+            partition, clustering = self._kept.partition(home), self._kept.clustering(name)
+            floor = partition.floor(clustering, self._covers)
+            firm = floor if floor == NEVER else partition.floor(clustering, self._covers, soft_before)
+        if row.proven < history.disturbances and not row.is_empty():
+            soft_before = _ALWAYS  # a TRUNCATE may have dropped its tombstones
+        return floor, Doubts(history.horizon, soft_before, firm, logged)
 
-    def _truncate_statics(self, floor: int, event: Event) -> Iterator[Merged]:
-        """Those of partitions that have nothing else, and are not listed."""
-        for names in self._kept.listed(OF_STATIC):
-            self._kept.fetch_partitions(name[1:] for name in names)
-            for name in names:
-                if self._kept.partition(name[1:]).is_empty():
-                    yield from self._shadow_rows([name], name[1:], floor, None, event)
-            self._kept.let_go()
-
-    def _shadow(self, home: bytes, floor: int, bounds: Bounds | None, event: Event) -> Iterator[Merged]:
-        """What a deletion takes of a partition's rows, some pages at a time."""
-        if bounds is None and self._table.statics:
-            yield from self._shadow_rows([OF_STATIC + home], home, floor, None, event)
-        partition = self._kept.partition(home)
-        last = partition.pages
-        yield from self._shadow_rows([OF_ROW + key for key in partition.open], home, floor, bounds, event)
-        for start in range(partition.first, last, _PAGES):
-            pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
-            names = [OF_ROW + key for page in pages for key in keys_of(page)]
-            yield from self._shadow_rows(names, home, floor, bounds, event)
-
-    def _shadow_rows(
-        self, names: Sequence[bytes], home: bytes, floor: int, bounds: Bounds | None, event: Event
-    ) -> Iterator[Merged]:
-        kept = self._kept.rows.keys() | self._kept.raw.keys()
-        self._kept.fetch(names)
-        for name in names:
-            key = name[1:]
-            if bounds is not None and not self._covers(
-                self._kept.home(key)[1][self._codec.partition_columns :], bounds
-            ):
-                continue
-            row = self._kept.row(name)
-            before, merged = self._showing.show(name, row), None
-            in_doubt = row.doubts(floor)
-            if row.shadow(floor):
-                in_doubt |= self._is_in_doubt(row)
-                self._kept.put(name, row, home)
-                merged = self._showing.said(name, key, before, event, floor)
-            if merged is None and before is not None and self._markers:
-                merged = self._showing.record(name, key, before, before, event, floor)
-            if merged is not None:
-                yield merged
-            if in_doubt:
-                yield self._ask(name)
-        self._kept.save()
-        for name in names:
-            if name not in kept:
-                self._kept.drop(name)
+    def _merge_read(self, row: Row, name: bytes, home: bytes, change: Change, cells: Cells) -> bool:
+        """Merge what a read found; False if that changes nothing. The last word lifts deletions that would hide it."""
+        reading, read = self._readings[_STATIC if name[:1] == OF_STATIC else _ROW], Read.of(change, cells)
+        history, floor = self._kept.history, NEVER
+        partition = self._kept.partition(home) if self._kept.has_partitions else None
+        if partition is not None:
+            floor = partition.floor(self._kept.clustering(name), self._covers)
+        if reading.is_last(row, read) and cells.cells:
+            history.raise_horizon(row.lift(cells.cells))
+            oldest = min(cell.write_time for cell in cells.cells)
+            if partition is not None and oldest <= floor:
+                history.raise_horizon(partition.lift(self._kept.clustering(name), self._covers, oldest))
+                self._kept.changed_partitions[home] = None
+                floor = partition.floor(self._kept.clustering(name), self._covers)
+        changed = reading.merge(row, read, floor, self._kept.now)
+        if row.proven < history.disturbances and not row.is_empty():
+            row.proven, changed = history.disturbances, True
+        return changed
 
     def _due(self) -> Iterator[Merged]:
-        """What expired, and what can be forgotten."""
+        """What expired, what can be forgotten, and what is to be read."""
+        history = self._kept.history
         while names := list(dict.fromkeys(self._kept.calendar.due(self._kept.now, AT_ONCE))):
             names = [name for name in names if self._can_be(name[1:])]
             of_partitions = [name for name in names if name[:1] == OF_PARTITION]
@@ -394,25 +410,27 @@ class Rows:
                 partition = self._kept.partition(name[1:])
                 if 0 < partition.armed <= self._kept.now:
                     partition.armed = 0
-                    partition.purge(self._kept.purged_to, self._gc_grace)
+                    history.raise_horizon(partition.purge(self._kept.purged_to, self._grace_here))
                     self._kept.changed_partitions[name[1:]] = None
             for name in of_rows:
-                row = self._kept.row(name)
-                if not 0 < row.armed <= self._kept.now:
-                    continue
-                before = self._showing.of(name).shown(row, row.armed - 1)
-                in_doubt = row.is_to_be_read(row.armed - 1, self._kept.now)
-                row.armed = 0
-                row.purge(self._kept.purged_to, self._gc_grace)
-                home, _ = self._kept.home(name[1:])
-                self._kept.put(name, row, home)
-                merged = self._showing.said(name, name[1:], before, None, None)
-                if merged is not None:
-                    yield merged
-                if in_doubt:
-                    yield self._ask(name)
+                yield from self._row_due(name)
             self._kept.save()
             self._kept.let_go()
+
+    def _row_due(self, name: bytes) -> Iterator[Merged]:
+        row = self._kept.row(name)
+        if not 0 < row.armed <= self._kept.now:
+            return
+        before = self._showing.of(name).shown(row, row.armed - 1)
+        in_doubt = row.is_to_be_read(row.armed - 1, self._kept.now)
+        row.armed = 0
+        self._kept.history.raise_horizon(row.purge(self._kept.purged_to, self._grace_here))
+        self._kept.put(name, row, self._kept.home(name[1:])[0])
+        merged = self._showing.said(name, name[1:], before, None, None)
+        if merged is not None:
+            yield merged
+        if in_doubt:
+            yield self._requests.for_row(name)
 
     def _can_be(self, key: bytes) -> bool:
         """Whether a key is one of this table: one that was recreated with another key may have left its names."""
@@ -422,29 +440,11 @@ class Rows:
             return False
         return True
 
-    def _forget(self) -> Iterator[Merged]:
-        """The table was recreated: none of its rows is one of now."""
-        for kind in (OF_ROW, OF_STATIC, OF_PARTITION, OF_PAGE):
-            for names in self._kept.listed(kind):
-                self._store.remove_many(names)
-                for name in names if kind in (OF_ROW, OF_STATIC) else ():
-                    if not self._can_be(name[1:]):
-                        continue
-                    scope = _ROW if kind == OF_ROW else _STATIC
-                    yield Merged(self._place, name[1:], scope, None, "d", None, None, None, None, None)
-        self._kept.count = 0
 
-    def _check_columns(self, said: Cells) -> None:
-        """Raise SchemaChanged for columns or fields that this definition has not: it is older than what was written."""
-        if not self._known >= said.columns.keys():
-            unknown = ", ".join(sorted(said.columns.keys() - self._known))
-            raise SchemaChanged(f"a change of {self._table.full_name} names the column {unknown}, which is not known")
-        for name, of_then in said.columns.items():
-            if (now := self._types.get(name)) is not None and has_more_fields(of_then, now):
-                raise SchemaChanged(f"a change has fields of the column {name} of {self._table.full_name} that are new")
-
-    def _is_older(self, table: bytes) -> None:
-        """Raise SchemaChanged if the id of another table of this name is newer, by its time."""
-        one, other = UUID(bytes=table), self._table.id
-        if one.version == other.version == 1 and one.time > other.time:
-            raise SchemaChanged(f"{self._table.full_name} was recreated, with the id {one}")
+def _parsed(event: Event, has_position: bool) -> Change:
+    """The change of an event of our agents; with its position in the log if that counts, which takes longer."""
+    if has_position:
+        return decode(event.value or b"")
+    match = match_own_format(event.value or b"")
+    assert match is not None
+    return parse_match(match)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from helenus_connector.state.cells import NEVER, Row
+from helenus_connector.state.cell_rules import NEVER
+from helenus_connector.state.cells import Row
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType

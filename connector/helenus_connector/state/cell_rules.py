@@ -1,0 +1,100 @@
+"""How Cassandra decides between two cells, and until when it keeps what decides.
+
+Of two cells the one with the higher write time stays; at equal times a tombstone before one with a TTL, that before one
+without, of two of a kind the one that ends later, then the larger value (Cells.resolveRegular, LivenessInfo.supersedes
+of Cassandra 5.0). A tombstone is kept for gc_grace_seconds, and purged by a compaction of some time after that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from helenus_schemas.event.cells import Cell, Deletion, Liveness
+
+NEVER = -(1 << 63)
+"""A write time before all others."""
+_LATER_S = 3600
+
+Element = tuple[int, bytes | None, bool]
+
+
+def element(cell: Cell) -> Element:
+    """What an element of a list is known by where a read left out its path: write time, value, whether it expires."""
+    return cell.write_time, cell.value, cell.expires is not None
+
+
+def when_purged(when: int, now: int, purged_to: int) -> int:
+    """When what is older than gc_grace from a time on can be let go. That is counted up to `purged_to`, which is before
+    `now` in a backlog; then it is looked at again once that may have caught up, or in an hour.
+    """
+    return when if when > now else now + min(max(1, when - purged_to), _LATER_S)
+
+
+class Doubts(NamedTuple):
+    """Where write times do not decide. Deletions up to the write time `horizon` may be in Cassandra, and are not known.
+
+    Tombstones of before `soft_before`, s since the epoch, may have been purged: they may hide nothing any more. Of the
+    deletions of the partition and of ranges that take a row, `firm_floor` is the newest write time of the others.
+    `logged` is when the mutation was appended to the events topic, s since the epoch: not before it was logged.
+    """
+
+    horizon: int = NEVER
+    soft_before: int = -1
+    firm_floor: int | None = None
+    logged: int = 0
+
+    def is_soft(self, cell: Cell) -> bool:
+        """Return whether a tombstone, or what is left of a cell that expired, may have been purged."""
+        if cell.value is None:
+            return (cell.deleted_at or 0) <= self.soft_before
+        is_expired = cell.expires is not None and cell.expires <= self.logged
+        return is_expired and (cell.expires or 0) - (cell.ttl or 0) <= self.soft_before
+
+
+NO_DOUBTS = Doubts()
+
+
+def purge_time(deletion: Deletion, gc_grace: int) -> int:
+    """When a deletion may be let go of, s since the epoch. Not before its write time, which may be in the future: it
+    hides what is written until then.
+    """
+    return max(deletion.deleted_at + gc_grace, deletion.write_time // 1_000_000)
+
+
+def is_over(deletion: Deletion, now: int, gc_grace: int) -> bool:
+    return purge_time(deletion, gc_grace) <= now
+
+
+def purged_at(expires: int, ttl: int | None, gc_grace: int) -> int:
+    """An expired cell becomes a tombstone of the time when it was written."""
+    return max(expires, expires - (ttl or 0) + gc_grace)
+
+
+def cell_purged_at(cell: Cell, gc_grace: int) -> int | None:
+    if cell.value is None:
+        return max((cell.deleted_at or 0) + gc_grace, cell.write_time // 1_000_000)
+    return None if cell.expires is None else purged_at(cell.expires, cell.ttl, gc_grace)
+
+
+def supersedes(a: Liveness, b: Liveness) -> bool:
+    """LivenessInfo.supersedes."""
+    if a.write_time != b.write_time:
+        return a.write_time > b.write_time
+    if a.expires is not None and b.expires is not None:
+        return a.expires > b.expires
+    return a.expires is not None and b.expires is None
+
+
+def wins(a: Cell, b: Cell) -> bool:
+    """Whether a cell is to take another one's place: Cells.resolveRegular."""
+    if a.write_time != b.write_time:
+        return a.write_time > b.write_time
+    a_ends = a.deleted_at if a.value is None else a.expires
+    b_ends = b.deleted_at if b.value is None else b.expires
+    if (a_ends is None) != (b_ends is None):
+        return a_ends is not None
+    if (a.value is None) != (b.value is None):
+        return a.value is None
+    if a_ends is not None and b_ends is not None and a_ends != b_ends:
+        return a_ends > b_ends
+    return (a.value or b"") > (b.value or b"")

@@ -1,0 +1,446 @@
+"""Rows that are kept as cells, of three replicas that truncate, purge and lag each by itself: in the end they are what
+a read of all replicas shows, whatever clients, clocks and agents did.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agent.writer import Cell, Complex, Marker, Row, Update, entry, mutation, table_of
+from connector.test_state_index import DictStore
+from connector.test_state_rows import i
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helenus_agent.commitlog import decoder
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import ASK, GAP, Merged
+from helenus_connector.pipeline._asked import Asked
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.query.packs import Copies
+from helenus_connector.reread.cells import CellReader, Found
+from helenus_connector.state.pages import Pages
+from helenus_connector.state.rows import Rows
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.event.cells import Cell as ReadCell
+from helenus_schemas.event.cells import Cells, Liveness
+from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.wire import encode, request
+
+TABLE = table_of("t", "k int pk, c int ck, st int static, v int, w int, m map<int,int>")
+CODEC = KeyCodec(TABLE)
+TYPES = {c.name: c.type for c in TABLE.values}
+NODES = tuple(f"ad310466-96a7-4cb2-acf4-59535a96081{n}" for n in range(3))
+NOW = 1_700_000_000
+DAY_S = 86_400
+PATIENCE_S = 60
+NEVER = -(1 << 63)
+SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+
+Takes = Callable[[int, int | None, str | None], bool]
+Place = tuple[int, int | None, str, int | None]
+
+
+@dataclass
+class Replica:
+    """What one node stores and logs. `skew`: by how many seconds its clock is off."""
+
+    name: str
+    skew: int
+    cells: dict[Place, tuple[int, int | None, int]] = field(default_factory=dict)
+    live: dict[tuple[int, int | None], int] = field(default_factory=dict)
+    deletions: list[tuple[int, int, Takes]] = field(default_factory=list)
+    log: list[tuple[int, Update]] = field(default_factory=list)
+    end: int = 100
+    segment: int = 1
+    notices: list[tuple[int, Event]] = field(default_factory=list)
+
+    def write(self, update: Update, effects: Sequence[Callable[[Replica], None]]) -> None:
+        self.log.append((self.end, update))
+        self.end += len(entry(mutation(update)))
+        for effect in effects:
+            effect(self)
+
+    def put(self, place: Place, time: int, value: int | None, deleted_at: int) -> None:
+        new = time, value, deleted_at
+        known = self.cells.get(place)
+        if known is None or _order(new) > _order(known):
+            self.cells[place] = new
+
+    def truncate(self, now: int) -> None:
+        self.cells.clear()
+        self.live.clear()
+        self.deletions.clear()
+        time = (now + self.skew) * 1_000_000
+        change = Change("1" * 32, self.name, Scope.TABLE, segment=self.segment, position=self.end, write_time=time)
+        # The note of it is a mutation of another table, some mutations later in the log.
+        self.notices.append((len(self.log), Event("t", 0, 0, 0, None, encode(change))))
+
+    def compact(self, now: int, gc_grace: int) -> None:
+        """Purge tombstones, and what they hide here."""
+        old = [d for d in self.deletions if d[1] + gc_grace <= now + self.skew]
+        for place, (time, value, deleted_at) in list(self.cells.items()):
+            is_purged = value is None and deleted_at + gc_grace <= now + self.skew
+            if is_purged or any(time <= at and takes(*place[:3]) for at, _, takes in old):
+                del self.cells[place]
+        for key, time in list(self.live.items()):
+            if any(time <= at and takes(*key, None) for at, _, takes in old):
+                del self.live[key]
+        self.deletions = [d for d in self.deletions if d not in old]
+
+
+def _order(cell: tuple[int, int | None, int]) -> tuple[int, bool, int, bytes]:
+    time, value, deleted_at = cell
+    return time, value is None, deleted_at if value is None else 0, b"" if value is None else i(value)
+
+
+class Cluster:
+    """Three replicas, and statements at random."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.now = chance, NOW
+        self.skew = chance.choice([0, 1, 300])
+        self.replicas = [Replica(name, chance.randrange(-self.skew, self.skew + 1)) for name in NODES]
+        self.gc_grace = chance.choice([0, 30, 10 * DAY_S])
+        self.on_their_way: list[tuple[int, Replica, Update, list[Callable[[Replica], None]]]] = []
+        self.truncations: list[tuple[int, Replica]] = []
+        self.times: list[int] = []
+
+    def time(self) -> int:
+        """A client's write time: by a clock that is off, of its own choice, or one that was there before."""
+        chance = self.chance
+        if self.times and chance.random() < 0.15:
+            return chance.choice(self.times) + chance.choice([-1, 0, 1])
+        off = chance.choice([0, 0, 0, 0, self.skew, -self.skew, -3_600, -40 * DAY_S, 3_600])
+        self.times.append((self.now + off) * 1_000_000 + chance.randrange(1_000_000))
+        return self.times[-1]
+
+    def statement(self) -> None:
+        chance, time = self.chance, self.time()
+        k, c = chance.randrange(2), chance.randrange(2)
+        deleted_at = self.now + chance.randrange(-self.skew, self.skew + 1)
+        effects: list[Callable[[Replica], None]] = []
+
+        def cell(column: str, path: int | None = None, row: int | None = c) -> Cell:
+            value = None if chance.random() < 0.25 else chance.randrange(3)
+            effects.append(lambda replica: replica.put((k, row, column, path), time, value, deleted_at))
+            raw = None if path is None else i(path)
+            return (
+                Cell(None, time, deleted_at=deleted_at, path=raw) if value is None else Cell(i(value), time, path=raw)
+            )
+
+        def gone(at: int, takes: Takes) -> None:
+            effects.append(lambda replica: replica.deletions.append((at, deleted_at, takes)))
+
+        match chance.choices(range(6), [2, 2, 3, 2, 6, 8])[0]:
+            case 0:
+                gone(time, lambda one, other, column: one == k)
+                update = Update(TABLE, i(k), deletion=(time, deleted_at))
+            case 1:
+                gone(time, lambda one, other, column: one == k and other is not None and other >= c)
+                deletion = ((time, deleted_at),)
+                update = Update(TABLE, i(k), [Marker(1, (i(c),), deletion), Marker(6, (), deletion)])
+            case 2:
+                gone(time, lambda one, other, column: (one, other) == (k, c))
+                update = Update(TABLE, i(k), [Row((i(c),), deletion=(time, deleted_at))])
+            case 3:
+                update = Update(TABLE, i(k), static=Row((), {"st": cell("st", row=None)}))
+            case 4:
+                effects.append(
+                    lambda replica: replica.live.update({(k, c): max(time, replica.live.get((k, c), NEVER))})
+                )
+                columns = {name: cell(name) for name in chance.sample(["v", "w"], chance.randrange(3))}
+                update = Update(TABLE, i(k), [Row((i(c),), columns, time)])
+            case _:
+                columns = {name: cell(name) for name in chance.sample(["v", "w"], 1)}
+                if chance.random() < 0.3:
+                    whole = (time - 1, deleted_at) if chance.random() < 0.5 else None
+                    if whole is not None:
+                        gone(time - 1, lambda one, other, column: (one, other, column) == (k, c, "m"))
+                    columns["m"] = Complex([cell("m", path) for path in sorted(chance.sample(range(3), 2))], whole)
+                update = Update(TABLE, i(k), [Row((i(c),), columns)])
+        first = chance.randrange(3)
+        for n, replica in enumerate(self.replicas):
+            late = 0 if n == first else chance.choice([0, 0, 0, 1, 5, 20])
+            self.on_their_way.append((self.now + late, replica, update, effects))
+
+    def truncate(self) -> None:
+        """A TRUNCATE, which is refused while a node is away: all truncate within seconds. It may fail on one."""
+        times = [self.now + self.chance.choice([0, 0, 1, 4]) for _ in self.replicas]
+        who = list(zip(times, self.replicas, strict=True))
+        self.truncations += self.chance.sample(who, 2) if self.chance.random() < 0.15 else who
+
+    def turn(self, seconds: int) -> None:
+        """Time passes: what is on its way arrives, in any order."""
+        for _ in range(seconds + 1):
+            arriving: list[Any] = [one for one in [*self.on_their_way, *self.truncations] if one[0] <= self.now]
+            self.chance.shuffle(arriving)
+            for one in arriving:
+                if len(one) == 2:
+                    self.truncations.remove(one)
+                    one[1].truncate(self.now)
+                else:
+                    self.on_their_way.remove(one)
+                    one[1].write(one[2], one[3])
+            self.now += 1
+        self.now -= 1
+        if self.chance.random() < 0.3:
+            self.chance.choice(self.replicas).compact(self.now, self.gc_grace)
+
+    def visible(self) -> dict[tuple[int, int | None], dict[str, dict[int | None, tuple[int, int]]]]:
+        """What a read of all replicas shows: by key and column, write times and values."""
+        deletions = [d for replica in self.replicas for d in replica.deletions]
+
+        def gone(k: int, c: int | None, column: str | None, time: int) -> bool:
+            return any(time <= at and takes(k, c, column) for at, _, takes in deletions)
+
+        cells: dict[Place, tuple[int, int | None, int]] = {}
+        rows: dict[Any, Any] = {}
+        for replica in self.replicas:
+            for place, cell in replica.cells.items():
+                cells[place] = max(cells.get(place, cell), cell, key=_order)
+            for key, time in replica.live.items():
+                if not gone(*key, None, time):
+                    rows.setdefault(key, {})
+        for (k, c, column, path), (time, value, _) in cells.items():
+            if value is not None and not gone(k, c, column, time):
+                rows.setdefault((k, c), {}).setdefault(column, {})[path] = time, value
+        return rows
+
+    def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[Found | None]:
+        return iter([self.found(key, scope) for key, scope in keys])
+
+    def found(self, key: Any, scope: Scope) -> Found | None:
+        """As a SELECT with WRITETIME."""
+        k = int.from_bytes(key[0], "big")
+        c = None if scope is Scope.STATIC else int.from_bytes(key[1], "big")
+        row = self.visible().get((k, c))
+        if row is None:
+            return None
+        cells = [
+            ReadCell(name, time, i(value), None if path is None else i(path))
+            for name, paths in row.items()
+            for path, (time, value) in sorted(paths.items(), key=lambda item: item[0] or 0)
+        ]
+        newest = max((cell.write_time for cell in cells), default=self.now * 10**6)
+        liveness = None if c is None else Liveness(newest)
+        schema = bytes.fromhex(TABLE.schema_id)
+        return Found(Cells(TABLE.id.bytes, schema, TYPES, liveness, cells=tuple(cells)), self.now * 1000)
+
+
+@dataclass
+class Agent:
+    """Appends what a replica logged, in its order; what is not acknowledged once more."""
+
+    replica: Replica
+    light: float
+    at: int = 0
+    reported: int = 0
+    saved: int = 0
+    skew: int = 0
+    is_stopped: bool = False
+
+    def append(self, chance: random.Random, now: int, topic: list[Event], *, ends: bool) -> None:
+        if self.is_stopped and not ends:
+            return
+        replica = self.replica
+        until = len(replica.log) if ends else min(len(replica.log), self.at + chance.randrange(4))
+        if not ends and chance.random() < 0.1:
+            self.at = self.saved  # killed, and started again
+        stamp = (now + self.skew) * 1000
+        while self.at < until:
+            position, update = replica.log[self.at]
+            has_cells = chance.random() >= self.light
+            plans: Any = {TABLE.id.bytes: decoder.plan_of(TABLE, 0, cells=has_cells)}
+            data = entry(mutation(update))
+            batch: Any = decoder.decode(data, position, True, plans, replica.name, replica.segment, 10**6)
+            topic += [Event("t", 0, 0, stamp, key, value) for _, _, key, value in batch.changes]
+            self.at += 1
+            self._notices(chance, stamp, topic, ends=False)
+        self._notices(chance, stamp, topic, ends=ends)
+        if chance.random() < 0.5:
+            self.saved = self.at
+
+    def _notices(self, chance: random.Random, stamp: int, topic: list[Event], *, ends: bool) -> None:
+        """A truncation is learned of at its note in the log, or of a look in between."""
+        while self.reported < len(self.replica.notices):
+            at, event = self.replica.notices[self.reported]
+            if self.at < at or (self.at < at + 2 and not ends and chance.random() < 0.5):
+                return
+            topic.append(event._replace(timestamp=stamp))
+            self.reported += 1
+
+
+class Connector:
+    """The operator, the stage behind it and the driver, over a topic in memory. `seen` is what a naive sink has."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.store = cluster, DictStore()
+        self.topic: list[Event] = []
+        self.seen: dict[Any, Any] = {}
+        self.proven, self.snapshot_after, self.is_whole = 0, 0, False
+        self.disturbances = self.reads = 0
+        self._asked = Asked(SETTINGS, None, TABLE, self.append)
+
+    def append(self, partition: int, key: bytes, value: bytes) -> None:
+        self.topic.append(Event("t", partition, 0, self.cluster.now * 1000, key, value))
+
+    def snapshot(self) -> None:
+        """Append the keys that are there now."""
+        for k, c in self.cluster.visible():
+            key = CODEC.encode((i(k), None if c is None else i(c)))
+            self.append(0, key, request(Scope.STATIC if c is None else Scope.ROW, Origin.SNAPSHOT))
+        self.snapshot_after = self.disturbances
+
+    def batch(self) -> bool:
+        """Do one; False if nothing came and nothing is asked."""
+        some, self.topic[:] = list(self.topic), []
+        copies = Copies()
+        left = copies.left_out([_Message(event) for event in some])  # type: ignore[arg-type, list-item]
+        merged = self._merged([message.event for message in left])  # type: ignore[attr-defined]
+        asks = [m for m in merged if m.op == ASK]
+        for m in merged:
+            assert m.op in (ASK, GAP, "c", "u", "d")
+            if m.op not in (ASK, GAP) and m.scope in (Scope.ROW, Scope.STATIC):
+                self._publish(m)
+        outcome = Outcome()
+        self._asked.answer(asks, outcome)
+        self.reads += outcome.keys_read
+        return bool(some or asks)
+
+    def _merged(self, some: Sequence[Event]) -> list[Merged]:
+        store = Pages(self.store)
+        grace = self.cluster.gc_grace
+        rows = Rows(TABLE, CODEC, store, 0, grace, PATIENCE_S, is_whole=self.is_whole, proven=self.proven)
+        merged = list(rows.take(some, self.cluster.now))
+        store.flush()
+        self.disturbances = rows.disturbances
+        return merged
+
+    def _publish(self, m: Merged) -> None:
+        key = tuple(None if v is None else int.from_bytes(v, "big") for v in CODEC.decode(m.key))
+        said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
+        last = self.seen.pop(key, None)
+        if self.is_whole and self.proven >= self.disturbances:
+            assert said[0] == last, "before is what was last said"
+        if said[1] is not None:
+            self.seen[key] = said[1]
+
+
+@dataclass
+class _Message:
+    event: Event
+
+    def key(self) -> bytes | None:
+        return self.event.key
+
+    def value(self) -> bytes | None:
+        return self.event.value
+
+
+def plain(values: Any, is_static: bool) -> dict[str, Any]:
+    """What a record says, as the model has it: a row's static columns are a record of their own."""
+    found: dict[str, Any] = {}
+    for name, data in values.items():
+        if data is None or (name == "st") != is_static:
+            continue
+        if name == "m":
+            numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(8, len(data), 8)]
+            found[name] = dict(zip(numbers[::2], numbers[1::2], strict=True))
+        else:
+            found[name] = {None: int.from_bytes(data, "big")}
+    return found
+
+
+IS_LONG = settings.default.max_examples > 25
+
+
+@settings(max_examples=6 * settings.default.max_examples, deadline=None, derandomize=not IS_LONG)
+@given(st.integers(0, 1 << 32))
+def test_rows_are_what_all_replicas_show(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        simulate(seed, patch)
+
+
+def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    cluster = Cluster(chance)
+    patch.setattr(CellReader, "read", lambda *of: cluster.read(*of))
+    patch.setattr("helenus_connector.pipeline._asked.time", SimpleNamespace(time=lambda: float(cluster.now)))
+    connector = Connector(cluster)
+    light = chance.choice([0, 0, 0.2])
+    agents = [Agent(replica, light, skew=chance.choice([0, replica.skew])) for replica in cluster.replicas]
+    for _ in range(chance.choice([0, 3, 10])):  # rows of before, of which the topic has no event
+        cluster.statement()
+        cluster.turn(chance.choice([0, 3]))
+    if chance.random() < 0.5:
+        cluster.turn(20)
+        for agent in agents:
+            agent.at = agent.saved = len(agent.replica.log)
+    elif chance.random() < 0.5:
+        cluster.truncate()
+    has_begun = chance.random() < 0.5
+    for _ in range(chance.randrange(1, 40)):
+        if chance.random() < 0.1:
+            cluster.truncate()
+        for _ in range(chance.randrange(4)):
+            cluster.statement()
+        cluster.turn(chance.choice([0, 1, 1, 5, 40, 3_600 if chance.random() < 0.1 else 0]))
+        for agent in agents:
+            agent.is_stopped ^= chance.random() < 0.08
+            agent.append(chance, cluster.now, connector.topic, ends=False)
+        if not has_begun:
+            has_begun = chance.random() < 0.2
+            continue
+        connector.batch()
+        drive(connector, chance)
+    cluster.turn(60)
+    for _ in range(4):
+        for agent in agents:
+            agent.append(chance, cluster.now, connector.topic, ends=True)
+        settle(connector, chance)
+        cluster.turn(PATIENCE_S + 20)
+    assert connector.seen == {
+        key: {name: {path: value for path, (_, value) in paths.items()} for name, paths in row.items()}
+        for key, row in cluster.visible().items()
+    }
+    reads = connector.reads
+    connector.batch()
+    assert connector.reads == reads, "it ends"
+
+
+def drive(connector: Connector, chance: random.Random) -> None:
+    """What the driver does beside the batches."""
+    is_proven = connector.is_whole and connector.proven >= connector.disturbances
+    if is_proven or connector.topic:
+        return
+    if connector.snapshot_after != connector.disturbances or (not connector.is_whole and not connector.proven):
+        if chance.random() < 0.5:
+            connector.snapshot()
+            drain(connector)
+        return
+    connector.is_whole, connector.proven = True, connector.snapshot_after
+
+
+def drain(connector: Connector) -> None:
+    """Batches until nothing is left, as a snapshot is complete when its keys and their answers are merged."""
+    for _ in range(2 * PATIENCE_S):
+        if not connector.batch():
+            return
+        connector.cluster.now += 1
+    raise AssertionError("it ends")
+
+
+def settle(connector: Connector, chance: random.Random) -> None:
+    drain(connector)
+    for _ in range(6):
+        drive(connector, chance)
+        drain(connector)
+        connector.cluster.now += PATIENCE_S + 1
+        drain(connector)
