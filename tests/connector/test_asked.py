@@ -104,10 +104,21 @@ def test_a_write_that_a_read_does_not_show_yet_is_asked_again(monkeypatch: pytes
 
 
 def test_a_row_of_its_key_alone_is_what_its_event_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it was written, and when it expires, is not shown by a read."""
-    for found in (None, row()):
-        answer = Answers(monkeypatch, found).to(written(Effect.LIVE | Effect.ROW, expires_at=2_000))
-        assert cells_of(answer).liveness == Liveness(W, 2_000, 2_000)
+    """When it was written, and when it expires, is not shown by a read. That it is not there is, in the end: a deletion
+    of which nothing is known may take it.
+    """
+    change = written(Effect.LIVE | Effect.ROW, expires_at=2_000)
+    assert cells_of(Answers(monkeypatch, row()).to(change)).liveness == Liveness(W, 2_000, 2_000)
+    assert cells_of(Answers(monkeypatch, None).to(change, age_s=100)).liveness == Liveness(W, 2_000, 2_000), "it ended"
+    change = written(Effect.LIVE | Effect.ROW)
+    assert cells_of(Answers(monkeypatch, row()).to(change)).liveness == Liveness(W)
+    again = Answers(monkeypatch, None).to(change)
+    assert again is not None
+    assert again.cells is None, "it is asked for again"
+    assert cells_of(Answers(monkeypatch, None).to(change, age_s=100)).liveness is None
+    ahead = Answers(monkeypatch, None).to(change, age_s=-(10**9))
+    assert ahead is not None
+    assert ahead.segment <= time.time() * 1000, "the agent's clock does not say for how long"
 
 
 def test_a_delete_is_one_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

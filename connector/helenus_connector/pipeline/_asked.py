@@ -136,8 +136,8 @@ class Asked:
         written = event.timestamp * 1000 if change.write_time is None else change.write_time
         cells, effect, expires = self._cells(found), change.effect, change.expires_at
         lives = expires is None or expires > at // 1000
-        # One that has a write time, and columns, was asked for until it is sure that it was deleted since.
-        is_sure = change.write_time is not None and effect & Effect.LIVE and effect >> FIRST_COLUMN
+        # One that has a write time was asked for until it is sure that it is deleted, be it by what is not known here.
+        is_sure = change.write_time is not None and effect & Effect.LIVE
         if found is None and is_sure and lives:
             effect &= ~int(Effect.ROW)
         if effect & Effect.ROW:
@@ -165,14 +165,14 @@ def _since(event: Event, change: Change) -> float:
 
 
 def _shows(change: Change, found: Found | None) -> bool:
-    """Whether a read shows what a change wrote, or something newer. Of a change that only deletes, or writes no more
-    than a key, there is nothing that a read could show.
+    """Whether a read shows what a change wrote, or something newer. Of a change that only deletes there is nothing that
+    a read could show.
     """
     if not change.effect & Effect.LIVE or change.write_time is None:
         return True
     columns = change.effect >> FIRST_COLUMN
     if change.effect & Effect.ROW and not columns:
-        return True
+        return found is not None
     return found is not None and any(
         cell.write_time >= change.write_time
         for cell in found.cells.cells

@@ -101,7 +101,8 @@ class Merging(StatefulProcessor):
         def events() -> Iterator[Event]:
             nonlocal read
             for about, pack in found:
-                later.extend(_notes(about))
+                later.extend(notes_left := _notes(about))
+                merging.heard.update(*(note.copies for note in notes_left))
                 for event in unpacked(bytes(pack)) if pack is not None else ():
                     read += 1
                     yield event

@@ -103,7 +103,7 @@ class Reading:
             row.bound = read.at  # what dropped or lost events may have dropped the row itself
         shown = [c for c in said.cells if c.write_time > self._dropped_at.get(c.column, NEVER)]
         found = {(c.column, c.path): c for c in shown if not row.hides(c, floor)}
-        changed |= self._cells(row, found, is_last)
+        changed |= self._cells(row, read, found, is_last)
         is_open = read.since is not None or len(found) < len(shown)
         changed |= self._missing(row, read, found, is_last)
         is_open |= any(p not in found and self._lives(c, at_s + _ROUNDED_S) for p, c in row.cells.items())
@@ -139,15 +139,17 @@ class Reading:
         is_plain = cell.column in self._columns and cell.column not in self._lists
         return is_plain and cell.value is not None and (cell.expires is None or cell.expires > at)
 
-    def _cells(self, row: Row, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool) -> bool:
-        """Those of other columns than lists, as events' are merged; of the last word, also over newer ones."""
+    def _cells(self, row: Row, read: Read, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool) -> bool:
+        """Those of other columns than lists, as events' are merged; of the last word also over newer ones, and over
+        those that are known to be gone.
+        """
         changed = False
         for place, cell in found.items():
             there = row.cells.get(place)
             if place[0] in self._lists or (there is not None and _is_same(cell, there)):
                 continue
             if there is not None and not wins(cell, there):
-                if not is_last:
+                if not (is_last or read.is_deleted(place[0], there.write_time)):
                     continue
                 row.seen = b""
             row.cells[place] = cell
@@ -199,8 +201,12 @@ class Reading:
                 _unseen(row, here.write_time, at)
                 return True, True
             return False, here is None
-        if (here is not None and row.bound is None) or guess.write_time <= gone or (read.said.cells and not found):
+        if (here is not None and row.bound is None) or (read.said.cells and not found):
             return False, True
+        if guess.write_time <= gone:  # of a row of its key alone, which a deletion of a client's future does not take
+            if not is_last:
+                return False, False
+            guess = guess._replace(write_time=gone + 1)
         changed = row.bound is None or here is None or not _is_same_life(guess, here)
         if changed:
             row.liveness = guess

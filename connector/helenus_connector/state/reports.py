@@ -22,7 +22,7 @@ _ROW, _STATIC, _PARTITION = Scope.ROW, Scope.STATIC, Scope.PARTITION
 
 class Report(NamedTuple):
     """An event that names one key: the row's name in the store, what names its mutation, and its change, not decoded
-    yet if the mutation may be known.
+    yet if the mutation may be known. `node` is the one that reports it, as bytes, if it is one of our agents'.
     """
 
     event: Event
@@ -30,6 +30,7 @@ class Report(NamedTuple):
     key: bytes
     mutation: bytes | None
     change: Change | None
+    node: bytes | None = None
 
 
 class Reports:
@@ -46,7 +47,7 @@ class Reports:
             name = (OF_STATIC if scope == b"\2" else OF_ROW if scope == b"\0" else OF_PARTITION) + key
             if not self._has_partitions:
                 name = OF_ROW + key
-            return Report(event, name, key, unhexlify(match.digest)[:SEEN], None)
+            return Report(event, name, key, unhexlify(match.digest)[:SEEN], None, match.node)
         change, key = decoded(event, self._codec)
         if change.scope is Scope.GAP:
             return about(event, GAP)

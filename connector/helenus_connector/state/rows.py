@@ -80,7 +80,7 @@ class Rows:
 
     `copies` counts events that were known, `outdated` those of a table that had this name before or that a TRUNCATE
     dropped, `unchanged` others of which no row shows anything. `light` and `celled` are the nodes from which changes of
-    a row came without their cells, and with them.
+    a row came without their cells, and with them; `heard` are nodes of which copies came, too.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class Rows:
         self.copies = self.outdated = self.unchanged = 0
         self.light: set[str] = set()
         self.celled: set[str] = set()
+        self.heard: set[str] = set()
         self.next_due: float | None = None
 
     def _reading(self, scope: Scope, columns: Sequence[Column]) -> Reading:
@@ -167,7 +168,7 @@ class Rows:
         yield from self._take(chunk)
         history = self._kept.history
         history.now = self._kept.now
-        for node in self.light | self.celled:
+        for node in self.light | self.celled | self.heard:
             history.hear(node, self._is_whole)
         self._store.put_many({_META_KEY: history.dumps()})
         self._kept.calendar.save()
@@ -201,6 +202,7 @@ class Rows:
             except Malformed as error:
                 reports.append(about(event, POISON, str(error)))
         self._kept.fetch(r.name for r in reports if type(r) is Report)
+        self.heard |= {node.decode() for node in {r.node for r in reports if type(r) is Report} if node}
         self._prefetch_partitions(reports)
         for report in reports:
             if isinstance(report, Merged):
@@ -233,7 +235,7 @@ class Rows:
             self._kept.fetch_partitions(key for key in keys if self._can_be(key))
 
     def _is_copy(self, report: Report) -> bool:
-        """Return whether this is among the last mutations of a row since something of it was taken away."""
+        """Whether it is among the last mutations of a row, since something of it was taken away."""
         if report.mutation is None or report.name[:1] == OF_PARTITION:
             return False
         row = self._kept.rows.get(report.name)
@@ -276,7 +278,7 @@ class Rows:
 
     def _delete(self, report: Report, change: Change, cells: Cells | None, standing: Standing) -> Iterator[Merged]:
         """A delete of a partition, or of a range."""
-        event, _, key, _, _ = report
+        event, key = report.event, report.key
         deletion = cells.deletion if cells is not None else None
         if deletion is None:
             if change.write_time is None:
@@ -309,7 +311,7 @@ class Rows:
             yield request
 
     def _merge_row(self, report: Report, change: Change, cells: Cells | None) -> Iterator[Merged]:
-        event, name, key, mutation, _ = report
+        event, name, key, mutation = report[:4]
         if change.node is not None:
             (self.light if cells is None else self.celled).add(change.node)
         is_unknown = not self._is_whole and not self._kept.knows(name)
