@@ -54,9 +54,7 @@ PATIENCE_S = 60
 GC_GRACE_S = 864_000
 """What Cassandra keeps tombstones for, unless the table says otherwise."""
 LEAST_GRACE_S = 86_400
-"""For how long tombstones are kept here at least: one node's agent may report a write that much later than others, and
-its row would be read.
-"""
+"""For how long tombstones are kept here at least: what agents report that much later than others needs no read."""
 _ROW, _STATIC, _PARTITION, _RANGE, _TABLE = Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE, Scope.TABLE
 _META_KEY = b"m"
 _BYTES = 4 << 20
