@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 from pathlib import Path
 
+import cramjam
 import pytest
 from agent.writer import COMPRESS, entry, file_name, header, options, segment_bytes, sync_marker
 
@@ -394,10 +395,10 @@ def test_a_flipped_bit_of_a_length_takes_no_memory(tmp_path: Path, compressor: s
 
 
 def test_a_block_for_which_there_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(block: bytes, length: int) -> memoryview:
+    def read(block: bytes, output_len: int) -> memoryview:
         raise MemoryError
 
-    monkeypatch.setitem(compression._BLOCKS, "LZ4Compressor", (read, 255))
+    monkeypatch.setattr(cramjam.lz4, "decompress_block", read)
     segment = Segment(write(tmp_path, [b"a" * 1000], compressor="LZ4Compressor"))
     assert segment.look()
     with pytest.raises(Corrupt, match="no memory for the 1000 bytes"):

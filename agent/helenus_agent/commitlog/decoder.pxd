@@ -93,7 +93,7 @@ cdef bytes bound(list values, bint inclusive)
 @cython.locals(bits=cython.ulonglong, i=Py_ssize_t, what=int, size=Py_ssize_t, part=Part, raw=cython.p_const_char)
 cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t count, list values) except -1
 
-@cython.locals(delta=cython.ulonglong)
+@cython.locals(delta=cython.ulonglong, _=cython.ulonglong)
 cdef (long long, Py_ssize_t) deletion(bytes d, Py_ssize_t p, unsigned long long low)
 
 @cython.locals(out=list, p=Py_ssize_t, part=Part, size=Py_ssize_t)

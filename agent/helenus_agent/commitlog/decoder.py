@@ -543,6 +543,8 @@ def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
         if column[0] == _NO_COLUMN:
             raise Corrupt(f"a column that the table never had: {name!r}")
         named.append(column)
+    if len(named) > len(plan.columns):
+        raise Corrupt("more columns than the table has")
     header = (raw[first:p], tuple(named), plan.describe(names) if plan.cells else b"")
     if len(headers) == _HEADERS:
         headers.pop()
@@ -646,6 +648,8 @@ def row(
                 if size > 127:
                     size, p = length(d, p - 1)
                 p += size
+    if p > len(d):
+        raise IndexError("index out of range")  # the caller takes these bytes by a pointer
     if several or (first != _NONE and newest != first):
         effect = 0
     return newest, expires, effect, expired if expired else _NEVER, p
@@ -753,7 +757,8 @@ def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | No
 def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
     """The timestamp of a deletion, and the offset after it."""
     delta, p = vint(d, p)
-    return wrapped(low + delta), p + _SIZES[d[p]]
+    _, p = vint(d, p)  # it is there as a whole
+    return wrapped(low + delta), p
 
 
 def partition_key(data: bytes, plan: Plan, empty: list[bytes]) -> bytes:

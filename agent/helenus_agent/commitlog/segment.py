@@ -43,8 +43,7 @@ _MARKER = 8
 _NOTHING = bytes(_MARKER)
 _ENTRY = 12  # what an entry adds to its mutation
 _LARGEST = (1 << 31) - 1  # positions are ints
-# A read may meet a half-written int, but not for long.
-_PATIENCE = 1.0
+_PATIENCE = 1.0  # s: a read may meet a half-written int, but not for long
 _SECTIONS = 1000  # at which a look ends; some 200 bytes of memory each
 _TAIL = 1 << 16  # bytes after the last marker that are read at once
 
@@ -76,7 +75,8 @@ def read_index(path: Path) -> tuple[int, bool] | None:
     instead, however far its sections go.
     """
     try:
-        lines = index_path(path).read_text("ascii").split("\n")
+        with open(index_path(path), encoding="ascii") as file:
+            lines = file.read(64).split("\n")  # a position, and a word
         return int(lines[0]), "COMPLETED" in lines[1:]
     except (OSError, ValueError):
         return None
@@ -112,8 +112,8 @@ def _reader(options: bytes) -> Decompress | None:
         said = json.loads(options or b"{}")
         compressor = said.get("compressionClass")
         encrypted = "encCipher" in said or "encKeyAlias" in said
-    except (ValueError, AttributeError):
-        raise Corrupt(f"a header that says {options!r}") from None
+    except (ValueError, AttributeError, RecursionError):
+        raise Corrupt(f"a header that says {options[:200]!r}") from None
     if encrypted:
         raise Corrupt(
             "it is encrypted, and encrypted segments are not supported: set transparent_data_encryption_options: "

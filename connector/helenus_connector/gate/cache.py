@@ -45,6 +45,7 @@ from helenus_connector.gate._slots import change_id as change_id
 
 _NODES = 1024
 _BITS = 64
+_MOST_REPORTERS = 1000  # of which those without a place are remembered
 _NODE = struct.Struct(">16sqq")
 MAY = 8
 """Added to a kind of deletion: a change that may delete, but need not."""
@@ -233,8 +234,10 @@ class ChangeCache(Slots):
         if reporter is None:
             at = self._take_place(node)
             bit = 1 << (at - _FIRST_NODE) // _NODE.size % _BITS if at >= 0 else 0
-            reporter = self._reporters[node] = Reporter(node, bit, at)
+            reporter = Reporter(node, bit, at)
             self._read(reporter)
+            if at >= 0 or len(self._reporters) < _MOST_REPORTERS:  # anybody's event may name another
+                self._reporters[node] = reporter
         return reporter
 
     def _read(self, reporter: Reporter) -> None:
@@ -245,9 +248,12 @@ class ChangeCache(Slots):
 
     def _take_place(self, node: bytes) -> int:
         try:
-            wanted = uuid.UUID(node.decode()).bytes
+            host = uuid.UUID(node.decode())
         except ValueError:
             return -1
+        if str(host).encode() != node:  # Python takes more forms of a UUID than agents write
+            return -1
+        wanted = host.bytes
         for at in range(_FIRST_NODE, _HEAD, _NODE.size):
             held = self._map[at : at + 16]
             if held == wanted:

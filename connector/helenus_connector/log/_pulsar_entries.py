@@ -11,17 +11,16 @@ import contextlib
 import struct
 import time
 import uuid
-import zlib
 from collections import deque
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pyarrow as pa
 from google_crc32c import value as crc32c
 
 from helenus_connector.log._pulsar_consumers import count, subscribe
 from helenus_connector.log._pulsar_offsets import NONE, after, offset, parts
+from helenus_schemas.codec import blocks
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.client import Client, end_loop
 from helenus_sinks.pulsar.config import PulsarConfig
@@ -32,9 +31,9 @@ from helenus_sinks.pulsar.wire import MAGIC, command, messages
 _PERMITS = 1_000  # messages that a broker may push before it is asked for more; then it stops after a whole read
 _AGAIN_S = 0.2
 _CUMULATIVE = 1
-_LZ4, _ZLIB, _ZSTD, _SNAPPY = 1, 2, 3, 4
-_CODECS = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
-_MOST_BYTES = 64 << 20  # of an entry that is compressed, which anybody may write
+_CODECS = {1: blocks.lz4, 2: blocks.deflate, 3: blocks.zstd, 4: blocks.snappy}
+_MOST_BYTES = 64 << 20  # of an entry once it is decompressed: twelve times what a broker takes of one by default
+_LEAST_BYTES = 6  # of a message of a batch: the size of its metadata, and in that the size of its value
 _ADVICE = "find out who writes to this topic"
 _SLICE_S = 0.5
 _size = struct.Struct(">I").unpack_from
@@ -46,7 +45,8 @@ T = TypeVar("T")
 class Entry:
     """`first` is the offset of the first of its `count` messages, `size` how many bytes the broker sent.
 
-    `metadata` is Pulsar's MessageMetadata, `payload` as its producer compressed it, if it did.
+    `metadata` is Pulsar's MessageMetadata, `payload` as its producer compressed it, if it did. `fault`: why it cannot be
+    read, empty if it can.
     """
 
     first: int
@@ -54,20 +54,35 @@ class Entry:
     size: int
     metadata: Any
     payload: bytes
+    fault: str = ""
 
     @staticmethod
     def of(message_id: Any, data: bytes) -> Entry:
-        """From what follows the command in a broker's frame. Raises ValueError if that is damaged."""
+        """From what follows the command in a broker's frame. Raises ValueError if that does not fit its checksum: it may
+        be sent again. What else is wrong with it is its producer's, and stays so.
+        """
         start = 0
         if data.startswith(MAGIC):
             start = 6
-            if crc32c(data[start:]) != _size(data, 2)[0]:
+            if len(data) < start or crc32c(data[start:]) != _size(data, 2)[0]:
                 raise ValueError("a message does not fit its checksum")
-        (size,) = _size(data, start)
-        metadata = messages.MessageMetadata.FromString(data[start + 4 : start + 4 + size])
-        count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
         first = offset(message_id.ledgerId, message_id.entryId, 0)
-        return Entry(first, count, len(data), metadata, data[start + 4 + size :])
+        try:
+            (size,) = _size(data, start)
+            if size > len(data) - start - 4:
+                raise ValueError(f"metadata of {size} bytes, where {len(data) - start - 4} are left")
+            metadata = messages.MessageMetadata.FromString(data[start + 4 : start + 4 + size])
+        except Exception as error:  # struct's, protobuf's
+            return Entry(first, 1, len(data), messages.MessageMetadata(), b"", str(error))
+        payload = data[start + 4 + size :]
+        # Whatever else it says, an offset after it is after its messages.
+        count = max(1, metadata.num_messages_in_batch)
+        return Entry(first, count, len(data), metadata, payload, _fault(metadata, payload))
+
+    @property
+    def content_size(self) -> int:
+        """How many bytes it has once it is decompressed."""
+        return max(self.size, self.metadata.uncompressed_size if self.metadata.compression and not self.fault else 0)
 
     def singles(self) -> list[tuple[Any, bytes]]:
         """Of each message what its metadata says of key, properties and nulls, and its value.
@@ -83,34 +98,46 @@ class Entry:
 
     def _singles(self) -> Iterator[tuple[Any, bytes]]:
         metadata = self.metadata
-        if metadata.encryption_algo:
-            raise ValueError("it is encrypted")
-        if metadata.num_chunks_from_msg > 1:
-            raise ValueError("it is a chunk of a larger one")
+        if self.fault:
+            raise ValueError(self.fault)
         payload = self.payload
         if metadata.compression:
-            payload = _decompressed(payload, metadata.compression, metadata.uncompressed_size)
+            payload = bytes(_CODECS[metadata.compression](payload, metadata.uncompressed_size))
         if not metadata.HasField("num_messages_in_batch"):
             yield metadata, payload
             return
-        at = 0
+        at, end = 0, len(payload)
         for _ in range(self.count):
             start = at + 4
             at = start + _size(payload, at)[0]
             single = _single(payload[start:at])
             start, at = at, at + single.payload_size
+            # A size may be negative, and the metadata's may have led beyond the end.
+            if not start <= at <= end:
+                raise ValueError(
+                    f"a message of it has {single.payload_size} bytes, where {max(0, end - start)} are left"
+                )
             yield single, payload[start:at]
 
 
-def _decompressed(payload: bytes, codec: int, size: int) -> bytes:
-    if size > _MOST_BYTES:
-        raise ValueError(f"it says that it has {size} bytes, where {_MOST_BYTES} are allowed")
-    if codec == _ZLIB:
-        return zlib.decompressobj().decompress(payload, max(1, size))  # 0 is no limit
-    if codec not in _CODECS:
-        raise ValueError(f"it is compressed by the codec {codec}")
-    found: bytes = pa.decompress(payload, size, _CODECS[codec], asbytes=True)
-    return found
+def _fault(metadata: Any, payload: bytes) -> str:
+    """Why an entry cannot be read, by what it says of itself; empty if it can, so far. What is said of sizes and counts
+    is true to what is there: memory may be taken for it.
+    """
+    size = len(payload)
+    if metadata.encryption_algo:
+        return "it is encrypted"
+    if metadata.num_chunks_from_msg > 1:
+        return "it is a chunk of a larger one"
+    if metadata.compression:
+        size = metadata.uncompressed_size
+        if metadata.compression not in _CODECS:
+            return f"it is compressed by the codec {metadata.compression}"
+        if size > _MOST_BYTES:
+            return f"it says that it has {size} bytes, where {_MOST_BYTES} are allowed"
+    if metadata.HasField("num_messages_in_batch") and not 0 < metadata.num_messages_in_batch <= size // _LEAST_BYTES:
+        return f"it says that it has {metadata.num_messages_in_batch} messages, in {size} bytes"
+    return ""
 
 
 class Brokers:
@@ -228,12 +255,12 @@ class Partition:
         """From the loop: an entry has come."""
         try:
             entry = Entry.of(said.message_id, data)
-        except Exception:  # protobuf has an error of its own for each of its implementations
+        except ValueError:
             self._damaged = True
             self._brokers.news.set()
             return
         self._entries.append(entry)
-        self._permits -= entry.count
+        self._permits -= min(entry.count, _PERMITS)  # which a broker may exceed by a part of an entry
         if entry.first + entry.count < self._wanted:
             self._ask()
         self._brokers.news.set()

@@ -179,7 +179,7 @@ def _read(
         if end > 0:
             made = make(place, entry)
             chunk += made[start:end] if start or end < entry.count else made
-            size += entry.size
+            size += entry.content_size
         if end < entry.count:
             reading.back(entry)
         else:

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 _RANGE, _TABLE, _LOG = Scope.RANGE, Scope.TABLE, Origin.LOG  # an enum's members are slow to look up
 _NEVER = -(1 << 63)
 _BY_TIME = 1  # the version of an id that says when its table was made
-_MOST_HEADS = 1000
+_MOST_HEADS = 1 << 20  # bytes of those that are remembered: some thousand of a usual table
 _GROUP = 500  # changes that are shaped together
 _is_said: set[str] = set()  # tables of which it was logged that their events have no cells, in this process
 
@@ -50,6 +50,7 @@ class AsWritten:
         self._dropped_at: Mapping[str, int] = {}  # of columns that are there again
         self._latest: bytes | tuple[()] = ()  # the one of them that was met last; nothing begins with none
         self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
+        self._head_bytes = 0
         self._written: list[Admitted] = []
         self._handed = HandedBack()
 
@@ -59,6 +60,7 @@ class AsWritten:
         self._known = {**table.dropped, **columns}
         self._dropped_at = {name: at for name, at in table.dropped_at.items() if name in columns}
         self._heads.clear()
+        self._head_bytes = 0
         self._latest = ()
         self._reread.use(table, codec, is_certain)
 
@@ -161,9 +163,11 @@ class AsWritten:
         if not self._dropped_at.keys().isdisjoint(found.columns):
             made.written, made.cells = _since_dropped(found, self._dropped_at), None
             return made
-        if len(self._heads) >= _MOST_HEADS:
+        if self._head_bytes + len(head) > _MOST_HEADS:
             self._heads.clear()
+            self._head_bytes = 0
         self._heads.add(head)
+        self._head_bytes += len(head)
         made.written = found
         return made
 

@@ -46,6 +46,7 @@ _ALIKE = frozenset("tinyint smallint int bigint timestamp time date ascii text b
 """Types whose values are the same bytes of Avro in events' keys and in rows."""
 _MOST_COLUMNS = 63
 _MOST_KEPT = 1000
+_MOST_TEXT = 1 << 14  # bytes that name 63 columns and their types
 _NEVER = -0x8000000000000000
 _FURTHEST = 9_000_000_000_000_000  # µs; what is further has no nanoseconds
 _SCRATCH = bytearray(10)  # where a long is written in C
@@ -94,7 +95,7 @@ class Direct:
     def meet(self, cells: bytes, types: Mapping[str, CqlType]) -> None:
         """Cells are those of columns of these types: from now on, read such."""
         text = columns_of(cells)
-        if text in self._columns or len(types) > _MOST_COLUMNS:
+        if text in self._columns or len(types) > _MOST_COLUMNS or len(text) > _MOST_TEXT:
             return
         if len(self._columns) >= _MOST_KEPT:
             self._columns.clear()

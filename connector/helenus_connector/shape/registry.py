@@ -22,6 +22,7 @@ import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape._answer_limit import limit_answers
 from helenus_schemas.avro.compare import (
     has_times,
     incompatibility,
@@ -112,10 +113,10 @@ class Registry:
             if self._found(lambda: self._client.get_compatibility(subject), subject) is None:
                 self._ask(lambda: self._set_compatibility(subject), subject)
             try:
-                return int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
+                return self._id(lambda: self._client.register_schema(subject, avro), subject)
             except HelenusError as error:
                 raise self._with_mode(error, subject, schema) from None
-        return int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
+        return self._id(lambda: self._client.lookup_schema(subject, avro).schema_id, subject)
 
     def keep(self, subject: str, schema: str, value: str) -> int:
         """The id of the subject's latest schema, if this one gives the same bytes; else as `register`.
@@ -147,7 +148,9 @@ class Registry:
             # To load the certificates that it never needs takes 35 ms of CPU, for each of hundreds of tables.
             config.setdefault("ssl.ca.location", False)
         try:
-            return SchemaRegistryClient(config)
+            client = SchemaRegistryClient(config)
+            limit_answers(client)
+            return client
         except (OSError, ValueError) as error:
             files = ", ".join(str(value) for key, value in self._config.items() if key.startswith("ssl."))
             what = f"cannot use value.converter.schema.registry.*: {error}"
@@ -173,7 +176,7 @@ class Registry:
         is_kept = without_names(known) == without_names(key)
         if what := incompatibility(known, key, parsed(value)) if is_kept else recreated(known, key):
             raise self._refused(what, f"{self._url}, subject {subject}")
-        return int(latest.schema_id) if is_kept else None
+        return self._id(lambda: latest.schema_id, subject) if is_kept else None
 
     def _check_times(self, subject: str, schema: str) -> None:
         """Raise REGISTRY_REFUSED for a schema whose times are of another unit than the subject's, as of records that
@@ -274,6 +277,17 @@ class Registry:
         # The client lets the errors of its HTTP library through, and which library that is changes with its version.
         except Exception as error:
             raise self._error(error, subject) from None
+
+    def _id(self, call: Callable[[], Any], subject: str) -> int:
+        """An id that the registry answers: a record has 4 bytes for it."""
+
+        def ask() -> int:
+            number = call()
+            if not isinstance(number, int) or not 0 <= number < 1 << 32:
+                raise ValueError(f"it answered the id {str(number)[:40]}, which is none")
+            return number
+
+        return int(self._ask(ask, subject))
 
     def _refused(self, what: str, where: str) -> HelenusError:
         self._remember({})  # the advice is to delete subjects, and their ids go with them

@@ -94,5 +94,8 @@ def _matching(pattern: str, names: Sequence[str]) -> set[str]:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+    except RecursionError:
+        text = "…"
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

@@ -14,7 +14,7 @@ def packed_items(items: Iterable[bytes]) -> bytes:
 
 
 def items_of(data: bytes, at: int = 0) -> list[bytes]:
-    """The items from a place on to the end."""
+    """The items from a place on to the end. Raises ValueError for bytes that end within one."""
     found = []
     unpack, end = _LENGTH.unpack_from, len(data)
     while at < end:
@@ -22,4 +22,6 @@ def items_of(data: bytes, at: int = 0) -> list[bytes]:
         at += 4
         found.append(data[at : at + size])
         at += size
+    if at > end:
+        raise ValueError(f"bytes of the state that end {at - end} bytes early")
     return found

@@ -31,6 +31,15 @@ class _Ids:
         return 0
 
 
+def column_names(header: bytes | None) -> frozenset[str]:
+    """The columns that a header of a record lists; none of one that lists none: anybody may have written it."""
+    try:
+        names = json.loads(header or b"[]")
+    except (ValueError, RecursionError):
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
 NORMAL, NULLABLE = (b"\0" + n.to_bytes(4, "big") for n in (0, 1))
 """The frames of values by these numbers."""
 
@@ -103,7 +112,7 @@ class Contents:
     def _without(self, values: Values, left_out: bytes | None) -> Values:
         if left_out is None or len(values) != self._width:
             return values
-        names = set(json.loads(left_out))
+        names = column_names(left_out)
         return tuple(None if name in names else v for name, v in zip(self._names, values, strict=True))
 
     @staticmethod

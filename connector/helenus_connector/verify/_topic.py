@@ -140,8 +140,8 @@ class Records:
             yield Entry(part, token, MARKER, name, partition=partition, at=at, note=bounds)
             if again:
                 return
-        expires = int(headers["expires"]) if "expires" in headers else None
-        written = None if expires is None or "writetime" not in headers else int(headers["writetime"])
+        expires = _number(headers.get("expires"))
+        written = None if expires is None else _number(headers.get("writetime"))
         left_out = headers.get("left_out")
         there = self._digest(message, name, headers, static)
         yield Entry(
@@ -170,6 +170,15 @@ class Records:
         if shown is None or (static and shown == self._contents.no_statics(name)):
             return None
         return digest(shown, *self._values.said(number, headers, static))
+
+
+def _number(header: bytes | None) -> int | None:
+    """The number of 64 bits in a header; None for another, as for none."""
+    try:
+        number = int(header or b"")
+    except ValueError:
+        return None
+    return number if -1 << 63 <= number < 1 << 63 else None
 
 
 def _version(message: Message) -> int:

@@ -16,9 +16,9 @@ import fastavro
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.forms import nullable_schema
-from helenus_connector.verify._contents import NORMAL, NULLABLE, of_rows, row_format
+from helenus_connector.verify._contents import NORMAL, NULLABLE, column_names, of_rows, row_format
 from helenus_schemas.avro import build as avro
-from helenus_schemas.avro.compare import parsed, without_names
+from helenus_schemas.avro.compare import check_size, parsed, without_names
 from helenus_schemas.codec.from_json import Pairs
 from helenus_schemas.cql.table import Table
 
@@ -78,7 +78,10 @@ class AvroValues:
             return lambda _: b""
         if text is None:
             return lambda data: _UNREADABLE + data
-        writer = parsed(text)
+        try:
+            writer = parsed(text)
+        except ValueError:  # of another kind than Avro
+            return lambda data: _UNREADABLE + data
         if self._is_enveloped:
             return self._converter(writer, target)
         if writer == target or (self._keyed and without_names(writer) == without_names(target)):
@@ -89,7 +92,11 @@ class AvroValues:
 
     def _converter(self, writer: Any, target: Any) -> Form:
         """From values of one schema, or the rows in envelopes of it, to those of another; None: all are alike."""
-        written = fastavro.parse_schema(_bare(writer))
+        try:
+            check_size(writer)
+            written = fastavro.parse_schema(_bare(writer))
+        except Exception:  # fastavro has several
+            return lambda data: _UNREADABLE + data
         wanted = None if target is None else fastavro.parse_schema(_bare(target))
 
         def convert(data: bytes) -> bytes | None:
@@ -158,9 +165,8 @@ def _of(table: Table) -> tuple[tuple[bool, Table | None], tuple[bool, Table | No
 
 def _only(header: bytes | None, names: set[str]) -> bytes | None:
     """A header that lists columns, with these alone; None for none."""
-    if header is None:
-        return None
-    found = [name for name in json.loads(header) if name in names]
+    listed = column_names(header)
+    found = [name for name in json.loads(header) if name in names] if header and not names.isdisjoint(listed) else []
     return json.dumps(found, ensure_ascii=False).encode() if found else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event import values_of
 from helenus_connector.shape.forms import nullable_schema
+from helenus_connector.verify._contents import column_names
 from helenus_connector.verify._values import Headers, Schemas
 from helenus_schemas.avro import build as avro
 from helenus_schemas.avro.compare import parsed, without_names
@@ -45,6 +47,14 @@ class Keys:
         """
         if data is None:
             raise Malformed("a record without key")
+        try:
+            return self._decoded(data, number, headers)
+        except Malformed:
+            raise
+        except (ValueError, LookupError, TypeError, OverflowError, struct.error) as error:
+            raise Malformed(f"not a key of this table: {error}") from None
+
+    def _decoded(self, data: bytes, number: Any, headers: Headers) -> tuple[bytes, Key, bool]:
         if exact := headers.get("exact_key"):
             name = self._codec.current(b64decode(exact, validate=True) if self._encodes_exact else exact)
         elif self._is_avro:
@@ -54,7 +64,7 @@ class Keys:
         values = values_of(self._codec, name)
         n = self._codec.partition_columns
         is_partition = len(values) > n and values[n] is None
-        if is_partition and "empty" in headers and self._first_clustering in json.loads(headers["empty"]):
+        if is_partition and "empty" in headers and self._first_clustering in column_names(headers["empty"]):
             return name, (*values[:n], *(b"" for _ in values[n:])), False
         return name, values, is_partition
 
@@ -70,7 +80,10 @@ class Keys:
         text = self._schemas(number)
         if text is None:
             return Malformed(f"a key of a schema that is not known: {number}")
-        schema = parsed(text)
+        try:
+            schema = parsed(text)
+        except ValueError as error:
+            return Malformed(f"a key of a schema that is none of Avro's: {error}")
         name = schema.get("name") if isinstance(schema, dict) else schema
         if name != self._of_now["name"]:
             return Malformed(f"a key of {name}")
@@ -86,7 +99,7 @@ class Keys:
         assert self._from_json is not None
         values = self._from_json(_payload(data) if self._has_schema else data)
         if None in values and "empty" in headers:
-            hollow = set(json.loads(headers["empty"]))
+            hollow = column_names(headers["empty"])
             named = zip(self._names, values, strict=True)
             values = [b"" if v is None and name in hollow else v for name, v in named]
         if None in values[: self._codec.partition_columns]:
@@ -98,5 +111,5 @@ def _payload(data: bytes) -> bytes:
     """What a key in JSON says, without its schema. Raises Malformed."""
     try:
         return json.dumps(json.loads(data)["payload"]).encode()
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise Malformed(f"a key without schema and payload: {error}") from None

@@ -7,6 +7,7 @@ deleted again and again, as in a queue, has few.
 from __future__ import annotations
 
 import json
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import total_ordering
@@ -20,6 +21,7 @@ from helenus_schemas.cql.values import Malformed
 
 Position = tuple[Any, ...]
 """A place between, or of, clustering keys, which compare as tuples do."""
+_BAD_BOUNDS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, struct.error)
 _BEFORE, _AT, _AFTER = (-1,), (0,), (1,)
 """What ends a position: before all keys that begin so, a key itself, after all that begin so."""
 
@@ -61,10 +63,10 @@ class Clustering:
 
     def limits(self, bounds: bytes) -> tuple[Position, Position]:
         """Where a range begins and ends, by a marker's headers `start` and `end`, a line each. Raises Malformed."""
-        start, end = bounds.split(b"\n")
         try:
+            start, end = bounds.split(b"\n")
             return self._limit(start, is_start=True), self._limit(end, is_start=False)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        except (*_BAD_BOUNDS, RecursionError) as error:
             raise Malformed(f"not the bounds of a range: {error}") from None
 
     def _limit(self, text: bytes, is_start: bool) -> Position:

@@ -13,20 +13,28 @@ from helenus_schemas.avro.build import TABLE_ID, Schema
 
 _PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 _COMPLEX = ("record", "enum", "fixed", "array", "map", "error")
+_MOST_LEVELS = 200  # of JSON: three or four of each collection, or type, within another
+_MOST_PARTS = 10_000  # of a record: a table has few columns, and types few fields
 _NAMES = {"name", "namespace", "doc", "aliases", "cql_name", TABLE_ID}
 
 
 def parsed(text: str) -> Schema:
     """A schema to compare, with all names in full. Registries return shorter ones, as Java prints them.
 
-    Raises ValueError for text that is not JSON.
+    Raises ValueError for text that is not JSON, or not of the form that Avro's schemas have.
     """
-    return _in_full(json.loads(text), "")
+    try:
+        return _in_full(json.loads(text), "", 0)
+    except RecursionError:
+        raise ValueError("a schema of too many levels") from None
 
 
-def _in_full(schema: Schema, namespace: str) -> Schema:
+def _in_full(schema: Schema, namespace: str, depth: int) -> Schema:
+    depth += 1
+    if depth > _MOST_LEVELS:
+        raise ValueError(f"a schema of more than {_MOST_LEVELS} levels")
     if isinstance(schema, list):
-        return [_in_full(part, namespace) for part in schema]
+        return [_in_full(part, namespace, depth) for part in schema]
     if isinstance(schema, str):
         return schema if schema in _PRIMITIVE or "." in schema or not namespace else f"{namespace}.{schema}"
     if not isinstance(schema, dict):
@@ -39,15 +47,56 @@ def _in_full(schema: Schema, namespace: str) -> Schema:
         found["name"] = f"{namespace}.{short}" if namespace else short
     for part in ("type", "items", "values"):
         if part in found and not (part == "type" and found[part] in _COMPLEX):
-            found[part] = _in_full(found[part], namespace)
-    if isinstance(fields := schema.get("fields"), list):
-        found["fields"] = [_field_in_full(field, namespace) for field in fields]
+            found[part] = _in_full(found[part], namespace, depth)
+    if "fields" in schema:
+        if not isinstance(schema["fields"], list):
+            raise ValueError("a schema whose fields are no list")
+        found["fields"] = [_field_in_full(field, namespace, depth) for field in schema["fields"]]
     return found
 
 
-def _field_in_full(field: Schema, namespace: str) -> Schema:
-    typed = isinstance(field, dict) and "type" in field
-    return {**field, "type": _in_full(field["type"], namespace)} if typed else field
+def _field_in_full(field: Schema, namespace: str, depth: int) -> Schema:
+    if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
+        raise ValueError("a schema with a field that has no name or no type")
+    return {**field, "type": _in_full(field["type"], namespace, depth)}
+
+
+def check_size(schema: Schema) -> None:
+    """Raise ValueError for a schema by which a few bytes are a value of many parts, such as an array of nulls, or that
+    names a type within itself: reading such a value takes any memory. Those of tables are not like that.
+    """
+    _parts(schema, {})
+
+
+def _parts(schema: Schema, named: dict[str, tuple[int, bool] | None]) -> tuple[int, bool]:
+    """The parts of a value beside those that are there by bytes of their own, and whether it may take no bytes."""
+    if isinstance(schema, list):
+        for branch in schema:
+            _parts(branch, named)
+        return 1, False  # the number of the branch takes a byte
+    if not isinstance(schema, dict):
+        known = named.get(schema, (1, schema == "null"))
+        if known is None:
+            raise ValueError(f"a schema of the type {schema} within itself")
+        return known
+    kind, name = schema.get("type"), schema.get("name")
+    if kind in ("array", "map"):
+        if _parts(schema.get("items", schema.get("values")), named)[1] and kind == "array":
+            raise ValueError("a schema of an array whose items take no bytes")
+        return 1, False
+    if isinstance(kind, (dict, list)):
+        return _parts(kind, named)
+    if "fields" not in schema:
+        return 1, kind == "null" or (kind == "fixed" and schema.get("size") == 0)
+    if isinstance(name, str):
+        named[name] = None
+    parts = [_parts(field["type"], named) for field in schema["fields"]]
+    count, is_empty = 1 + sum(part for part, _ in parts), all(empty for _, empty in parts)
+    if count > _MOST_PARTS:
+        raise ValueError(f"a schema of {count} parts")
+    if isinstance(name, str):
+        named[name] = count, is_empty
+    return count, is_empty
 
 
 def without_names(schema: Schema) -> Schema:

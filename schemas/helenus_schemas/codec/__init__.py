@@ -5,4 +5,5 @@
 - `from_json`: a value in JSON back to one of Avro's.
 - `unpublishable`: which values Cassandra holds that no record can.
 - `avro_long`: Avro's numbers.
+- `blocks`: compressed blocks, whose content is no longer than somebody said.
 """

@@ -18,6 +18,7 @@ from helenus_schemas.cql.values import Malformed
 
 Decode = Callable[[Any], bytes]
 """From a parsed JSON value, whose objects are `Pairs`. Raises ValueError, or what Python raises for another value."""
+_BAD_VALUES = (ValueError, TypeError, LookupError, ArithmeticError, struct.error, AttributeError)
 _NULL = b"\xff\xff\xff\xff"
 _TIMESTAMP = re.compile(r"([+-]?\d{4,}-\d\d-\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{3})Z")
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{9})")
@@ -43,7 +44,7 @@ def objects(names: Sequence[str], types: Sequence[CqlType]) -> Callable[[bytes],
             return [None if v is None else of(v) for of, (_, v) in zip(decoders, found, strict=True)]
         except Malformed:
             raise
-        except (ValueError, TypeError, LookupError, OverflowError, struct.error, AttributeError) as error:
+        except (*_BAD_VALUES, RecursionError) as error:
             raise Malformed(f"not an object of {', '.join(names)}: {error}") from None
 
     return decode

@@ -28,6 +28,9 @@ _RESERVED = frozenset(
     "mbeans modify nan norecursive not null of on or order primary rename replace revoke schema select set table to "
     "token true truncate unlogged unset update use using view where with".split()
 )
+_ARGS = {"frozen": 1, "list": 1, "set": 1, "vector": 1, "map": 2}
+_INT_DIGITS, _MOST_BYTES = 10, (1 << 31) - 1
+_MOST_SHOWN = 200
 _TOKEN = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|'([^']*)'|([A-Za-z0-9_.]+)|([<>,]))")
 
 
@@ -111,18 +114,34 @@ def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
 
     Raises ValueError for other text, and for a UDT that is not in `udts`.
     """
-    tokens = [(m[3] or m[4] if m[1] is None else m[1].replace('""', '"'), m[1], m[2]) for m in _TOKEN.finditer(text)]
-    found, end = _parse(tokens, 0, {} if udts is None else udts, text)
+    try:
+        tokens = _tokens(text)
+        found, end = _parse(tokens, 0, {} if udts is None else udts, text)
+    except (IndexError, RecursionError):
+        raise ValueError(f"not a CQL type: {_shown(text)}") from None
     if end != len(tokens):
-        raise ValueError(f"not a CQL type: {text!r}")
+        raise ValueError(f"not a CQL type: {_shown(text)}")
     return found
 
 
-def _parse(
-    tokens: list[tuple[str, str | None, str | None]], at: int, udts: Mapping[str, CqlType], text: str
-) -> tuple[CqlType, int]:
-    if at >= len(tokens):
-        raise ValueError(f"not a CQL type: {text!r}")
+_Token = tuple[str, "str | None", "str | None"]
+"""What it says; and the same, with the quotes of a name, or in those of a class, if it has these."""
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    at, end = 0, len(text.rstrip())
+    while at < end:  # not by `finditer`, which begins anew at each blank before what is no token
+        match = _TOKEN.match(text, at, end)
+        if match is None:
+            raise ValueError(f"not a CQL type: {_shown(text)}")
+        name, custom, word, sign = match.groups()
+        tokens.append((word or sign if name is None else name.replace('""', '"'), name, custom))
+        at = match.end()
+    return tokens
+
+
+def _parse(tokens: list[_Token], at: int, udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, int]:
     name, quoted, custom = tokens[at]
     at += 1
     if custom is not None:
@@ -133,14 +152,16 @@ def _parse(
         while tokens[at][0] != ">":
             at += 1
             if name == "vector" and args:
-                dimension = int(tokens[at][0])
+                dimension = _dimension(tokens[at][0], args[0], text)
                 at += 1
             else:
                 arg, at = _parse(tokens, at, udts, text)
                 args.append(arg)
-            if at >= len(tokens) or tokens[at][0] not in (",", ">"):
-                raise ValueError(f"not a CQL type: {text!r}")
+            if tokens[at][0] not in (",", ">"):
+                raise ValueError(f"not a CQL type: {_shown(text)}")
         at += 1
+        if len(args) != _ARGS.get(name, len(args) if name == "tuple" else -1) or (name == "vector" and not dimension):
+            raise ValueError(f"not a CQL type: {_shown(text)}")
         if name == "frozen":
             return replace(args[0], frozen=True), at
         # An element of a collection is stored whole, whether or not its type is written as frozen.
@@ -153,5 +174,18 @@ def _parse(
         # Old compact tables without a value column have one of this type.
         return CqlType("custom", label="org.apache.cassandra.db.marshal.EmptyType"), at
     if name not in udts:
-        raise ValueError(f"unknown CQL type {name!r} in {text!r}")
+        raise ValueError(f"unknown CQL type {_shown(name)} in {_shown(text)}")
     return udts[name], at
+
+
+def _dimension(text: str, item: CqlType, whole: str) -> int:
+    """A vector's number of elements, as an int of Java's, in which its value's size has room too."""
+    dimension = int(text) if text.isascii() and text.isdigit() and len(text) <= _INT_DIGITS else 0
+    if not 0 < dimension * max(1, item.width) <= _MOST_BYTES:
+        raise ValueError(f"not a CQL type: {_shown(whole)}")
+    return dimension
+
+
+def _shown(text: str) -> str:
+    """A text within a message; a long one, which a table's definition has not, in part."""
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")

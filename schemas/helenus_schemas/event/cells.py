@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from helenus_schemas.codec.avro_long import read_long
@@ -158,7 +157,7 @@ def decode_cells(data: bytes, scope: Scope) -> Cells:
         return _decoded(data, scope)
     except Malformed:
         raise
-    except (IndexError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Malformed(f"not the cells of an event: {type(error).__name__}: {error}") from None
 
 
@@ -178,9 +177,12 @@ def columns_of(data: bytes) -> bytes:
 
 def _columns_at(data: bytes) -> tuple[int, int]:
     try:
-        return read_long(data, 33)
+        size, at = read_long(data, 33)
     except IndexError as error:
         raise Malformed(f"not the cells of an event: {type(error).__name__}: {error}") from None
+    if not 0 <= size <= len(data) - at:
+        raise Malformed(f"not the cells of an event: a length of {size}")
+    return size, at
 
 
 def _decoded(data: bytes, scope: Scope) -> Cells:
@@ -320,12 +322,35 @@ def _wrapped(time: int) -> int:
     return time - (1 << 64) if time >> 63 else time
 
 
-@lru_cache(256)
-def _columns(text: bytes) -> tuple[tuple[_Column, ...], Mapping[str, CqlType]]:
-    """The columns of an update, in its order and by name. Cached: a table's updates name the same few."""
-    found = json.loads(text)
-    types = _Types(found.get("types", {}))
-    columns = {str(name): parse(of_column, types) for name, of_column in found["columns"]}
+_Columns = tuple[tuple[_Column, ...], Mapping[str, CqlType]]
+_columns_met: dict[bytes, _Columns] = {}  # by their text, in this process: a table's updates name the same few
+_MOST_TEXT = 1 << 20  # bytes of the texts that are remembered; their columns take some 30 times as many
+_text_bytes = 0
+
+
+def _columns(text: bytes) -> _Columns:
+    """The columns of an update, in its order and by name."""
+    global _text_bytes
+    columns = _columns_met.get(text)
+    if columns is None:
+        columns = _parsed_columns(text)
+        if _text_bytes + len(text) > _MOST_TEXT:
+            _columns_met.clear()
+            _text_bytes = 0
+        _columns_met[text] = columns
+        _text_bytes += len(text)
+    return columns
+
+
+def _parsed_columns(text: bytes) -> _Columns:
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise TypeError(f"columns that are a {type(content).__name__}")
+    types = _Types(content.get("types", {}), _MORE_PARTS + len(text))
+    columns: dict[str, CqlType] = {}
+    for name, of_column in content["columns"]:
+        columns[_name(name)] = parse(_name(of_column), types)
+        types.count(columns[name])
     return tuple((name, width_of(t), t.multicell) for name, t in columns.items()), columns
 
 
@@ -338,17 +363,59 @@ def width_of(t: CqlType) -> int:
     return t.width or -1
 
 
-class _Types(dict[str, CqlType]):
-    """UDTs by name, each resolved when a type names it."""
+def _name(value: Any) -> str:
+    """A text of JSON's. Raises TypeError for another value, and ValueError: JSON can say characters that are none."""
+    if not isinstance(value, str):
+        raise TypeError(f"a name that is a {type(value).__name__}")
+    value.encode()
+    return value
 
-    def __init__(self, fields: Mapping[str, list[tuple[str, str]]]) -> None:
+
+_MOST_DEPTH = 64  # of types within types
+_MORE_PARTS = 4_000
+
+
+class _Types(dict[str, CqlType]):
+    """UDTs by name, each resolved when a type names it.
+
+    A UDT that two fields of another have, which two fields of a third have, and so on, is a type of many parts in few
+    bytes: what goes through a type takes time and memory for each. So there may be `most` of them. A table of Cassandra
+    itself has few more than its definition has bytes.
+    """
+
+    def __init__(self, fields: Mapping[str, list[tuple[str, str]]], most: int) -> None:
         self._fields = fields
+        self._left = most
+        self._most = most
+        self._sizes: dict[str, tuple[int, int]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._fields
 
     def __missing__(self, name: str) -> CqlType:
         fields = self._fields[name]
-        args = tuple(parse(text, self) for _, text in fields)
-        self[name] = CqlType("udt", args, label=name, fields=tuple(str(field) for field, _ in fields))
+        args = tuple(parse(_name(text), self) for _, text in fields)
+        names = tuple(_name(field) for field, _ in fields)
+        sizes = [self._size(arg) for arg in args]
+        parts, depth = 1 + sum(size[0] for size in sizes), 1 + max((size[1] for size in sizes), default=0)
+        self._check(parts, depth)
+        self._sizes[name] = parts, depth
+        self[name] = CqlType("udt", args, label=_name(name), fields=names)
         return self[name]
+
+    def count(self, column: CqlType) -> None:
+        """Count a column's type. Raises ValueError if these are too many parts."""
+        parts, depth = self._size(column)
+        self._left -= parts
+        self._check(self._most - self._left, depth)
+
+    def _size(self, t: CqlType) -> tuple[int, int]:
+        """How many parts a type has, all types within it counted as often as they are there, and how deep they are."""
+        if t.name == "udt":
+            return self._sizes[t.label]
+        sizes = [self._size(arg) for arg in t.args]
+        return 1 + sum(size[0] for size in sizes), 1 + max((size[1] for size in sizes), default=0)
+
+    def _check(self, parts: int, depth: int) -> None:
+        if parts > self._most or depth > _MOST_DEPTH:
+            raise ValueError(f"columns of {parts} types, {depth} within each other")

@@ -64,7 +64,10 @@ class TopicSchemas:
         if schemas.key is None or schemas.kind == "JSON":
             return None
         known, _ = self._known(topic)
-        return None if known == schemas.key else known
+        try:
+            return None if known is None or known == schemas.key or parsed(known) is None else known
+        except ValueError:  # none of Avro's
+            return None
 
     def _known(self, topic: str) -> tuple[str | None, str]:
         """The schemas of the topic's keys and values; None and "" if there is none, or if the login may not ask."""

@@ -202,10 +202,10 @@ def schema_of(schemas: Schemas) -> Any:
 def texts_of(schema: Any) -> tuple[str | None, str]:
     """The schemas of keys and values in a schema of `schema_of`, or of a broker; None if it has none for keys."""
     data = bytes(schema.schema_data)
-    if schema.type != KEY_VALUE:
+    size = int.from_bytes(data[:4], "big")
+    if schema.type != KEY_VALUE or len(data) < 8 + size:
         return None, data.decode(errors="replace")
-    (size,) = struct.unpack_from(">I", data)
-    return data[4 : 4 + size].decode(), data[8 + size :].decode()
+    return data[4 : 4 + size].decode(errors="replace"), data[8 + size :].decode(errors="replace")
 
 
 def payload_of(schemas: Schemas) -> dict[str, Any]:

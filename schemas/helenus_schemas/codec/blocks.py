@@ -1,0 +1,110 @@
+"""Compressed blocks of which somebody else says how long their content is: segments of the commit log, Pulsar's entries.
+
+A block must come to exactly the length that is declared. Memory is taken only for a length that so many bytes of the
+format can come to, and that the block itself declares where its format has a length: so a false length takes no more
+memory than a true one would.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+Block = Callable[[bytes, int], memoryview]
+"""A block, and how many bytes it must come to. Raises ValueError."""
+
+
+def _bounded(name: str, most: int, read: Block) -> Block:
+    """Read blocks of a format of which one byte comes to so many bytes at `most`."""
+
+    def bounded(block: bytes, length: int) -> memoryview:
+        if not 0 <= length <= most * len(block):
+            raise ValueError(f"no {len(block)} bytes of {name} come to {length}")
+        try:
+            content = read(block, length)
+        except MemoryError:
+            raise ValueError(f"no memory for the {length} bytes that a block of {name} comes to") from None
+        if len(content) != length:
+            raise ValueError(f"{len(block)} bytes of {name} come to {len(content)}, not {length}")
+        return content
+
+    return bounded
+
+
+def _read_lz4(block: bytes, length: int) -> memoryview:
+    import cramjam  # here and below: few topics and commit logs are compressed
+
+    try:
+        return memoryview(cramjam.lz4.decompress_block(block, output_len=length))
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"not a block of LZ4: {error}") from None
+
+
+def _read_snappy(block: bytes, length: int) -> memoryview:
+    import cramjam
+
+    _check_length("block of Snappy", _snappy_length(block), length)
+    content = bytearray(length)
+    try:
+        return memoryview(content)[: cramjam.snappy.decompress_raw_into(block, content)]
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"not a block of Snappy: {error}") from None
+
+
+def _read_zstd(block: bytes, length: int) -> memoryview:
+    import cramjam
+
+    _check_length("frame of Zstd", _zstd_length(block), length)
+    content = bytearray(length)
+    try:
+        return memoryview(content)[: cramjam.zstd.decompress_into(block, content)]
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"not a frame of Zstd: {error}") from None
+
+
+def _read_deflate(block: bytes, length: int) -> memoryview:
+    stream = zlib.decompressobj()
+    try:
+        content = stream.decompress(block, length + 1)  # one more, as 0 would be no limit
+    except zlib.error as error:
+        raise ValueError(f"not a stream of zlib: {error}") from None
+    if len(content) == length and (not stream.eof or stream.unused_data):
+        raise ValueError("a stream of zlib that does not end where its block does")
+    return memoryview(content)
+
+
+def _check_length(what: str, declared: int, length: int) -> None:
+    if declared != length:
+        raise ValueError(f"a {what} that says it comes to {declared}, not {length}")
+
+
+def _snappy_length(block: bytes) -> int:
+    """The length that a block of raw Snappy begins with: an int of 7 bits a byte, the lowest first."""
+    length = 0
+    for shift, byte in enumerate(block[:5]):
+        length |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return length
+    raise ValueError("not a block of Snappy: it has no length")
+
+
+def _zstd_length(block: bytes) -> int:
+    """The content size in a frame's header (RFC 8878, 3.1.1.1), which all that compress at once write."""
+    descriptor = block[4] if len(block) > 4 else 0
+    single = descriptor >> 5 & 1
+    offset = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
+    size = (single, 2, 4, 8)[descriptor >> 6]
+    if block[:4] != b"\x28\xb5\x2f\xfd" or not size or len(block) < offset + size:
+        raise ValueError("not a frame of Zstd that says how long its content is")
+    return int.from_bytes(block[offset : offset + size], "little") + (256 if size == 2 else 0)
+
+
+# With the most bytes that one byte can become in each format.
+lz4 = _bounded("LZ4", 255, _read_lz4)
+"""LZ4's block format, without a frame."""
+snappy = _bounded("Snappy", 22, _read_snappy)
+"""Snappy's raw format, without a frame."""
+zstd = _bounded("Zstd", 1 << 15, _read_zstd)
+"""One frame of Zstd, which has the size of its content."""
+deflate = _bounded("zlib", 1032, _read_deflate)
+"""One stream of zlib."""
