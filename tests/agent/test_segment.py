@@ -395,10 +395,10 @@ def test_a_flipped_bit_of_a_length_takes_no_memory(tmp_path: Path, compressor: s
 
 
 def test_a_block_for_which_there_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(block: bytes, output_len: int) -> memoryview:
+    def read(block: bytes, content: bytearray) -> int:
         raise MemoryError
 
-    monkeypatch.setattr(cramjam.lz4, "decompress_block", read)
+    monkeypatch.setattr(cramjam.lz4, "decompress_block_into", read)
     segment = Segment(write(tmp_path, [b"a" * 1000], compressor="LZ4Compressor"))
     assert segment.look()
     with pytest.raises(Corrupt, match="no memory for the 1000 bytes"):

@@ -76,8 +76,8 @@ def read_index(path: Path) -> tuple[int, bool] | None:
     """
     try:
         with open(index_path(path), encoding="ascii") as file:
-            lines = file.read(64).split("\n")  # a position, and a word
-        return int(lines[0]), "COMPLETED" in lines[1:]
+            position, *lines = file.read(64).split("\n")
+        return (int(position), "COMPLETED" in lines) if len(position) <= 10 else None  # it is an int of Java's
     except (OSError, ValueError):
         return None
 

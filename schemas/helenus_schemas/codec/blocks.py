@@ -1,4 +1,4 @@
-"""Compressed blocks of which somebody else says how long their content is: segments of the commit log, Pulsar's entries.
+"""Compressed blocks whose content is said to have some length: of a commit log's segments, and of Pulsar's entries.
 
 A block must come to exactly the length that is declared. Memory is taken only for a length that so many bytes of the
 format can come to, and that the block itself declares where its format has a length: so a false length takes no more
@@ -34,8 +34,9 @@ def _bounded(name: str, most: int, read: Block) -> Block:
 def _read_lz4(block: bytes, length: int) -> memoryview:
     import cramjam  # here and below: few topics and commit logs are compressed
 
+    content = bytearray(length)
     try:
-        return memoryview(cramjam.lz4.decompress_block(block, output_len=length))
+        return memoryview(content)[: cramjam.lz4.decompress_block_into(block, content)]
     except cramjam.DecompressionError as error:
         raise ValueError(f"not a block of LZ4: {error}") from None
 
