@@ -66,6 +66,13 @@ def run(decode: Callable[[], T], size: int, expected: type[Exception] | tuple[ty
             raise TooMuch(f"{peak - start} bytes of memory for {size} bytes")
 
 
+def read(
+    decode: Callable[[bytes], T], data: bytes, expected: type[Exception] | tuple[type[Exception], ...]
+) -> T | None:
+    """As `run`, of a decoder that is given the bytes."""
+    return run(lambda: decode(data), len(data), expected)
+
+
 def avro_long(number: int) -> bytes:
     """A number of at most 64 bits, as Avro has it."""
     rest = (number << 1) ^ (number >> 63)
@@ -100,7 +107,7 @@ CLAIMS = [
 
 @st.composite
 def damaged(draw: st.DrawFn, valid: bytes | Sequence[bytes]) -> bytes:
-    """One of these, with one to four damages: flipped bits, claims in place of what is there, cuts, what comes twice."""
+    """One of these, damaged one to four times: flipped bits, claims in place of what is there, cuts, repetitions."""
     data = bytearray(valid if isinstance(valid, bytes) else draw(st.sampled_from(list(valid))))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))

@@ -45,8 +45,8 @@ T = TypeVar("T")
 class Entry:
     """`first` is the offset of the first of its `count` messages, `size` how many bytes the broker sent.
 
-    `metadata` is Pulsar's MessageMetadata, `payload` as its producer compressed it, if it did. `fault`: why it cannot be
-    read, empty if it can.
+    `metadata` is Pulsar's MessageMetadata, `payload` as its producer compressed it, if it did. `fault`: why it cannot
+    be read, empty if it can.
     """
 
     first: int
@@ -58,8 +58,8 @@ class Entry:
 
     @staticmethod
     def of(message_id: Any, data: bytes) -> Entry:
-        """From what follows the command in a broker's frame. Raises ValueError if that does not fit its checksum: it may
-        be sent again. What else is wrong with it is its producer's, and stays so.
+        """From what follows the command in a broker's frame. Raises ValueError if that does not fit its checksum: it
+        may be sent again. What else is wrong with it is its producer's, and stays so.
         """
         start = 0
         if data.startswith(MAGIC):

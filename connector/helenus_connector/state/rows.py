@@ -40,11 +40,12 @@ from helenus_connector.state.row_bytes import has_seen
 from helenus_connector.state.scopes import Scopes
 from helenus_connector.state.showing import Showing
 from helenus_connector.state.table_check import TableCheck
+from helenus_connector.state.whole import cell_decoder
 from helenus_schemas.codec.key import KeyCodec, Outgrown
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.cells import Cells, Deletion, decode_cells
+from helenus_schemas.event.cells import Cells, Deletion
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
 from helenus_schemas.event.wire import decode
@@ -108,15 +109,13 @@ class Rows:
         self._showing = Showing(table, self._kept, partition)
         self._requests = ReadRequests(self._kept, partition, patience_s)
         self._scopes = Scopes(table, self._kept, self._showing, self._requests, markers, has_snapshots)
-        self._check = TableCheck(table)
+        self._check, self._decode_cells = TableCheck(table), cell_decoder(table.values)
         self._patience_s, self._id_now = patience_s, id_now
         self._whole_since = proven if is_whole else -1
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._readings = {scope: self._reading(scope, columns) for scope, columns in of_scopes.items()}
         self.copies = self.outdated = self.unchanged = 0
-        self.light: set[str] = set()
-        self.celled: set[str] = set()
-        self.heard: set[str] = set()
+        self.light, self.celled, self.heard = set[str](), set[str](), set[str]()
         self.next_due: float | None = None
 
     def _reading(self, scope: Scope, columns: Sequence[Column]) -> Reading:
@@ -254,7 +253,7 @@ class Rows:
             yield from self._truncate(change, report.event)
             return
         standing = self._kept.history.standing(change, self._is_whole)
-        cells = None if change.cells is None else decode_cells(change.cells, change.scope)
+        cells = None if change.cells is None else self._decode_cells(change.cells, change.scope)
         if standing is Standing.DROPPED or (cells is not None and not self._check.is_of_table(cells)):
             self.outdated += 1
             return

@@ -5,6 +5,7 @@ cells m[1] = a, m[2] = b, of which m[2] has expired → m = {1: a}
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
@@ -14,11 +15,15 @@ from helenus_connector.state.cells import Row
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.event.cells import Cell
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.event.cells import Cell, Cells, decode_cells
+from helenus_schemas.event.change import Scope
 
 _SIZE = Struct(">i").pack
 _NULL = b"\xff\xff\xff\xff"
 _NUMBER = Struct(">H").unpack
+_ANY_BYTES = frozenset("ascii text blob inet varint tinyint smallint int bigint date time timestamp".split())
+"""Types whose order takes any bytes."""
 
 
 class Shown(NamedTuple):
@@ -73,6 +78,32 @@ class Whole:
         for name, cells in many.items():
             values[name] = self._many[name](cells)
         return Shown(values, newest, expires)
+
+
+def cell_decoder(columns: Sequence[Column]) -> Callable[[bytes, Scope], Cells]:
+    """As `decode_cells`, for a table of these columns: what it returns can be merged and shown. Raises Malformed also
+    for a path that is none of its column: a row that has it could not be shown again.
+    """
+    checks = {c.name: check for c in columns if c.type.multicell and (check := _path_check(c.type))}
+
+    def decode(data: bytes, scope: Scope) -> Cells:
+        found = decode_cells(data, scope)
+        for cell in found.cells:
+            if cell.path is not None and (check := checks.get(cell.column)):
+                try:
+                    check(cell.path)
+                except (ValueError, IndexError, struct.error) as error:
+                    raise Malformed(f"not a path of the column {cell.column}: {error}") from None
+        return found
+
+    return decode if checks else decode_cells
+
+
+def _path_check(t: CqlType) -> Callable[[bytes], Any] | None:
+    """What raises for bytes that are no path of a column of many cells; None if all are."""
+    if t.name == "udt":
+        return _NUMBER
+    return None if t.name == "list" or t.args[0].name in _ANY_BYTES else order(t.args[0])
 
 
 def _assembled(t: CqlType) -> Callable[[list[Cell]], bytes]:

@@ -1,0 +1,293 @@
+"""What anybody may write to the topics that a connector reads: events with cells, data records, markers, signals; and
+bytes of the state that are damaged. Each is refused as what it is, and takes what its bytes allow.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+
+import hostile
+import pyarrow as pa
+import pytest
+from agent.writer import Cell, Complex, Marker, Row, Update, table_of
+from connector import test_verify
+from connector.celled import AS_JSON, events
+from connector.test_cep44 import REGISTRY as AS_CEP
+from connector.test_cep44 import Cep
+from connector.test_envelope import REGISTRY, Made
+from connector.test_state_index import DictStore
+from connector.test_state_rows import GOLDEN_PARTITION, GOLDEN_ROW, NOW
+from hostile import JSON_TEXTS, avro_long, damaged, damaged_json
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helenus_connector.gate.event import check, decoded, identity, is_repeated, values_of, written_at
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import POISON
+from helenus_connector.interfaces.resolver import SchemaChanged
+from helenus_connector.interfaces.shape import Record
+from helenus_connector.snapshot import _signal
+from helenus_connector.state import cells as state_cells
+from helenus_connector.state.packing import items_of, packed_items
+from helenus_connector.state.pages import entries
+from helenus_connector.state.partitions import Partition, keys_of, page_bytes
+from helenus_connector.state.rows import Rows
+from helenus_connector.verify._topic import Records
+from helenus_connector.verify.scopes import Clustering, Scopes
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column
+from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.event import cells as event_cells
+
+slow = settings(deadline=None, suppress_health_check=list(HealthCheck))
+ONE = struct.pack(">i", 1)
+TIMEUUID = bytes(6) + b"\x10" + bytes(9)
+TABLE = table_of(
+    "t",
+    "k int pk, c int ck, s text static, v int, w text, d decimal, m map<int,text>, n map<double,int>, "
+    "l list<int>, u set<uuid>, f frozen<map<int,int>>",
+)
+FULL = Row(
+    (ONE,),
+    {
+        "v": Cell(ONE, time=5),
+        "w": Cell(b"text"),
+        "d": Cell(bytes(4) + b"\7"),
+        "m": Complex([Cell(b"x", path=ONE)], (3, 4)),
+        "n": Complex([Cell(ONE, path=bytes(8)), Cell(ONE, path=struct.pack(">d", 1.5))]),
+        "l": Complex([Cell(ONE, path=TIMEUUID), Cell(ONE, path=TIMEUUID[:-1] + b"\1")]),
+        "u": Complex([Cell(b"", path=bytes(16)), Cell(b"", path=TIMEUUID)]),
+        "f": Cell(struct.pack(">iiiii", 1, 4, 1, 4, 2)),
+    },
+    time=9,
+)
+UPDATES = [
+    Update(TABLE, ONE, [FULL]),
+    Update(TABLE, ONE, [Row((ONE,), deletion=(4, 5))], deletion=(1, 2)),
+    Update(
+        TABLE,
+        ONE,
+        [Row((ONE,), {"m": Complex([Cell(None, path=ONE, time=5, deleted_at=9)])})],
+        Row((), {"s": Cell(b"s", time=5)}),
+    ),
+    Update(TABLE, ONE, [Marker(1, (ONE,), ((9, 10),)), Marker(6, (ONE,), ((9, 10),))]),
+]
+EVENTS = events(*UPDATES)
+CODEC = KeyCodec(TABLE)
+
+
+@st.composite
+def hostile_events(draw: st.DrawFn) -> Event:
+    event = draw(st.sampled_from(EVENTS))
+    value, key = event.value or b"", event.key or b""
+    if draw(st.integers(0, 3)):
+        # Where the cells are, most damages change nothing else.
+        at = draw(st.integers(0, 1)) * value.find(b"]}")
+        value = value[: at + 2] + draw(damaged(value[at + 2 :]))
+    else:
+        key = draw(damaged(key))
+    return event._replace(value=value, key=key)
+
+
+@slow
+@given(event=hostile_events())
+def test_what_the_gate_reads(event: Event) -> None:
+    size = len(event.value or b"") + len(event.key or b"")
+
+    def read() -> None:
+        is_repeated(event)
+        written_at(event)
+        change, key = decoded(event, CODEC)
+        identity(change, key)
+        check(CODEC, values_of(CODEC, key), (change.start, change.end))
+
+    event_cells._columns_met.clear()
+    hostile.run(read, size, Malformed)
+
+
+@slow
+@given(some=st.lists(hostile_events(), min_size=1, max_size=3))
+def test_rows_that_are_kept(some: list[Event]) -> None:
+    """One that is none is poison; the others are merged, and what is kept can be read again."""
+    store = DictStore()
+    try:
+        found = list(Rows(TABLE, CODEC, store, 0, 864_000).take([*some, *EVENTS], NOW))
+    except SchemaChanged:  # it names columns that the table has not
+        return
+    assert not [merged for merged in found if merged.op == POISON and merged.event not in some]
+    assert any(merged.op in ("c", "u", "d") for merged in found)
+    list(Rows(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 1))
+
+
+SHAPES = {
+    "avro": lambda: Made(TABLE, **REGISTRY),
+    "json": lambda: Made(TABLE, **AS_JSON),
+    "cep44": lambda: Cep(TABLE, **AS_CEP),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@slow
+@given(event=hostile_events())
+def test_records_of_what_is_written(shape: str, event: Event) -> None:
+    made = SHAPES[shape]()
+
+    def make() -> None:
+        resolved = made.resolved(event)
+        assert len(list(made.shape.records(resolved))) <= 2
+
+    try:
+        make()
+    except (Malformed, AssertionError):
+        return
+
+
+@slow
+@given(data=st.data())
+def test_signals(data: st.DataObject) -> None:
+    valid = {
+        "type": "execute-snapshot",
+        "data": {
+            "data-collections": ["ks.table", "ks[.]a*"],
+            "type": "INCREMENTAL",
+            "additional-conditions": [{"data-collection": "ks.table", "filter": "id = 5"}],
+        },
+    }
+    value = data.draw(damaged_json(json.dumps(valid).encode()))
+
+    def read(value: bytes) -> None:
+        signal = _signal.read(value)
+        signal.tables(["ks.table", "ks.a"])
+        signal.where("ks.table")
+
+    read(json.dumps(valid).encode())  # the first time imports what Arrow needs
+    hostile.read(read, value, ValueError)
+
+
+BOUND = b'{"inclusive":true,"values":{"c":1}}'
+
+
+@slow
+@given(data=st.data())
+def test_bounds_of_markers(data: st.DataObject) -> None:
+    table = table_of("t", "k int pk, c int ck, d timestamp ck, e frozen<map<text,int>> ck")
+    scopes = Scopes(Clustering(table.clustering))
+    bounds = b"\n".join(data.draw(st.lists(damaged_json(BOUND), min_size=1, max_size=3)))
+    hostile.run(lambda: scopes.add(b"\1", bounds), len(bounds))
+    scopes.add(b"\2", BOUND + b"\n" + BOUND)
+    assert scopes.over((ONE, bytes(8), bytes(4)))[1] >= b"\1"
+
+
+HEADERS = {
+    "scope": [b"row", b"range", b"partition", b"table", b"\xff"],
+    "start": [BOUND, b"x"],
+    "expires": [b"1", b"9" * 5000, b"9" * 30, b"x", b""],
+    "writetime": [b"1", b"-" + b"9" * 30],
+    "exact_key": [b"\2\2", b"\xff" * 20, b""],
+    "empty": [b'["c"]', b"[[]]"],
+    "left_out": [b'["v"]', b"{}"],
+    "schema_id": [b"x" * 32],
+}
+VERIFIED = test_verify.table(("v", "int"), ("m", "map<text, int>"), ("s", "int static"))
+FRAMED = [b"\0" + struct.pack(">I", number) for number in (0, 1, 2, 99, (1 << 32) - 1)]
+
+
+@pytest.mark.parametrize("form", test_verify.FORMS)
+@slow
+@given(data=st.data())
+def test_records_that_are_verified(form: dict[str, str], data: st.DataObject) -> None:
+    """Whatever the topic has: a verification goes on, and what it can read of it differs or does not."""
+    topic = test_verify.Topic(VERIFIED, form)
+    topic.publish((ONE, ONE), (None, ONE, None))
+    (good,) = topic.messages
+    json_bytes = [part for part in (good.key(), good.value()) if part and part[:1] == b"{"]
+    damage = damaged_json(json_bytes) if json_bytes else damaged([good.key() or b"", good.value() or b""])
+    part = st.one_of(
+        st.none(), st.just(good.key()), st.just(good.value()), damage, st.sampled_from([*JSON_TEXTS, *FRAMED])
+    )
+    listed = [(n, content) for n, content in good.headers() or () if data.draw(st.booleans())]
+    names = data.draw(st.lists(st.sampled_from(sorted(HEADERS)), max_size=3))
+    listed += [(n, data.draw(st.one_of(st.sampled_from(HEADERS[n]), damaged(HEADERS[n])))) for n in names]
+    record = Record(data.draw(part), data.draw(part), listed)
+    assert topic.entries()  # what is made once is made now
+    topic.add(record)
+
+    size = 2 * sum(len(each or b"") for each in (*record[:2], *(header[1] for header in listed)))
+    found = hostile.run(topic.entries, size + 2000)
+    assert found
+    assert len(pa.RecordBatch.from_pylist([entry._asdict() for entry in found])) == len(found)
+
+
+SCHEMAS = [
+    '{"type":"array","items":"null"}',
+    '{"type":"record","name":"r","namespace":"ks1","fields":[{"name":"v","type":["null","ks1.r"]}]}',
+    '{"type":"fixed"}', '{"fields":[1]}', "{", "[]", "5", '"int"', '"ks.a"', "[" * 10_000,
+    '{"type":"record","fields":[]}',
+    '{"type":"record","name":"t","namespace":"ks1","fields":[{"name":"k0","type":"int"},{"name":"v","type":"x"}]}',
+]  # fmt: skip
+
+
+DATA = [b"", b"\2" * 50_000, avro_long((1 << 62) - 1), avro_long(-(1 << 62)) * 2]
+
+
+@pytest.mark.parametrize("form", [{}, {"output.format": "debezium"}])
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_records_of_a_schema_that_somebody_registered(schema: str, form: dict[str, str]) -> None:
+    topic = test_verify.Topic(VERIFIED, form)
+    topic.publish((ONE, ONE), (None, ONE, None))
+    (good,) = topic.messages
+    for data in DATA:
+        framed = b"\0" + struct.pack(">I", 77) + data
+        topic.add(Record(good.key(), framed, ()))
+        topic.add(Record(framed, good.value(), ()))
+
+    def text(number: int) -> str | None:
+        return schema if number == 77 else topic.registry.schema(number)
+
+    records = Records(topic.job, text, text)
+    hostile.run(lambda: list(records.entries(topic.messages, True)), 2 * sum(map(len, DATA)) + 20_000)
+
+
+@slow
+@given(data=st.data())
+def test_bytes_of_the_state(data: st.DataObject) -> None:
+    """Nobody but Spark writes them. Damage is noticed, or read as something; it takes no more than its bytes."""
+    bad = (ValueError, IndexError, struct.error)
+    row = data.draw(damaged([bytes.fromhex(GOLDEN_ROW)]))
+    hostile.read(state_cells.Row.loads, row, bad)
+    partition = data.draw(damaged([bytes.fromhex(GOLDEN_PARTITION)]))
+    hostile.read(Partition.loads, partition, bad)
+    page = data.draw(damaged(page_bytes([b"k", b"key"])))
+    hostile.read(keys_of, page, bad)
+    hostile.read(entries, page, bad)
+    items = packed_items([b"a", b"bc", b""])
+    assert items_of(items) == [b"a", b"bc", b""]
+    for cut in range(1, len(items)):
+        if cut not in (5, 11):
+            with pytest.raises((ValueError, struct.error)):
+                items_of(items[:cut])
+
+
+@pytest.mark.parametrize("path", [b"", b"x", b"xyz", bytes(100)], ids=len)
+@pytest.mark.parametrize(
+    "kind", ["map<double, int>", "set<uuid>", "map<frozen<list<int>>, int>", "set<frozen<tuple<int, double>>>", "udt"]
+)
+def test_a_path_that_is_none_of_its_column(kind: str, path: bytes) -> None:
+    """It is poison before it is merged: a row that had it could never be shown again."""
+    udt = CqlType("udt", (CqlType("int"), CqlType("text")), label="addr", fields=("a", "b"))
+    made = udt if kind == "udt" else parse(kind)
+    table = table_of("t", "k int pk, c int ck, v int")
+    table = replace(table, columns=(*table.columns, Column("m", made)))
+    cells = Complex([Cell(ONE, path=path), Cell(ONE, path=path + b"\1")])
+    bad = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE), "m": cells}, time=9)]))
+    good = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE)}, time=9)]), offset=1)
+    store = DictStore()
+    found = list(Rows(table, KeyCodec(table), store, 0, 864_000).take([*bad, *good], NOW))
+    # 16 bytes are a UUID, whatever follows; CQL takes no bytes for a value of any type.
+    assert [merged.op for merged in found if merged.event in bad] in ([POISON], ["c"])
+    assert [merged.op for merged in found if merged.event in good] in (["c"], [])
+    assert "c" in [merged.op for merged in found]
+    assert len(path) == 100 or [merged.op for merged in found] == [POISON, "c"]
