@@ -110,6 +110,22 @@ def test_a_negative_size_and_a_huge_count(size: int, count: int) -> None:
         Entry.of(ID, stored(single(payload_size=size) + bytes(9), 1)).singles()
 
 
+def test_texts_that_are_no_utf_8() -> None:
+    """Protobuf has bytes for them where it has text for others."""
+    bad = (
+        messages.SingleMessageMetadata(partition_key="AA", payload_size=1)
+        .SerializeToString()
+        .replace(b"AA", b"\xff\xfe")
+    )
+    header = messages.SingleMessageMetadata(properties=[{"key": "BB", "value": "CC"}]).SerializeToString()
+    bad += header.replace(b"BB", b"\xffB").replace(b"CC", b"\xffC")
+    entry = Entry.of(ID, stored(struct.pack(">I", len(bad)) + bad + b"v", 1))
+    for make in (events, records, texts):
+        (made,) = make(PLACE, entry)
+        assert (made.key(), made.value()) == (b"\xff\xfe", b"v")
+        assert list(made.headers()) == ([("\ufffdB", b"\xffC")] if make is records else [])
+
+
 def test_a_value_ends_where_its_batch_does() -> None:
     whole = single(payload_size=5) + b"value"
     assert [value for _, value in Entry.of(ID, stored(whole, 1)).singles()] == [b"value"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import logging
+import tracemalloc
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -307,3 +309,70 @@ def test_a_changed_mode_is_named(number: str, cql_type: str, tmp_path: Path) -> 
                 assert (f"set {number}.handling.mode back" in refused.value.advice) == bool(named)
             registry.close()
         listening.shutdown()
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """A registry of somebody's own, whose answers are as the first part of the path says."""
+
+    def do_GET(self) -> None:
+        kind = self.path.split("/")[1]
+        self.send_response(200)
+        if kind == "compressed":
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        try:
+            for _ in range(1 << 10 if kind == "long" else 1):
+                self.wfile.write(b" " * (1 << 20) if kind == "long" else ANSWERS[kind])
+        except OSError:  # nobody reads on
+            Hostile.hung_up.set()
+
+    do_POST = do_PUT = do_GET  # noqa: N815
+    hung_up = Event()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+ANSWERS = {
+    "compressed": gzip.compress(b"[]"),
+    "deep": b"[" * 100_000,
+    "number": b'{"id": ' + b"9" * 5000 + b"}",
+    "large": b'{"id": 99999999999, "compatibilityLevel": "FULL"}',
+    "negative": b'{"id": -1, "compatibilityLevel": "FULL"}',
+    "text": b'{"id": "x", "compatibilityLevel": "FULL"}',
+    "list": b"[]",
+}
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as listening:
+        thread = Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        yield listening.server_port
+        listening.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_that_is_none(hostile: int, tmp_path: Path, kind: str) -> None:
+    registry = of(tmp_path / "ids", f"http://127.0.0.1:{hostile}/{kind}")
+    with pytest.raises(HelenusError) as raised:
+        registry.register("data-value", '"string"')
+    assert raised.value.kind is Kind.REGISTRY_UNREACHABLE
+    assert len(str(raised.value)) < 1000
+    registry.close()
+
+
+def test_an_answer_that_does_not_end(hostile: int, tmp_path: Path) -> None:
+    """It is not read further than any answer goes."""
+    Hostile.hung_up.clear()
+    registry = of(tmp_path / "ids", f"http://127.0.0.1:{hostile}/long")
+    tracemalloc.start()
+    try:
+        with pytest.raises(HelenusError, match="an answer of more than 16777216 bytes"):
+            registry.check()
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert Hostile.hung_up.wait(30)
+    registry.close()

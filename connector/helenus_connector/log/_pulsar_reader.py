@@ -211,7 +211,7 @@ def records(place: Range, entry: Entry) -> list[Message]:
     time_ms = entry.metadata.publish_time
     found = []
     for at, (single, value) in enumerate(entry.singles(), entry.first):
-        headers = [(one.key, one.value.encode()) for one in single.properties]
+        headers = [(_text(one.key), _raw(one.value)) for one in single.properties]
         found.append(Message(place, at, time_ms, _key(single.partition_key), value or None, headers, version))
     return found
 
@@ -220,16 +220,25 @@ def texts(place: Range, entry: Entry) -> list[Message]:
     """Messages whose keys are text."""
     time_ms = entry.metadata.publish_time
     return [
-        Message(place, at, time_ms, single.partition_key.encode() or None, value or None)
+        Message(place, at, time_ms, _raw(single.partition_key) or None, value or None)
         for at, (single, value) in enumerate(entry.singles(), entry.first)
     ]
 
 
-def _key(text: str) -> bytes | None:
+def _key(text: str | bytes) -> bytes | None:
     try:
         return _bytes_of(text) if text else None
     except ValueError:  # a text: not from an agent, or JSON
-        return text.encode()
+        return _raw(text)
+
+
+def _raw(text: str | bytes) -> bytes:
+    """The bytes of a text of protobuf's, which gives the bytes themselves where they are no UTF-8."""
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 def converted(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
