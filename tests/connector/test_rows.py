@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from typing import Any
 
 import pytest
 from cassandra.protocol import ResultMessage
@@ -48,6 +49,87 @@ def test_only_cassandras_own_tables_are_read_as_values(keyspace: str) -> None:
     result.recv_results_rows(io.BytesIO(data), 4, {}, None, None)
     own = keyspace in {"system", "system_schema"}
     assert list(result.parsed_rows) == [(7,) if own else (b"\0\0\0\7",)]
+
+
+CLASSES = "org.apache.cassandra.db.marshal."
+NAMES = st.one_of(
+    st.sampled_from(
+        [
+            "address",
+            "street",
+            "user",
+            "price",
+            "data",
+            "test",
+            "size",
+            "123",
+            "größe",
+            "名前",
+            'a"b',
+            "a:b",
+            "a=>b",
+            " ",
+        ]
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6),
+)
+
+
+def string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def custom(keyspace: str, udt: str, fields: list[str]) -> bytes:
+    """A vector of a user-defined type, as Cassandra spells it: names of types and fields in hexadecimal."""
+    inner = ",".join(f"{field.encode().hex()}:{CLASSES}Int32Type" for field in fields)
+    of = f"{CLASSES}UserType({keyspace},{udt.encode().hex()},{inner})"
+    return struct.pack(">H", 0) + string(f"{CLASSES}VectorType({CLASSES}FrozenType({of}) , 2)")
+
+
+def plain_type(keyspace: str, udt: str, fields: list[str]) -> bytes:
+    """A map of an int to a list of a tuple of a user-defined type, as the protocol has them."""
+    inner = b"".join(string(field) + struct.pack(">H", 9) for field in fields)
+    of = struct.pack(">H", 0x30) + string(keyspace) + string(udt) + struct.pack(">H", len(fields)) + inner
+    return struct.pack(">HHHHH", 0x21, 9, 0x20, 0x31, 1) + of
+
+
+def decode(data: bytes) -> Any:
+    return rows.RawProtocolHandler.decode_message(4, {}, 1, 0, ResultMessage.opcode, data, None, None)
+
+
+@pytest.mark.parametrize("spelled", [custom, plain_type])
+@given(keyspace=NAMES, udt=NAMES, fields=st.lists(NAMES, min_size=1, max_size=3, unique=True))
+def test_types_of_any_names_are_read_past(spelled: Any, keyspace: str, udt: str, fields: list[str]) -> None:
+    """In the answers to a read, and to what prepares it: no value needs its type."""
+    made = spelled(keyspace, udt, fields)
+    columns = string("a") + made + string("b") + struct.pack(">H", 9)
+    table = string(f"{keyspace}s") + string("t")
+    found: list[RawRow] = [(b"any", bytes(4)), (None, b"x")]
+    answer = decode(struct.pack(">iii", 2, 1, 2) + table + columns + body(found))
+    assert list(answer.parsed_rows) == found
+    assert answer.column_names == ["a", "b"]
+    bound = struct.pack(">iiiH", 1, 1, 1, 0) + table + string("a") + made
+    prepared = decode(struct.pack(">i", 4) + string("id") + bound + struct.pack(">ii", 1, 2) + table + columns)
+    assert [column.name for column in prepared.bind_metadata] == ["a"]
+    assert [column[2] for column in prepared.column_metadata] == ["a", "b"]
+
+
+def test_the_driver_itself_takes_some_names_for_numbers() -> None:
+    """Where it no longer does, what reads past them may go."""
+    with pytest.raises(Exception, match=r"type string|int"):
+        ResultMessage.read_type(io.BytesIO(custom("ks", "test", ["x"])), {})
+
+
+@pytest.mark.parametrize("cut", [5, 8, 20])
+def test_an_answer_that_cannot_be_decoded_is_an_error_of_its_own(cut: int) -> None:
+    """The driver would close the connection, with the reads of other tables on it."""
+    whole = (
+        struct.pack(">iii", 2, 1, 1) + string("ks") + string("t") + string("a") + struct.pack(">H", 9) + body([(b"x",)])
+    )
+    answer = decode(whole[:cut])
+    assert isinstance(answer, rows.UnreadableAnswer)
+    assert "cannot be decoded" in str(answer)
 
 
 def test_rows_of_user_tables_stay_as_they_are() -> None:

@@ -407,7 +407,7 @@ class Asking:
                 self._prepared[cql] = self.session.prepare(cql)
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
-            except (NoHostAvailable, OperationTimedOut, ConnectionException, Unauthorized) as error:
+            except (*_FAILURES, OperationTimedOut) as error:
                 raise self._failed(error) from None
         return self._prepared[cql]
 

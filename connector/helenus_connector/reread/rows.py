@@ -10,9 +10,10 @@ import struct
 from functools import cache
 from typing import Any
 
+from cassandra import RequestExecutionException
 from cassandra.cqltypes import BytesType
 from cassandra.policies import ColDesc
-from cassandra.protocol import ResultMessage, _ProtocolHandler
+from cassandra.protocol import ResultMessage, _ProtocolHandler, read_binary_string, read_short
 from cassandra.query import named_tuple_factory
 
 try:  # compiled parts of the driver's wheels
@@ -40,7 +41,27 @@ class Page(list[RawRow]):
     size = 0
 
 
+_CUSTOM, _LIST, _MAP, _SET, _UDT, _TUPLE = 0x00, 0x20, 0x21, 0x22, 0x30, 0x31
+
+
+class UnreadableAnswer(RequestExecutionException):
+    """An answer of Cassandra's that the driver cannot decode."""
+
+
 class _RawResult(ResultMessage):
+    _reads_values = False
+
+    def read_type(self, f: Any, user_type_map: Any) -> Any:
+        """Read past a column's type, where no value needs it. Source: native protocol v4 section 4.2.5.2.
+
+        Cassandra spells some as the names of its classes, as that of a vector of a user-defined type. The driver takes
+        some of those names apart as what they are not, and would close the connection, which all tables share.
+        """
+        if self._reads_values:
+            return ResultMessage.read_type(f, user_type_map)
+        _skip_type(f)
+        return BytesType
+
     def recv_results_rows(
         self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, column_encryption_policy: Any
     ) -> None:
@@ -50,6 +71,7 @@ class _RawResult(ResultMessage):
         if columns[0][0] in _SYSTEM:
             # Schema and topology are read as values, through the same session.
             f.seek(start)
+            self._reads_values = True
             super().recv_results_rows(f, protocol_version, user_type_map, result_metadata, column_encryption_policy)
             return
         self.column_names = [c[2] for c in columns]
@@ -57,10 +79,44 @@ class _RawResult(ResultMessage):
         self.parsed_rows = parse(f.read(), len(columns))
 
 
+def _skip_type(f: Any) -> None:
+    code = read_short(f)
+    if code == _CUSTOM:
+        read_binary_string(f)
+    elif code in (_LIST, _SET):
+        _skip_type(f)
+    elif code == _MAP:
+        _skip_type(f)
+        _skip_type(f)
+    elif code == _TUPLE:
+        for _ in range(read_short(f)):
+            _skip_type(f)
+    elif code == _UDT:
+        read_binary_string(f)
+        read_binary_string(f)
+        for _ in range(read_short(f)):
+            read_binary_string(f)
+            _skip_type(f)
+
+
 class RawProtocolHandler(_ProtocolHandler):
-    """A driver protocol handler whose rows of user tables are tuples of CQL bytes, None for null."""
+    """A driver protocol handler whose rows of user tables are tuples of CQL bytes, None for null.
+
+    An answer that it cannot decode is the error of who asked: the driver would close the connection.
+    """
 
     message_types_by_opcode = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}
+
+    @classmethod
+    def decode_message(
+        cls, version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, decompress: Any, metadata: Any
+    ) -> Any:
+        try:
+            return super().decode_message(version, types, stream, flags, opcode, body, decompress, metadata)
+        except Exception as error:
+            if opcode != ResultMessage.opcode:
+                raise
+            return UnreadableAnswer(f"an answer of Cassandra's cannot be decoded: {type(error).__name__}: {error}")
 
 
 def row_factory(names: list[str], rows: list[Any]) -> list[Any]:

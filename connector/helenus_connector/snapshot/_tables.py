@@ -14,6 +14,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.reread.definition import definition
+from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
@@ -84,7 +85,9 @@ class Tables:
 
     def _session(self, settings: ConnectorSettings) -> Any:
         if settings.server not in self._sessions:
-            self._sessions[settings.server] = connect(settings, metadata=True)
+            self._sessions[settings.server] = connect(
+                settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True
+            )
         return self._sessions[settings.server]
 
     def _forget(self, settings: ConnectorSettings) -> None:
