@@ -37,14 +37,14 @@ def run(decode: Callable[[], T], size: int, expected: type[Exception] | tuple[ty
 
     Fails if it raises something else, or takes more steps or memory than so many bytes allow.
     """
-    counted, most = 0, STEPS + STEPS_OF_A_BYTE * size
+    steps, most = 0, STEPS + STEPS_OF_A_BYTE * size
 
-    def traced(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal counted
-        counted += 1
-        if counted > most:
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps > most:
             raise TooMuch(f"more than {most} steps for {size} bytes, in {frame.f_code.co_name}")
-        return traced
+        return trace
 
     before = sys.gettrace()
     is_tracing = tracemalloc.is_tracing()
@@ -52,7 +52,7 @@ def run(decode: Callable[[], T], size: int, expected: type[Exception] | tuple[ty
         tracemalloc.start()
     tracemalloc.reset_peak()
     start, _ = tracemalloc.get_traced_memory()
-    sys.settrace(traced)
+    sys.settrace(trace)
     try:
         return decode()
     except expected:

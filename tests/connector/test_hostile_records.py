@@ -104,7 +104,7 @@ def test_what_the_gate_reads(event: Event) -> None:
         identity(change, key)
         check(CODEC, values_of(CODEC, key), (change.start, change.end))
 
-    event_cells._columns_met.clear()
+    event_cells._columns_by_text.clear()
     hostile.run(read, size, Malformed)
 
 

@@ -93,7 +93,7 @@ def with_columns(text: bytes, data: bytes = b"\x20") -> bytes:
 
 
 def run_cells(data: bytes, scope: Scope) -> None:
-    event_cells._columns_met.clear()
+    event_cells._columns_by_text.clear()
     hostile.run(lambda: decode_cells(data, scope), len(data), Malformed)
     hostile.read(head_of, data, Malformed)
     hostile.read(columns_of, data, Malformed)

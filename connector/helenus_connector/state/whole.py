@@ -87,14 +87,14 @@ def cell_decoder(columns: Sequence[Column]) -> Callable[[bytes, Scope], Cells]:
     checks = {c.name: check for c in columns if c.type.multicell and (check := _path_check(c.type))}
 
     def decode(data: bytes, scope: Scope) -> Cells:
-        found = decode_cells(data, scope)
-        for cell in found.cells:
+        cells = decode_cells(data, scope)
+        for cell in cells.cells:
             if cell.path is not None and (check := checks.get(cell.column)):
                 try:
                     check(cell.path)
                 except (ValueError, IndexError, struct.error) as error:
                     raise Malformed(f"not a path of the column {cell.column}: {error}") from None
-        return found
+        return cells
 
     return decode if checks else decode_cells
 

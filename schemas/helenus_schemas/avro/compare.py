@@ -68,34 +68,34 @@ def check_size(schema: Schema) -> None:
     _parts(schema, {})
 
 
-def _parts(schema: Schema, named: dict[str, tuple[int, bool] | None]) -> tuple[int, bool]:
+def _parts(schema: Schema, records: dict[str, tuple[int, bool] | None]) -> tuple[int, bool]:
     """The parts of a value beside those that are there by bytes of their own, and whether it may take no bytes."""
     if isinstance(schema, list):
         for branch in schema:
-            _parts(branch, named)
+            _parts(branch, records)
         return 1, False  # the number of the branch takes a byte
     if not isinstance(schema, dict):
-        known = named.get(schema, (1, schema == "null"))
-        if known is None:
+        record = records.get(schema, (1, schema == "null"))
+        if record is None:
             raise ValueError(f"a schema of the type {schema} within itself")
-        return known
+        return record
     kind, name = schema.get("type"), schema.get("name")
     if kind in ("array", "map"):
-        if _parts(schema.get("items", schema.get("values")), named)[1] and kind == "array":
+        if _parts(schema.get("items", schema.get("values")), records)[1] and kind == "array":
             raise ValueError("a schema of an array whose items take no bytes")
         return 1, False
     if isinstance(kind, (dict, list)):
-        return _parts(kind, named)
+        return _parts(kind, records)
     if "fields" not in schema:
         return 1, kind == "null" or (kind == "fixed" and schema.get("size") == 0)
     if isinstance(name, str):
-        named[name] = None
-    parts = [_parts(field["type"], named) for field in schema["fields"]]
+        records[name] = None
+    parts = [_parts(field["type"], records) for field in schema["fields"]]
     count, is_empty = 1 + sum(part for part, _ in parts), all(empty for _, empty in parts)
     if count > _MOST_PARTS:
         raise ValueError(f"a schema of {count} parts")
     if isinstance(name, str):
-        named[name] = count, is_empty
+        records[name] = count, is_empty
     return count, is_empty
 
 

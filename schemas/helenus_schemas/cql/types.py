@@ -118,9 +118,9 @@ def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
         tokens = _tokens(text)
         found, end = _parse(tokens, 0, {} if udts is None else udts, text)
     except (IndexError, RecursionError):
-        raise ValueError(f"not a CQL type: {_shown(text)}") from None
+        raise ValueError(f"not a CQL type: {_excerpt(text)}") from None
     if end != len(tokens):
-        raise ValueError(f"not a CQL type: {_shown(text)}")
+        raise ValueError(f"not a CQL type: {_excerpt(text)}")
     return found
 
 
@@ -130,14 +130,14 @@ _Token = tuple[str, "str | None", "str | None"]
 
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
-    at, end = 0, len(text.rstrip())
-    while at < end:  # not by `finditer`, which begins anew at each blank before what is no token
-        match = _TOKEN.match(text, at, end)
+    offset, end = 0, len(text.rstrip())
+    while offset < end:  # not by `finditer`, which begins anew at each blank before what is no token
+        match = _TOKEN.match(text, offset, end)
         if match is None:
-            raise ValueError(f"not a CQL type: {_shown(text)}")
+            raise ValueError(f"not a CQL type: {_excerpt(text)}")
         name, custom, word, sign = match.groups()
         tokens.append((word or sign if name is None else name.replace('""', '"'), name, custom))
-        at = match.end()
+        offset = match.end()
     return tokens
 
 
@@ -158,10 +158,10 @@ def _parse(tokens: list[_Token], at: int, udts: Mapping[str, CqlType], text: str
                 arg, at = _parse(tokens, at, udts, text)
                 args.append(arg)
             if tokens[at][0] not in (",", ">"):
-                raise ValueError(f"not a CQL type: {_shown(text)}")
+                raise ValueError(f"not a CQL type: {_excerpt(text)}")
         at += 1
         if len(args) != _ARGS.get(name, len(args) if name == "tuple" else -1) or (name == "vector" and not dimension):
-            raise ValueError(f"not a CQL type: {_shown(text)}")
+            raise ValueError(f"not a CQL type: {_excerpt(text)}")
         if name == "frozen":
             return replace(args[0], frozen=True), at
         # An element of a collection is stored whole, whether or not its type is written as frozen.
@@ -174,7 +174,7 @@ def _parse(tokens: list[_Token], at: int, udts: Mapping[str, CqlType], text: str
         # Old compact tables without a value column have one of this type.
         return CqlType("custom", label="org.apache.cassandra.db.marshal.EmptyType"), at
     if name not in udts:
-        raise ValueError(f"unknown CQL type {_shown(name)} in {_shown(text)}")
+        raise ValueError(f"unknown CQL type {_excerpt(name)} in {_excerpt(text)}")
     return udts[name], at
 
 
@@ -182,10 +182,10 @@ def _dimension(text: str, item: CqlType, whole: str) -> int:
     """A vector's number of elements, as an int of Java's, in which its value's size has room too."""
     dimension = int(text) if text.isascii() and text.isdigit() and len(text) <= _INT_DIGITS else 0
     if not 0 < dimension * max(1, item.width) <= _MOST_BYTES:
-        raise ValueError(f"not a CQL type: {_shown(whole)}")
+        raise ValueError(f"not a CQL type: {_excerpt(whole)}")
     return dimension
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     """A text within a message; a long one, which a table's definition has not, in part."""
     return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")

@@ -323,7 +323,7 @@ def _wrapped(time: int) -> int:
 
 
 _Columns = tuple[tuple[_Column, ...], Mapping[str, CqlType]]
-_columns_met: dict[bytes, _Columns] = {}  # by their text, in this process: a table's updates name the same few
+_columns_by_text: dict[bytes, _Columns] = {}  # by their text, in this process: a table's updates name the same few
 _MOST_TEXT = 1 << 20  # bytes of the texts that are remembered; their columns take some 30 times as many
 _text_bytes = 0
 
@@ -331,13 +331,13 @@ _text_bytes = 0
 def _columns(text: bytes) -> _Columns:
     """The columns of an update, in its order and by name."""
     global _text_bytes
-    columns = _columns_met.get(text)
+    columns = _columns_by_text.get(text)
     if columns is None:
         columns = _parsed_columns(text)
         if _text_bytes + len(text) > _MOST_TEXT:
-            _columns_met.clear()
+            _columns_by_text.clear()
             _text_bytes = 0
-        _columns_met[text] = columns
+        _columns_by_text[text] = columns
         _text_bytes += len(text)
     return columns
 
@@ -385,7 +385,7 @@ class _Types(dict[str, CqlType]):
 
     def __init__(self, fields: Mapping[str, list[tuple[str, str]]], most: int) -> None:
         self._fields = fields
-        self._left = most
+        self._remaining = most
         self._most = most
         self._sizes: dict[str, tuple[int, int]] = {}
 
@@ -406,8 +406,8 @@ class _Types(dict[str, CqlType]):
     def count(self, column: CqlType) -> None:
         """Count a column's type. Raises ValueError if these are too many parts."""
         parts, depth = self._size(column)
-        self._left -= parts
-        self._check(self._most - self._left, depth)
+        self._remaining -= parts
+        self._check(self._most - self._remaining, depth)
 
     def _size(self, t: CqlType) -> tuple[int, int]:
         """How many parts a type has, all types within it counted as often as they are there, and how deep they are."""
