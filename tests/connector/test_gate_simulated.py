@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import pickle
 import random
 import struct
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cassandra.metadata import NetworkTopologyStrategy
+from cassandra.metadata import Murmur3Token, NetworkTopologyStrategy
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas, routing_key
+from helenus_connector.gate.ring_reader import INTERVAL_S, RingReader
 from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.interfaces.gate import Admitted, AtGate, Event, Intake
 from helenus_connector.testing.cassandra import Host, Session
@@ -41,7 +43,11 @@ CODEC = KeyCodec(TABLE)
 TOPIC = "events-ks.t"
 PARTITIONS = 3
 TIMEOUT, REPLAY = 100.0, 30.0
-_RING = 10_007
+GOSSIP = 15.0
+"""Until all nodes have heard of a change of the ring, s."""
+LATE = GOSSIP + INTERVAL_S
+"""For so long a process may have the ring of before."""
+_RING = 1 << 64
 
 
 class Died(Exception):
@@ -56,9 +62,22 @@ class Truth:
     digest: str
     has: set[str] = field(default_factory=set)
     reported: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    written_at: float = 0.0
     first_read: float | None = None
+    published_at: float | None = None
     published: list[str] = field(default_factory=list)
     dropped: int = 0
+
+
+class Nodes(Session):
+    """The cluster as one of its nodes has it when it is asked: some have not heard of the last changes yet."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.hosts, {"ks": world.strategy()})
+        self.world = world
+
+    def ring(self) -> list[Any]:
+        return self.world.random.choice(self.world.rings_since(GOSSIP))
 
 
 class World:
@@ -66,52 +85,79 @@ class World:
 
     def __init__(self, seed: int, nodes: int, **settings: str) -> None:
         self.random = random.Random(seed)
+        self.is_healthy = False
         self.now = 1_000_000.0
         self.hosts: Any = [Host(uuid.UUID(int=n + 1), "one" if n % 2 else "two") for n in range(nodes)]
         given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.local.dc": "one"}
         more = {"gate.timeout.ms": f"{TIMEOUT * 1000:.0f}", "cache.max.capacity": "4096"}
         self.settings = ConnectorSettings.of({**given, **more, **settings}, "test")
-        self.tokens = self.random.sample(range(_RING), nodes)
+        for host in self.hosts:
+            host.tokens = [self.token()]
         self.factors = {"one": min(3, nodes // 2), "two": min(3, nodes - nodes // 2)}
-        self._session = Session(self.hosts, {"ks": self._strategy()}, replicas=self.replicas_of)
-        self.replicas = Replicas(self._session, self.settings)
+        self._session = Nodes(self)
+        self.rings = [(self.now, self.ring())]
+        self.replicas = self.read_replicas()
         self.partitions: list[list[tuple[float, bytes, bytes]]] = [[] for _ in range(PARTITIONS)]
         self.writes: dict[tuple[bytes, str], Truth] = {}
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count(1)
 
-    def replicas_of(self, keyspace: str, key: bytes) -> list[Any]:
-        """The next nodes of each data centre on the ring, from a place that the key decides on."""
-        start = int.from_bytes(key, "big") * 7919 % _RING
-        ring = sorted(range(len(self.hosts)), key=lambda n: (self.tokens[n] - start) % _RING)
+    def token(self) -> int:
+        return self.random.randrange(-_RING // 2, _RING // 2)
+
+    def ring(self) -> list[Host]:
+        """The nodes as they are now, each with a copy of its tokens."""
+        return [replace(host, tokens=list(host.tokens)) for host in self.hosts]
+
+    def read_replicas(self) -> Replicas:
+        """As one process has them: its ring is some seconds old, and as one of the nodes has it."""
+        return Replicas(self._session, self.settings, RingReader(self._session, lambda: self.now))
+
+    def replicas_of(self, key: bytes, ring: list[Any] | None = None) -> list[Any]:
+        """The next nodes of each data centre on the ring, from the key's token on."""
+        start = Murmur3Token.hash_fn(key)
         found: Counter[str] = Counter()
         held = []
-        for host in (self.hosts[n] for n in ring):
+        for host in sorted(ring or self.hosts, key=lambda host: (host.tokens[0] - start) % _RING):
             found[host.datacenter] += 1
             if found[host.datacenter] <= self.factors[host.datacenter]:
                 held.append(host)
         return held
 
-    def _strategy(self) -> NetworkTopologyStrategy:
+    def strategy(self) -> NetworkTopologyStrategy:
         return NetworkTopologyStrategy({dc: str(factor) for dc, factor in self.factors.items()})
 
-    def turn(self) -> str:
-        """One node is replaced by another, or added, or leaves; or a data centre has more or fewer replicas."""
+    def stream(self, before: list[Host]) -> None:
+        """Who gives up a part of the ring has streamed what it held of it to who has it from now on."""
+        for truth in self.writes.values():
+            key = routing_key(CODEC.decode(truth.key))
+            old, new = ({str(h.host_id) for h in self.replicas_of(key, ring)} for ring in (before, self.hosts))
+            if old - new and old - new <= truth.has:
+                truth.has |= new - old
+
+    def turn(self, turns: Sequence[str] = ("replace", "add", "remove", "alter", "move")) -> str:
+        """One node is replaced by another, added, or moved, or leaves; or a data centre has more or fewer replicas."""
         n, dc = self.random.randrange(len(self.hosts)), self.random.choice(("one", "two"))
-        new = Host(uuid.UUID(int=1000 + next(self._numbers)), dc)
+        new = Host(uuid.UUID(int=1000 + next(self._numbers)), dc, tokens=[self.token()])
         there = Counter(host.datacenter for host in self.hosts)
-        what = self.random.choice(("replace", "add", "remove", "alter"))
+        what = self.random.choice(turns)
         if what == "replace":
-            self.hosts[n] = Host(new.host_id, self.hosts[n].datacenter)
+            self.hosts[n] = Host(new.host_id, self.hosts[n].datacenter, tokens=self.hosts[n].tokens)
         elif what == "add":
+            before = self.ring()
             self.hosts.append(new)
-            self.tokens.append(self.random.choice([token for token in range(_RING) if token not in self.tokens]))
+            self.stream(before)
+        elif what == "move":
+            before = self.ring()
+            self.hosts[n].tokens = [self.token()]
+            self.stream(before)
         elif what == "remove" and there[self.hosts[n].datacenter] > self.factors[self.hosts[n].datacenter]:
-            del self.hosts[n], self.tokens[n]
+            del self.hosts[n]
         else:
             what = "alter"
             self.factors[dc] = self.random.randrange(1, min(4, there[dc] + 1))
-            self._session.cluster.metadata.keyspaces["ks"].replication_strategy = self._strategy()
+            self._session.cluster.metadata.keyspaces["ks"].replication_strategy = self.strategy()
+        self.rings.append((self.now, self.ring()))
         return what
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
@@ -131,12 +177,13 @@ class World:
     def write(self) -> None:
         key = CODEC.encode((struct.pack(">i", self.random.randrange(40)),))
         digest = f"{next(self._numbers):032x}"
-        truth = self.writes[key, digest] = Truth(key, digest)
-        for host in self.replicas_of("ks", routing_key(CODEC.decode(key))):
+        truth = self.writes[key, digest] = Truth(key, digest, written_at=self.now)
+        for host in self.replicas_of(routing_key(CODEC.decode(key))):
             chance = self.random.random()
-            if chance < 0.15:
+            if chance < 0.15 and not self.is_healthy:
                 continue  # it never gets there
-            delay = self.random.choice((0, 0.1, 3, 40, 1.5 * TIMEOUT, 4 * TIMEOUT)) * self.random.random()
+            delays = (0, 0.1, 3) if self.is_healthy else (0, 0.1, 3, 40, 1.5 * TIMEOUT, 4 * TIMEOUT)
+            delay = self.random.choice(delays) * self.random.random()
             self.after(delay, lambda node=str(host.host_id): self.report(truth, node))  # type: ignore[misc]
             if chance < 0.3:  # a client's second try, or a hint of what was in a socket's buffer
                 self.after(delay + self.random.random(), lambda node=str(host.host_id): self.report(truth, node))  # type: ignore[misc]
@@ -148,9 +195,24 @@ class World:
         truth.reported[len(self.partitions[partition])].add(node)
         self.partitions[partition].append((self.now, truth.key, encode(change)))
 
-    def is_met(self, key: bytes, nodes: set[str]) -> bool:
-        held = self.replicas.by_dc(routing_key(CODEC.decode(key)))
-        return levels.is_met(self.settings.gate, self.replicas.factors(), "one", held, nodes)
+    def is_met(self, key: bytes, nodes: set[str], ring: list[Any] | None = None) -> bool:
+        held: dict[str, set[str]] = {}
+        for host in self.replicas_of(routing_key(CODEC.decode(key)), ring):
+            held.setdefault(host.datacenter, set()).add(str(host.host_id))
+        return levels.is_met(self.settings.gate, self.factors, "one", held, nodes)
+
+    def was_met(self, key: bytes, nodes: set[str]) -> bool:
+        """Whether it is by the ring of now, or was by one for which a change may have waited. Who left since counts as
+        long as it may not be known.
+        """
+        left = [{str(h.host_id) for h in ring} for ring in self.rings_since(LATE)]
+        members = {str(h.host_id) for h in self.hosts}.union(*left)
+        return any(self.is_met(key, nodes & members, ring) for ring in self.rings_since(TIMEOUT + LATE))
+
+    def rings_since(self, seconds: float) -> list[list[Host]]:
+        """The rings that were in these last seconds, oldest first."""
+        ended = [at for at, _ in self.rings[1:]] + [self.now]
+        return [ring for (_, ring), end in zip(self.rings, ended, strict=True) if end >= self.now - seconds]
 
     def has_expired(self, truth: Truth) -> bool:
         return truth.first_read is not None and self.now - truth.first_read >= TIMEOUT - 0.001
@@ -177,7 +239,7 @@ class Connector:
         for n in range(self.hosts):
             place = self.directory / f"{self.runs}-{n}"
             place.mkdir()
-            self.gates.append(LevelGate(self.world.replicas, Caches(place, 4096, 1e9), self.world.settings))
+            self.gates.append(LevelGate(self.world.read_replicas(), Caches(place, 4096, 1e9), self.world.settings))
         if self.ended is not None:
             for partition, events in enumerate(self.world.partitions):
                 while self.offsets[partition] and events[self.offsets[partition] - 1][0] >= self.ended - REPLAY:
@@ -258,6 +320,7 @@ class Connector:
             truth = self._truth(event)
             truth.first_read = truth.first_read or world.now
         intake = Intake()
+        gate._replicas.check()  # as a stage does
         admitted = list(gate.admit(events, CODEC, 0.0, intake, waits))
         verified, unseen = [], []
         ends = {
@@ -285,6 +348,7 @@ class Connector:
                 out.append((truth, "level"))
         for truth, how in out:
             truth.published.append(how)  # flushed
+            truth.published_at = truth.published_at or world.now
         self.dies()
         is_confirmed = {held.id: world.random.random() < 0.7 for held in admitted}
         for held in [h for h in admitted if h.verifying is None] + verified:
@@ -312,21 +376,32 @@ class Connector:
     def _is_at_its_level(self, held: Admitted, truth: Truth, end: int) -> None:
         nodes = {node for at, found in truth.reported.items() if at < end for node in found}
         went_on = any(how in ("verified", "released", "level") for how in truth.published)
-        assert went_on or self.world.is_met(truth.key, nodes), f"below its level, of {sorted(nodes)}"
+        assert went_on or self.world.was_met(truth.key, nodes), f"below its level, of {sorted(nodes)}"
 
     def _truth(self, event: Event) -> Truth:
         change = decode(event.value or b"")
         return self.world.writes[event.key or b"", change.digest or ""]
 
 
-def run(world: World, connector: Connector, writes: int = 150, turns: float = 0.0) -> Counter[str]:
-    """Write, and read until nothing waits. `turns` is how often the cluster changes; returns how it did."""
+def run(
+    world: World,
+    connector: Connector,
+    writes: int = 150,
+    turns: float = 0.0,
+    kinds: Sequence[str] = ("replace", "add", "remove", "alter", "move"),
+) -> Counter[str]:
+    """Write, and read until nothing waits. `turns` is how often the cluster changes, in one of these ways.
+
+    Returns how it did.
+    """
     chance = world.random
     turned: Counter[str] = Counter()
     for _ in range(writes):
         world.write()
-        if turns and chance.random() < turns:
-            turned[world.turn()] += 1
+        # A healthy cluster changes no faster than its nodes hear of it.
+        is_rash = world.is_healthy and world.now - world.rings[-1][0] < LATE
+        if turns and chance.random() < turns and not is_rash:
+            turned[world.turn(kinds)] += 1
         if chance.random() < 0.5:
             world.pass_by(chance.choice((0.01, 0.5, 5)))
             connector.batch(chance.choice((0, 3, 30, 300)))
@@ -386,8 +461,36 @@ def test_while_the_cluster_changes(tmp_path: Path, seed: int, nodes: int, level:
     connector = Connector(world, tmp_path, hosts=3, kills=0.03)
     turned = run(world, connector, turns=0.2)
     settled(world)
-    assert set(turned) == {"replace", "add", "remove", "alter"}
+    assert set(turned) == {"replace", "add", "remove", "alter", "move"}
     assert any(how == "level" for truth in world.writes.values() for how in truth.published)
+
+
+@pytest.mark.parametrize(("nodes", "level"), [*((n, "local_quorum") for n in (4, 5, 8, 30)), (12, "all")])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_moved_and_joining_nodes_delay_and_drop_nothing(tmp_path: Path, seed: int, nodes: int, level: str) -> None:
+    """All replicas report within seconds, and the ring changes all the time: no change waits for its timeout. Each
+    process has heard of the last changes or not.
+    """
+    world = World(seed, nodes, gate=level, **{"gate.expired": "drop"})
+    world.is_healthy = True
+    connector = Connector(world, tmp_path, hosts=3, kills=0.0)
+    run(world, connector, writes=400, turns=0.1, kinds=("move", "move", "move", "add"))
+    # A late copy that another host takes for a change of its own may expire: it went on before.
+    assert not any(truth.dropped for truth in world.writes.values())
+    assert {truth.published[0] for truth in world.writes.values()} == {"level"}
+    delays = [(truth.published_at or math.inf) - truth.written_at for truth in world.writes.values()]
+    # A stale ring, then the next of the counts that come ever more rarely; and how far apart batches are.
+    assert max(delays) < 2 * LATE + 20.0 < TIMEOUT
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_restarts_while_nodes_move_drop_nothing(tmp_path: Path, seed: int) -> None:
+    """A process that starts knows no ring of before: what it would drop for that is verified, and a read shows it."""
+    world = World(seed, 8, gate="local_quorum", **{"gate.expired": "drop"})
+    world.is_healthy = True
+    connector = Connector(world, tmp_path, hosts=3, kills=0.05)
+    run(world, connector, writes=400, turns=0.1, kinds=("move",))
+    assert all(truth.published and not truth.dropped for truth in world.writes.values())
 
 
 @pytest.mark.parametrize("expired", EXPIRED)

@@ -138,6 +138,7 @@ class Gated:
 
     def admit(self, *events: Event, waits: Waits = NOTHING_WAITS) -> list[Admitted]:
         self.intake = Intake()
+        self.gate._replicas.check()  # as a stage does
         return list(self.gate.admit(events, self.codec, 0.0, self.intake, waits))
 
     def publish(self, admitted: Sequence[Admitted]) -> None:
@@ -338,7 +339,8 @@ def pass_by(changes: WaitingChanges, clock: Clock, seconds: float, read_until: f
 
 
 def overdue(changes: WaitingChanges) -> list[int]:
-    return [waiting.event.offset for waiting in changes.hand_out(1000)[EVENTS].overdue]
+    """Those whose time is over; not those that are only counted again."""
+    return [waiting.event.offset for waiting in changes.hand_out(1000)[EVENTS].overdue if not waiting.is_recount]
 
 
 def add(changes: WaitingChanges, clock: Clock, *found: Waiting, read_from: float | None = None) -> None:

@@ -13,7 +13,7 @@ import pytest
 from cassandra import ConsistencyLevel, UnresolvableContactPoints
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from cassandra.connection import DefaultEndPoint
-from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, SimpleStrategy
+from cassandra.metadata import Murmur3Token, NetworkTopologyStrategy, ReplicationStrategy, SimpleStrategy
 from cassandra.policies import HostDistance, SimpleConvictionPolicy
 from cassandra.pool import Host
 from connector.gated import Gated
@@ -47,12 +47,15 @@ def hosts(*dcs: str) -> list[Any]:
     return [Node(uuid.UUID(int=i), dc) for i, dc in enumerate(dcs, 1)]
 
 
-def replicas(nodes: Sequence[Any], held: dict[bytes, Sequence[Any]], factors: dict[str, int], **more: str) -> Replicas:
-    return with_strategy(nodes, held, NetworkTopologyStrategy({dc: str(n) for dc, n in factors.items()}), **more)
+def replicas(nodes: list[Any], factors: dict[str, int], **more: str) -> Replicas:
+    return with_strategy(nodes, NetworkTopologyStrategy({dc: str(n) for dc, n in factors.items()}), **more)
 
 
-def with_strategy(nodes: Sequence[Any], held: dict[bytes, Sequence[Any]], strategy: object, **more: str) -> Replicas:
-    return Replicas(Session(nodes, {"ks": strategy}, replicas=lambda _, key: held[key]), settings(**more))
+def with_strategy(nodes: list[Any], strategy: object, **more: str) -> Replicas:
+    """Of nodes in the order of the ring; the key's replicas are the first of them."""
+    for number, node in enumerate(nodes):
+        node.tokens = [Murmur3Token.hash_fn(HASHED) + number]
+    return Replicas(Session(nodes, {"ks": strategy}), settings(**more))
 
 
 def settings(**more: str) -> ConnectorSettings:
@@ -73,21 +76,21 @@ def is_proven(who: Replicas, reporters: Sequence[Any], directory: Path) -> bool:
 def test_a_node_that_holds_the_key_no_more_does_not_count(tmp_path: Path) -> None:
     """It logged the write before it handed the key on: the read meets others."""
     nodes = hosts("dc", "dc", "dc", "dc")
-    who = replicas(nodes, {HASHED: nodes[:3]}, {"dc": 3})
+    who = replicas(nodes, {"dc": 3})
     assert not is_proven(who, [nodes[0], nodes[3]], tmp_path)
     assert is_proven(who, [nodes[0], nodes[1]], tmp_path)
 
 
 def test_where_all_nodes_hold_all_keys_none_is_hashed(tmp_path: Path) -> None:
     nodes = hosts("dc", "dc", "dc")
-    who = replicas(nodes, {}, {"dc": 3})
+    who = replicas(nodes, {"dc": 3})
     assert not is_proven(who, nodes[:1], tmp_path)
     assert is_proven(who, nodes[:2], tmp_path)
 
 
 def test_nodes_of_another_data_centre_do_not_count(tmp_path: Path) -> None:
     nodes = hosts("here", "here", "here", "there", "there", "there")
-    who = replicas(nodes, {HASHED: nodes}, {"here": 3, "there": 3}, cassandra_local_dc="here")
+    who = replicas(nodes, {"here": 3, "there": 3}, cassandra_local_dc="here")
     assert who.factor() == 3
     assert not is_proven(who, [nodes[0], nodes[3]], tmp_path)
 
@@ -96,7 +99,7 @@ def test_nodes_of_another_data_centre_do_not_count(tmp_path: Path) -> None:
 def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, local: int) -> None:
     """The write is on its way to this one: what is read here does not show it, however many replicas are asked."""
     nodes = hosts(*["here"] * local, *["there"] * local)
-    who = replicas(nodes, {HASHED: nodes}, {"here": local, "there": local}, cassandra_local_dc="here")
+    who = replicas(nodes, {"here": local, "there": local}, cassandra_local_dc="here")
     assert not is_proven(who, nodes[-1:], tmp_path)
     gate = Gated(settings(), who, tmp_path)
     waits = Unconfirmed("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}), handed=60)
@@ -110,25 +113,25 @@ def test_level_quorum_counts_all_data_centres() -> None:
     """Its replicas may be any four of the six."""
     nodes = hosts("here", "here", "here", "there", "there", "there")
     factors = {"here": 3, "there": 3}
-    who = replicas(nodes, {HASHED: nodes}, factors, cassandra_local_dc="here", query_consistency="QUORUM")
+    who = replicas(nodes, factors, cassandra_local_dc="here", query_consistency="QUORUM")
     assert (who.factor(), len(who.nodes(HASHED)), who.some()) == (6, 6, False)
 
 
 def test_two_data_centres_want_a_name() -> None:
     with pytest.raises(HelenusError, match=r"cassandra\.local\.dc: say which to read of here, there") as error:
-        replicas(hosts("here", "there"), {}, {"here": 1, "there": 1})
+        replicas(hosts("here", "there"), {"here": 1, "there": 1})
     assert error.value.kind is Kind.CONFIG
 
 
 def test_a_data_centre_that_joins_later_wants_a_name_too() -> None:
     nodes = hosts("here", "here")
-    who = replicas(nodes, {}, {"here": 2})
+    who = replicas(nodes, {"here": 2})
     who.check()
     nodes += hosts("there")
     with pytest.raises(HelenusError, match=r"cassandra\.local\.dc: say which to read of here, there") as error:
         who.check()
     assert error.value.kind is Kind.CONFIG
-    replicas(nodes, {}, {"here": 2}, cassandra_local_dc="here").check()
+    replicas(nodes, {"here": 2}, cassandra_local_dc="here").check()
 
 
 def test_a_data_centre_that_joins_later_ends_the_next_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,4 +181,4 @@ def test_no_row_is_read_from_a_data_centre_that_joins_later(named: str | None, m
 )
 def test_an_unknown_replication_strategy_proves_nothing(strategy: object, factor: int) -> None:
     """Transient replicas answer reads too, and of all nodes a read may ask any."""
-    assert with_strategy(hosts(*["east"] * 4), {}, strategy).factor() == factor
+    assert with_strategy(hosts(*["east"] * 4), strategy).factor() == factor

@@ -15,7 +15,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.shape import registry
 from helenus_connector.shape.row import schemas
-from helenus_connector.testing.cassandra import Session
+from helenus_connector.testing.cassandra import Host, Session
 from helenus_connector.testing.log import FaultyLog, MemoryLog
 from helenus_connector.testing.registry import RegistryClient
 from helenus_schemas.cql.table import Column, Table
@@ -38,7 +38,7 @@ def refusing(keeps_schemas: bool = True) -> FaultyLog:
 def staged(directory: Path, log: FaultyLog, **more: str) -> Stage:
     own = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
     given = {**own, **{k.replace("_", "."): v for k, v in more.items()}}
-    return Stage(ConnectorSettings.of(given, "test"), Session([]), log, directory)  # type: ignore[arg-type]
+    return Stage(ConnectorSettings.of(given, "test"), Session([Host(1)]), log, directory)  # type: ignore[arg-type]
 
 
 def test_a_connectors_tables_have_one_limit(tmp_path: Path) -> None:

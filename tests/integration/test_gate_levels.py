@@ -10,17 +10,20 @@ import json
 import os
 import shutil
 import signal
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra.metadata import NetworkTopologyStrategy
 from integration.pipeline import write_properties
 from integration.test_spark_cluster import SparkCluster
 from integration.test_three_nodes import Three, no_hints, session, unheard, up  # noqa: F401
 from patience import eventually
 
+from helenus_connector.gate.ring import Ring, RingNode
 from helenus_schemas.codec.avro_long import whole_long
 from helenus_schemas.event.wire import decode
 from helenus_stack import cassandra
@@ -34,9 +37,12 @@ from helenus_stack.stack import Stack
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 VERIFY, RELEASE, DROP, HINTS = "gated.verified", "gated.released", "gated.dropped", "gated.hinted"
+MOVED = "moved.orders"
+"""Of two replicas each: so a node that moves changes who they are."""
 CELLS = "gated.cells"
 """What is published of it is what changes say, without a read."""
 EXPIRED = {VERIFY: "verify", RELEASE: "release", DROP: "drop", HINTS: "drop", CELLS: "release"}
+"""Those whose rows are on all three nodes."""
 TIMEOUT_S = 15.0
 
 
@@ -45,7 +51,8 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
     """Five tables at LOCAL_QUORUM: four with a short time each, and one whose changes wait for long."""
     pipeline = Three(three.status(), directory)
     session.execute("CREATE KEYSPACE gated WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}")
-    for table in EXPIRED:
+    session.execute("CREATE KEYSPACE moved WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
+    for table in (*EXPIRED, MOVED):
         session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
     try:
         for agent in pipeline.agents:
@@ -54,7 +61,7 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
             agent.start()
         for agent in pipeline.agents:
             agent.ready()
-        pipeline.connect(*EXPIRED, gate="local_quorum")
+        pipeline.connect(*EXPIRED, MOVED, gate="local_quorum", **{"gate.expired": "drop"})
         for table, expired in EXPIRED.items():
             more: dict[str, object] = {"gate": "local_quorum", "gate.expired": expired}
             # Of the last, what waits is in a file soon, as a restart hardly steps back.
@@ -246,6 +253,48 @@ def test_what_nodetool_repairs_is_verified(
     eventually(lambda: len(pipeline.events(VERIFY)) > before, "other nodes report them")
     eventually(lambda: waiting(pipeline, VERIFY) == 0, "none waits")
     pipeline.wait_confirmed(VERIFY, session)
+
+
+def test_a_node_that_moves(pipeline: Three, three: Stack, session: Any) -> None:  # noqa: F811
+    """It stays up, and the driver's own token map does not notice. Of two replicas a quorum is both."""
+    insert_at_all(session, 0, 60)
+    eventually(lambda: len(published(pipeline, MOVED, 0, 60)) == 60, "all are published")
+    before = replicas_of(session, range(1000, 1060))
+    # Behind the third one: half of the keys have other replicas then.
+    three.nodetool("move", "--", str(middle_of_last_range(session)), node=2)
+    eventually(lambda: replicas_of(session, range(1000, 1060)) != before, "the ring is another")
+    insert_at_all(session, 1000, 60)
+    eventually(lambda: len(published(pipeline, MOVED, 1000, 60)) == 60, "all are published, far before their timeout")
+    eventually(lambda: waiting(pipeline, MOVED) == 0, "none waits")
+    found = outcomes(pipeline, MOVED)
+    assert (found["verified"], found["released"], found["dropped"]) == (0, 0, 0)
+    pipeline.wait_confirmed(MOVED, session)
+
+
+def insert_at_all(session: Any, first: int, count: int) -> None:  # noqa: F811
+    for k in range(first, first + count):
+        session.at_all.execute(f"INSERT INTO {MOVED} (k, v) VALUES ({k}, {k})")
+
+
+def ring_of(session: Any) -> Ring:  # noqa: F811
+    rows = [
+        *session.execute("SELECT host_id, data_center, rack, tokens FROM system.local"),
+        *session.execute("SELECT host_id, data_center, rack, tokens FROM system.peers_v2"),
+    ]
+    nodes = {RingNode(str(row.host_id), row.data_center, row.rack): row.tokens for row in rows}
+    assert len(nodes) == 3
+    return Ring("Murmur3Partitioner", nodes)
+
+
+def replicas_of(session: Any, keys: range) -> list[set[str]]:  # noqa: F811
+    ring, strategy = ring_of(session), NetworkTopologyStrategy({"datacenter1": "2"})
+    return [{node.host_id for node in ring.replicas(strategy, struct.pack(">i", k))} for k in keys]
+
+
+def middle_of_last_range(session: Any) -> int:  # noqa: F811
+    """A token between the last one of the ring and the end of it."""
+    tokens = ring_of(session)._tokens
+    return int(tokens[-1] + (2**63 - 1 - tokens[-1]) // 2)
 
 
 def test_a_node_that_is_replaced(pipeline: Three, three: Stack, session: Any, directory: Path) -> None:  # noqa: F811

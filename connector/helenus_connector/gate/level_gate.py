@@ -10,7 +10,7 @@ had the partition, has a change wait that went on before; it is verified in the 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -175,10 +175,15 @@ class LevelGate(OneGate):
         key = held.values[: self._columns]
         found = self._is_enough.get((key, nodes))
         if found is None:
-            replicas = self._replicas.by_dc(routing_key(key) if key else None)
-            found = levels.is_met(self._level, self._factors, self._replicas.data_center, replicas, nodes)
+            hashed = routing_key(key) if key else None
+            # Where every node holds every partition, the ring does not matter.
+            rings = [self._replicas.by_dc(None)] if hashed is None else self._replicas.by_dc_lately(hashed)
+            found = any(self._is_reached(replicas, nodes) for replicas in rings)
             self._is_enough[key, nodes] = found
         return found
+
+    def _is_reached(self, replicas: Mapping[str, Collection[str]], nodes: Nodes) -> bool:
+        return levels.is_met(self._level, self._factors, self._replicas.data_center, replicas, nodes)
 
     def _overdue(self, waits: Waits, made_at: float, intake: Intake) -> Iterator[Admitted]:
         for waiting in waits.overdue:
@@ -196,7 +201,13 @@ class LevelGate(OneGate):
         if held.nodes is None:
             held.nodes = self._still(event.partition, waiting.nodes)
         entry = self._caches.of(event.topic, event.partition).look(change)
+        if waiting.is_recount and not self._is_met(held):
+            return None  # it waits on
         expired = "" if self._is_met(held) else "verify" if waiting.is_early else self._expired
+        if expired == "drop" and self._is_reached(self._replicas.by_dc(None), held.nodes or ()):
+            # Enough nodes reported it, though no ring of late says that they are the replicas. Then a ring may have
+            # been missed, in a restart say, and a read decides.
+            expired = "verify"
         if expired == "verify" and not entry.flags:
             held.verifying = waiting
             self._report(held, entry)

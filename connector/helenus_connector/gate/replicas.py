@@ -1,52 +1,72 @@
-"""Who holds the rows of a keyspace, and how many hold each: what a proof counts."""
+"""Who holds the rows of a keyspace, and how many hold each: what a proof counts, and what the gate counts.
+
+The ring is Cassandra's own, as `ring_reader` reads it. While nodes disagree, or a ring has just changed, a proof counts
+only who holds a partition by all rings that were read lately. The gate counts by each of them.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.ring import Ring, RingNode
+from helenus_connector.gate.ring_reader import SETTLED_S, RingReader, reader_for
 from helenus_schemas.errors import HelenusError, Kind
 
 
 class Replicas:
-    """Who holds the rows of a keyspace where they are read, as the driver knows it now.
+    """Who holds the rows of a keyspace where they are read, by the rings that `rings` reads; those of the session's
+    cluster by default.
 
-    That is in one data centre, but for level QUORUM in all of them. Raises HelenusError CONFIG as `check`.
+    That is in one data centre, but for level QUORUM in all of them. Raises HelenusError CONFIG and CASSANDRA_READ as
+    `check`.
     """
 
-    def __init__(self, session: Any, settings: ConnectorSettings) -> None:
+    def __init__(self, session: Any, settings: ConnectorSettings, rings: RingReader | None = None) -> None:
         self._metadata = session.cluster.metadata
+        self._rings = rings or reader_for(session)
         self._keyspace = settings.keyspace
         self._name = settings.name
         self._everywhere = settings.query_consistency == "QUORUM"
+        self._gate_timeout_s = settings.gate_timeout_ms / 1000
         self._said = settings.cassandra_local_dc
         self._dc = self._said or next((h.datacenter for h in self._metadata.all_hosts()), None)
         self.check()
 
     def check(self) -> None:
-        """Raise HelenusError CONFIG if there are several data centres and it is not said which to read. One may join at
-        any time, and has no rows until it is rebuilt.
+        """Read the ring, if it is time. Raise HelenusError CONFIG if there are several data centres and it is not said
+        which to read: one may join at any time, and has no rows until it is rebuilt. Raise CASSANDRA_READ as
+        `RingReader.follow`.
         """
-        if self._said:
-            return
-        known = {self._dc, *(h.datacenter for h in self._metadata.all_hosts())} - {None}
-        if len(known) > 1:
-            what = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, known)))}"
-            raise HelenusError(Kind.CONFIG, what, self._name)
+        if not self._said:
+            known = {self._dc, *(h.datacenter for h in self._metadata.all_hosts())} - {None}
+            if len(known) > 1:
+                what = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, known)))}"
+                raise HelenusError(Kind.CONFIG, what, self._name)
+        self._rings.follow()
 
     def nodes(self, partition_key: bytes | None) -> set[str]:
         """Host ids of the nodes that hold a partition, by its key as it is hashed; of all nodes if it is None.
 
-        While nodes come and go, one that is none of them may have logged a write too: a read does not meet it.
+        While nodes come, go and move, one that is none of them may have logged a write too: a read does not meet it.
         """
-        hosts = self._hosts(partition_key)
-        return {str(h.host_id) for h in hosts if self._everywhere or h.datacenter == self._dc}
+        return self._held(partition_key, None if self._everywhere else self._dc)
 
     def holders(self, partition_key: bytes | None) -> set[str]:
         """The same in all data centres."""
-        return {str(h.host_id) for h in self._hosts(partition_key)}
+        return self._held(partition_key, None)
+
+    def _held(self, partition_key: bytes | None, data_center: str | None) -> set[str]:
+        held = [
+            {node.host_id for node in self._holders(ring, partition_key) if data_center in (None, node.data_center)}
+            for ring in self._rings.recent(SETTLED_S)
+        ]
+        return held[0] if len(held) == 1 else set.intersection(*held)
+
+    def _holders(self, ring: Ring, partition_key: bytes | None) -> Iterable[RingNode]:
+        return ring.nodes if partition_key is None else ring.replicas(self._strategy, partition_key)
 
     @property
     def data_center(self) -> str | None:
@@ -59,11 +79,21 @@ class Replicas:
         return self._everywhere
 
     def by_dc(self, partition_key: bytes | None) -> dict[str, set[str]]:
-        """Host ids of the nodes that hold a partition, by data centre; of all nodes if it is None."""
-        found: dict[str, set[str]] = {}
-        for host in self._hosts(partition_key):
-            found.setdefault(str(host.datacenter), set()).add(str(host.host_id))
-        return found
+        """Host ids of the nodes that hold a partition by the latest ring, by data centre; of all if it is None."""
+        return _by_dc(self._holders(self._rings.latest, partition_key))
+
+    def by_dc_lately(self, partition_key: bytes) -> Iterator[dict[str, set[str]]]:
+        """Yield the same by the latest ring, and by each that nodes had in the time for which a change waits at the
+        gate: its first report may have come while that ring was the one.
+
+        A node that left since holds nothing. One that a join or a move made give up a partition has streamed what it
+        held of it to its successor.
+        """
+        rings = self._rings.recent(self._gate_timeout_s)
+        yield _by_dc(rings[0].replicas(self._strategy, partition_key))
+        for ring in rings[1:]:
+            members = rings[0].nodes
+            yield _by_dc(node for node in ring.replicas(self._strategy, partition_key) if node in members)
 
     @property
     def is_by_dc(self) -> bool:
@@ -87,18 +117,19 @@ class Replicas:
         keyspace = self._metadata.keyspaces.get(self._keyspace)
         return keyspace.replication_strategy if keyspace else None
 
-    def _hosts(self, partition_key: bytes | None) -> Any:
-        if partition_key is None:
-            return self._metadata.all_hosts()
-        return self._metadata.get_replicas(self._keyspace, partition_key)
-
     def some(self) -> bool:
         """Whether a partition is held by some of the nodes, not by all."""
-        return len(self.nodes(None)) > self.factor()
+        factor = self.factor()
+        return any(
+            sum(self._everywhere or node.data_center == self._dc for node in ring.nodes) > factor
+            for ring in self._rings.recent(SETTLED_S)
+        )
 
     def alone(self) -> bool:
         """Whether no node holds rows but those that are read: one that reported and is gone was one of them."""
-        return self._everywhere or all(h.datacenter == self._dc for h in self._metadata.all_hosts())
+        if self._everywhere:
+            return True
+        return all(node.data_center == self._dc for ring in self._rings.recent(SETTLED_S) for node in ring.nodes)
 
     def factor(self) -> int:
         """The replication factor, with replicas that are transient. Where it is not known, or the strategy is another
@@ -110,7 +141,18 @@ class Replicas:
             return sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values())
         if factor := getattr(strategy, "replication_factor_info", None):
             return int(factor.all_replicas)
-        return max(1, len(self.nodes(None)))
+        members = (
+            {n.host_id for n in ring.nodes if self._everywhere or n.data_center == self._dc}
+            for ring in self._rings.recent(SETTLED_S)
+        )
+        return max(1, *map(len, members))
+
+
+def _by_dc(nodes: Iterable[RingNode]) -> dict[str, set[str]]:
+    by_dc: dict[str, set[str]] = {}
+    for node in nodes:
+        by_dc.setdefault(node.data_center, set()).add(node.host_id)
+    return by_dc
 
 
 def routing_key(key: Sequence[bytes | None]) -> bytes:

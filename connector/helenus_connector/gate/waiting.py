@@ -34,6 +34,11 @@ _AGAIN_S = 10.0  # after which one that is overdue is handed out again, if it co
 _STEP_S = 60.0  # at most, for which the clock runs between two batches
 _LAG_S = 10.0  # events that are older when they are read: the topic is not read up to date
 _ADVICE = "topics are read again from their first event, as waiting changes may be anywhere in them"
+_RECOUNT_S = 10.0
+"""The reports of a change are counted again when it has waited for so long, then for twice, four times … as long: other
+nodes may be its replicas by then, and no further report may come. A ring that became known late delays a change by the
+same time again at most, and a change is counted seven times in the default ten minutes.
+"""
 _FEW = 1000
 _MOST_EARLY = 5000  # in a batch
 _AGED, _AGED_S = 1 / 40, 5.0  # of its time, or s: for so long a change may have waited, and a restart not know of it
@@ -92,6 +97,7 @@ class _Topic:
     same: dict[tuple[Nodes, int], tuple[Nodes, int]] = field(default_factory=dict)
     due: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by since when, as if it had come then
     early: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by when they may be verified early
+    recounts: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by when they are counted again
 
     def __len__(self) -> int:
         return sum(map(len, self.changes.values()))
@@ -128,7 +134,7 @@ class _Topic:
         most = 2 * len(self) + _FEW
         if len(self.same) > most:
             self.same.clear()
-        for heap in (self.due, self.early):
+        for heap in (self.due, self.early, self.recounts):
             if len(heap) > most:
                 heap[:] = [entry for entry in heap if self.has(entry[2])]
                 heapq.heapify(heap)
@@ -181,6 +187,10 @@ class WaitingChanges:
                     heapq.heappop(of.due)
                 if of.due:
                     waits.append(of.due[0][0] + limits.timeout_s - of.clock)
+                while of.recounts and not of.has(of.recounts[0][2]):
+                    heapq.heappop(of.recounts)
+                if of.recounts:
+                    waits.append(of.recounts[0][0] - of.clock)
                 if of.early and _is_crowded(of, limits):
                     waits.append(of.early[0][0] - of.clock)
             return now + max(0.0, min(waits)) if waits else None
@@ -206,7 +216,7 @@ class WaitingChanges:
         while of.due and of.due[0][0] + limits.timeout_s <= of.clock and len(found) < limit:
             waiting = heapq.heappop(of.due)[2]
             if of.has(waiting) and id(waiting) not in found:
-                waiting.is_early = False
+                waiting.is_early = waiting.is_recount = False
                 found[id(waiting)] = waiting
         for waiting in found.values():
             heapq.heappush(of.due, (of.clock + _AGAIN_S - limits.timeout_s, next(self._numbers), waiting))
@@ -214,9 +224,18 @@ class WaitingChanges:
         while _is_crowded(of, limits) and of.early and of.early[0][0] <= of.clock and len(found) < most:
             waiting = heapq.heappop(of.early)[2]
             if of.has(waiting) and id(waiting) not in found:
-                waiting.is_early = True
+                waiting.is_early, waiting.is_recount = True, False
                 found[id(waiting)] = waiting
                 heapq.heappush(of.early, (of.clock + _STEP_S, next(self._numbers), waiting))
+        while of.recounts and of.recounts[0][0] <= of.clock and len(found) < limit:
+            waiting = heapq.heappop(of.recounts)[2]
+            if not of.has(waiting):
+                continue
+            waited = max(_RECOUNT_S, of.clock - waiting.since)
+            heapq.heappush(of.recounts, (of.clock + waited, next(self._numbers), waiting))
+            if id(waiting) not in found:
+                waiting.is_early, waiting.is_recount = False, True
+                found[id(waiting)] = waiting
         return list(found.values())
 
     def tick(self, topic: str, now: float, read_until: float | None = None) -> None:
@@ -253,7 +272,7 @@ class WaitingChanges:
                     of.report(held, waiting.nodes, waiting.copies)
                     continue
                 waiting.event = waiting.event._replace(topic=topic)  # one text for all of them
-                waiting.since, waiting.is_early = of.clock, False
+                waiting.since, waiting.is_early, waiting.is_recount = of.clock, False, False
                 self._add(of, waiting)
             of.forget_gone()
             self._has_changed = True
@@ -263,6 +282,7 @@ class WaitingChanges:
         of.add(waiting)
         heapq.heappush(of.due, (waiting.since, next(self._numbers), waiting))
         heapq.heappush(of.early, (waiting.since, next(self._numbers), waiting))
+        heapq.heappush(of.recounts, (of.clock + _RECOUNT_S, next(self._numbers), waiting))
 
     def _replay(self, topic: str) -> float:
         limits = self._limits.get(topic)

@@ -46,8 +46,9 @@ Nodes = tuple[str, ...]
 class Waiting:
     """A change that waits at the gate: the first `event` of it, whole, and which `nodes` have reported it.
 
-    `copies` counts its events. The driver fills in `since`, when it first had it, s by the clock of the topic, and says
-    with `is_early` that its time is not over: it is to be verified to make room, and not to be dropped.
+    `copies` counts its events. The driver fills in `since`, when it first had it, s by the clock of the topic. Before
+    its time is over it is handed out with `is_early` to be verified to make room, and not to be dropped; or with
+    `is_recount`, to go on if the nodes that reported it are enough by now: the ring, or the replication, has changed.
     """
 
     id: bytes
@@ -56,13 +57,14 @@ class Waiting:
     copies: int
     since: float = 0.0
     is_early: bool = False
+    is_recount: bool = False
 
 
 class Waits(NamedTuple):
     """What waits at the gate of a topic when a batch begins, and may wait after it.
 
     `reports` has by partition and id which nodes reported a change that waits, and in how many events. `overdue` are
-    those of them that have waited for too long. `room` is how many bytes more may wait.
+    those of them that have waited for too long, or are handed out before that. `room` is how many bytes more may wait.
     """
 
     reports: Mapping[int, Mapping[bytes, tuple[Nodes, int]]] = {}

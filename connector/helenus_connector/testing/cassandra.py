@@ -25,11 +25,13 @@ Answer = tuple[Iterable[Any], "bytes | None"]
 
 @dataclass(eq=False)
 class Host:
-    """A node, as the driver describes it."""
+    """A node, as the driver describes it, and its tokens on the ring; without any it has one of its own."""
 
     host_id: Any
     datacenter: str = "dc"
     is_up: bool = True
+    rack: str = "rack"
+    tokens: Sequence[int] = ()
 
 
 class Session:
@@ -44,7 +46,6 @@ class Session:
         hosts: list[Any],
         keyspaces: Mapping[str, object] | None = None,
         answer: Callable[[str, list[Any], bytes | None, int | None], Answer] | None = None,
-        replicas: Callable[[str, bytes], Sequence[Any]] | None = None,
     ) -> None:
         self.hosts = hosts
         self.is_closed = False
@@ -55,14 +56,42 @@ class Session:
         metadata = SimpleNamespace(
             all_hosts=lambda: self.hosts,
             keyspaces={name: SimpleNamespace(replication_strategy=given) for name, given in strategies.items()},
-            get_replicas=replicas or (lambda keyspace, key: self.hosts),  # noqa: ARG005
+            get_replicas=lambda keyspace, key: self.hosts,  # noqa: ARG005
         )
-        self.cluster = SimpleNamespace(metadata=metadata, shutdown=self._shutdown)
+        self.cluster = SimpleNamespace(
+            metadata=metadata,
+            shutdown=self._shutdown,
+            refresh_nodes=lambda force_token_rebuild=False: None,  # noqa: ARG005
+        )
         self._answer = answer
 
     def prepare(self, cql: str) -> Any:
         nothing = dict.fromkeys(_OF_A_STATEMENT)
         return SimpleNamespace(query_string=cql, column_metadata=[], is_idempotent=True, **nothing)
+
+    def execute(self, statement: Any, timeout: float = 10.0, host: Any = None) -> Any:  # noqa: ARG002
+        """A read of the ring: of the node that answers, which is the first, or of all others.
+
+        A `host` is a ring that was read from it before.
+        """
+        ring = self.ring() if host is None else host
+        rows = [
+            SimpleNamespace(
+                host_id=node.host_id,
+                data_center=node.datacenter,
+                rack=node.rack,
+                partitioner="org.apache.cassandra.dht.Murmur3Partitioner",
+                tokens=[str(token) for token in node.tokens or [number << 32]],
+            )
+            for number, node in enumerate(ring)
+        ]
+        answer = _Rows(rows[:1] if "system.local" in statement.query_string else rows[1:])
+        answer.response_future = SimpleNamespace(coordinator_host=ring)
+        return answer
+
+    def ring(self) -> list[Any]:
+        """The nodes as the one that is asked for the ring has them."""
+        return self.hosts
 
     def execute_async(
         self,
@@ -92,6 +121,15 @@ class Session:
 
     def _shutdown(self) -> None:
         self.is_closed = True
+
+
+class _Rows(list[Any]):
+    """The rows of an answer to a plain statement."""
+
+    response_future: Any = None
+
+    def one(self) -> Any:
+        return self[0] if self else None
 
 
 class MemoryReader:

@@ -1,0 +1,124 @@
+"""The token ring of a cluster, and the replicas of a token, as Cassandra computes them.
+
+Sources: SimpleStrategy.calculateNaturalReplicas and NetworkTopologyStrategy.calculateNaturalReplicas of Cassandra 5.0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from cassandra.metadata import BytesToken, MD5Token, Murmur3Token
+
+_PARTITIONERS = {
+    "Murmur3Partitioner": Murmur3Token,
+    "RandomPartitioner": MD5Token,
+    "ByteOrderedPartitioner": BytesToken,
+}
+_MOST_STRATEGIES = 64
+"""Keyspaces whose replicas are remembered; an ALTER KEYSPACE makes one more."""
+
+
+class RingNode(NamedTuple):
+    """A node that owns tokens."""
+
+    host_id: str
+    data_center: str
+    rack: str
+
+
+Replicas = tuple[RingNode, ...]
+
+
+class Ring:
+    """The tokens of a cluster, each with the node that owns it. It never changes; equal rings have equal tokens.
+
+    `partitioner` is the name of Cassandra's class, with or without its package. Raises ValueError for one that is not
+    Cassandra's.
+    """
+
+    def __init__(self, partitioner: str, tokens: Mapping[RingNode, Iterable[str]]) -> None:
+        kind = _PARTITIONERS.get(partitioner.rpartition(".")[2])
+        if kind is None:
+            raise ValueError(f"the partitioner {partitioner} is not known")
+        self._hash: Callable[[bytes], Any] = kind.hash_fn
+        owners = {kind.from_string(token).value: node for node, owned in tokens.items() for token in owned}
+        self._tokens = sorted(owners)
+        self._owners = [owners[token] for token in self._tokens]
+        self.nodes: frozenset[RingNode] = frozenset(self._owners)
+        self._racks: dict[str, set[str]] = {}
+        self._sizes: dict[str, int] = {}
+        for node in self.nodes:
+            self._racks.setdefault(node.data_center, set()).add(node.rack)
+            self._sizes[node.data_center] = self._sizes.get(node.data_center, 0) + 1
+        self._replicas: dict[int, tuple[object, dict[int, Replicas]]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ring) and (self._tokens, self._owners) == (other._tokens, other._owners)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def replicas(self, strategy: Any, partition_key: bytes) -> Replicas:
+        """Return the replicas of a partition, by its key as it is hashed, under a strategy of the driver's metadata.
+
+        All nodes, where the strategy is another than Cassandra's two: then any of them may hold it.
+        """
+        if not self._tokens:
+            return ()
+        index = bisect_left(self._tokens, self._hash(partition_key))
+        if index == len(self._tokens):
+            index = 0
+        known = self._replicas.get(id(strategy))
+        if known is None:
+            if len(self._replicas) >= _MOST_STRATEGIES:
+                self._replicas.clear()
+            # The strategy itself is kept as well: so no other one gets its id.
+            known = self._replicas[id(strategy)] = strategy, {}
+        replicas = known[1].get(index)
+        if replicas is None:
+            replicas = known[1][index] = self._compute(strategy, index)
+        return replicas
+
+    def _compute(self, strategy: Any, index: int) -> Replicas:
+        if by_dc := getattr(strategy, "dc_replication_factors_info", None):
+            return self._by_data_center({dc: int(factor.all_replicas) for dc, factor in by_dc.items()}, index)
+        if factor := getattr(strategy, "replication_factor_info", None):
+            return self._in_order(int(factor.all_replicas), index)
+        return tuple(self.nodes)
+
+    def _in_order(self, factor: int, index: int) -> Replicas:
+        """Take the next distinct nodes on the ring."""
+        replicas: dict[RingNode, None] = {}
+        for node in self._from(index):
+            if len(replicas) >= factor:
+                break
+            replicas[node] = None
+        return tuple(replicas)
+
+    def _by_data_center(self, factors: Mapping[str, int], index: int) -> Replicas:
+        """Take the next nodes of each data centre on the ring, of distinct racks as far as there are enough racks."""
+        missing = {dc: min(factor, self._sizes.get(dc, 0)) for dc, factor in factors.items()}
+        repeats = {dc: factor - len(self._racks.get(dc, ())) for dc, factor in factors.items()}
+        racks: set[tuple[str, str]] = set()
+        replicas: dict[RingNode, None] = {}
+        remaining = sum(missing.values())
+        for node in self._from(index):
+            if not remaining:
+                break
+            dc = node.data_center
+            if not missing.get(dc) or node in replicas:
+                continue
+            if (dc, node.rack) in racks:
+                if repeats[dc] <= 0:
+                    continue  # another rack is still to come
+                repeats[dc] -= 1
+            racks.add((dc, node.rack))
+            replicas[node] = None
+            missing[dc] -= 1
+            remaining -= 1
+        return tuple(replicas)
+
+    def _from(self, index: int) -> Iterable[RingNode]:
+        yield from self._owners[index:]
+        yield from self._owners[:index]
