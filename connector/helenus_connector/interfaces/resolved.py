@@ -5,6 +5,7 @@ It runs as it is, and compiled by Cython with the types of `resolved.pxd`: a bac
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,11 @@ class Resolved:
     @written.setter
     def written(self, written: Cells) -> None:
         self._written = written
+
+    @property
+    def since(self) -> float:
+        """When the event that asks for it was appended, s since the epoch; now if none does: then it is news."""
+        return time.time() if self.event is None else self.event.timestamp / 1000
 
     @property
     def is_read(self) -> bool:

@@ -40,6 +40,7 @@ def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
     topic, partition, key, bounds = work.name
     again = Unconfirmed(topic, partition, key, work.scope, packed(unproven), image, waits, attempts, bounds=bounds)
     again.since, again.rest = work.since, proof.rest
+    again.newest, again.deleted_at = work.newest, work.deleted_at
     handed.waiting.append(again)
 
 

@@ -237,6 +237,15 @@ def unpacked(data: bytes) -> dict[bytes, Awaited]:
     }
 
 
+def write_times(awaited: Mapping[bytes, Awaited]) -> tuple[int | None, int | None]:
+    """Return the newest write time of changes, and that of those which delete a whole row or partition; None if none is
+    known.
+    """
+    times = [(one.write_time, one.effect & _GONE) for one in awaited.values() if one.write_time is not None]
+    newest = max((time for time, _ in times), default=None)
+    return newest, max((time for time, is_gone in times if is_gone), default=None)
+
+
 def stamped(data: bytes, now: float) -> bytes:
     """The same with the time of the driver's clock where there is none."""
     found = unpacked(data)

@@ -113,6 +113,8 @@ class UnreadKeys:
             since=work.since,
             unread=AWAY if self.is_away(work) else STUCK,
             stripe=unconfirmed.stripe if unconfirmed and not work.events else 0,
+            newest=work.newest,
+            deleted_at=work.deleted_at,
         )
 
 

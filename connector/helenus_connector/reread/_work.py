@@ -14,7 +14,7 @@ from helenus_connector.interfaces.gate import Admitted
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved import Resolved
 from helenus_connector.reread._proof import Awaited
-from helenus_connector.reread.unconfirmed import Name, Unconfirmed
+from helenus_connector.reread.unconfirmed import Name, Unconfirmed, later
 from helenus_schemas.event.change import Change, Scope
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class Work(Resolved):
     keys that are close to it on the ring are asked for too.
 
     With changes that it is `verifying` it asks whether a read at the gate's level shows them, and is published if it
-    shows one: it has no `events` until then. The read speaks against those that are `unseen`.
+    shows one: it has no `events` until then. The read speaks against those that are `unseen`. `deleted_at` is the
+    newest write time in µs of its changes that delete a whole partition, a range or the table.
     """
 
     awaited: dict[bytes, Awaited]
@@ -63,6 +64,7 @@ class Work(Resolved):
     oldest: int | None
     verifying: list[Admitted] | None
     unseen: AbstractSet[bytes]
+    deleted_at: int | None
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class Work(Resolved):
         self.consistency = consistency
         self.is_scanned = is_scanned
         self.awaited = {}
-        self.unconfirmed = self.read_at = self.first_expires = self.oldest = self.verifying = None
+        self.unconfirmed = self.read_at = self.first_expires = self.oldest = self.verifying = self.deleted_at = None
         self.proof = PROVEN
         self.timeless = self.is_outdated = False
         self.unseen = _NO_CHANGES
@@ -106,6 +108,11 @@ class Work(Resolved):
         since = [self.unconfirmed.since] if self.unconfirmed else []
         return min([*since, self.event.timestamp / 1000] if self.event else since)
 
+    def note(self, change: Change) -> None:
+        """Take note of the write time of a change of it."""
+        self.newest = later(self.newest, change.write_time)
+        self.deleted_at = later(self.deleted_at, deletion_time(change))
+
     def begin(self) -> None:
         """Forget an earlier attempt."""
         self.read_at = self.after = self.failure = self.read_rows = self.known = self.expires = None
@@ -119,6 +126,11 @@ class Work(Resolved):
             self.timeless = True  # of many cells the newest alone is shown
         if oldest is not None and (self.oldest is None or oldest < self.oldest):
             self.oldest = oldest
+
+
+def deletion_time(change: Change) -> int | None:
+    """The write time of a change that deletes a partition, a range or the table; None of any other."""
+    return change.write_time if change.scope in _MARKED else None
 
 
 def awaited_of(change: Change) -> Awaited:

@@ -12,8 +12,8 @@ from helenus_connector.interfaces.gate import Admitted
 from helenus_connector.reread._ordinary import rows, take
 from helenus_connector.reread._proof import Awaited, packed, unpacked
 from helenus_connector.reread._unread import UnreadKeys
-from helenus_connector.reread._work import Work, awaited_of
-from helenus_connector.reread.unconfirmed import Name, Unconfirmed
+from helenus_connector.reread._work import Work, awaited_of, deletion_time
+from helenus_connector.reread.unconfirmed import Name, Unconfirmed, later
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Origin, Scope
@@ -79,8 +79,7 @@ class Works:
         work.events += 1
         work.is_released |= admitted.is_released
         self._taken.append((work, admitted))
-        if change.write_time is not None and (work.newest is None or change.write_time > work.newest):
-            work.newest = change.write_time
+        work.note(change)
         if change.expires_at is not None and (work.first_expires is None or change.expires_at < work.first_expires):
             work.first_expires = change.expires_at
         if admitted.id is not None:
@@ -111,7 +110,7 @@ class Works:
             self.verified[name] = work
         work.scope = max(work.scope, scope)
         work.verifying = [*(work.verifying or ()), admitted]
-        work.newest = max((time for time in (work.newest, change.write_time) if time is not None), default=None)
+        work.note(change)
         work.awaited[admitted.id or b""] = awaited_of(change)
 
     def _wait(self, name: Name, admitted: Admitted, change: bytes) -> None:
@@ -123,6 +122,8 @@ class Works:
         self._awaited.setdefault(name, {})[change] = awaited_of(admitted.change)
         held.scope = max(held.scope, scope)
         held.copies += admitted.copies
+        held.newest = later(held.newest, admitted.change.write_time)
+        held.deleted_at = later(held.deleted_at, deletion_time(admitted.change))
 
     def _add_due(self, due: Unconfirmed, level: Callable[[Unconfirmed, Key, Iterable[bytes]], int]) -> None:
         scope = Scope(due.scope)
@@ -136,6 +137,8 @@ class Works:
             awaited.update(self._awaited[name])
             due.copies += newer.copies
             due.since = min(due.since, newer.since)
+            due.newest = later(due.newest, newer.newest)
+            due.deleted_at = later(due.deleted_at, newer.deleted_at)
         work = self.by_name.get(name)
         if work is None:
             # What was never read has to be published first: a higher level may not be had for long.
@@ -152,6 +155,7 @@ class Works:
             self.by_name[name] = work
         work.scope = max(work.scope, scope)
         work.unconfirmed = due
+        work.newest, work.deleted_at = later(work.newest, due.newest), later(work.deleted_at, due.deleted_at)
         work.awaited = {**awaited, **work.awaited}
 
 

@@ -219,6 +219,7 @@ class Reread:
             rest = Unconfirmed(
                 work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe
             )
+            rest.newest, rest.deleted_at = work.newest, work.deleted_at
             self._handed.waiting.append(rest)
 
     def _scopes(self, works: Sequence[Work], cut: list[tuple[Work, HelenusError]]) -> Groups:
@@ -344,7 +345,10 @@ class Reread:
 
     def _prepare(self, work: Work) -> None:
         """Fill in what the stage and the shape go by."""
-        work.known, work.write_time, work.expires = None, work.newest, None
+        # A marker's time is that of the deletion. Of the same partition a newer change of its static columns may wait,
+        # and who goes by times must not take rows for deleted that were written between the two.
+        deleted_at = work.newest if work.read_rows is None else work.deleted_at
+        work.known, work.write_time, work.expires = None, deleted_at, None
         if work.unconfirmed and self._trusts_known and not work.events and not self._is_covered(work):
             work.known = work.unconfirmed.image
         if work.read_rows is not None:

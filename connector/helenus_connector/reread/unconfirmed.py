@@ -21,6 +21,13 @@ Within = bytes | tuple[bytes, Bounds]
 """What names a key, or a range, within its place."""
 
 
+def later(one: int | None, other: int | None) -> int | None:
+    """Return the later of two times, each of which may not be known."""
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)
+
+
 @dataclass(slots=True)
 class Unconfirmed:
     """A key to read again, or a range of keys if it has `bounds`.
@@ -29,8 +36,9 @@ class Unconfirmed:
     events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
     waits for, s since the epoch. `rest` says that no read of the next so many seconds can prove more, and `handed` when
     the driver handed it to a batch, s by its clock. `unread` is AWAY or STUCK if it has to be published and could not
-    be read. The rows after a truncation are still to be published from a `stripe` of the ring on. There may be very
-    many of these keys: each byte counts.
+    be read. The rows after a truncation are still to be published from a `stripe` of the ring on. `newest` is the
+    newest write time of its changes, and `deleted_at` that of those which delete its whole partition or range, µs; None
+    if none is known. There may be very many of these keys: each byte counts.
     """
 
     topic: str
@@ -48,6 +56,8 @@ class Unconfirmed:
     handed: float = 0.0
     unread: int = 0
     stripe: int = 0
+    newest: int | None = None
+    deleted_at: int | None = None
 
     @property
     def name(self) -> Name:

@@ -11,8 +11,8 @@ from pathlib import Path
 import structlog
 
 from helenus_connector.reread import unconfirmed_files
-from helenus_connector.reread._proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
-from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed, Within
+from helenus_connector.reread._proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked, write_times
+from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed, Within, later
 from helenus_connector.reread.unconfirmed_files import Ended
 from helenus_schemas.event.change import Scope
 from helenus_schemas.service.durable import Damaged
@@ -182,6 +182,8 @@ class UnconfirmedKeys:
                 held.scope = max(held.scope, unconfirmed.scope)
                 held.unread = max(held.unread, unconfirmed.unread)
                 held.stripe = min(held.stripe, unconfirmed.stripe)
+                held.newest = later(held.newest, unconfirmed.newest)
+                held.deleted_at = later(held.deleted_at, unconfirmed.deleted_at)
                 continue
             if len(unconfirmed.awaited) > _MOST_AWAITED * AWAITED_BYTES:
                 unconfirmed.awaited = _few(unpacked(unconfirmed.awaited), age)
@@ -265,6 +267,7 @@ class UnconfirmedKeys:
                 waits = unknown(self._age(now))
                 for topic, partition, scope, key, bounds, awaited in unconfirmed_files.load_keys(self._file):
                     one = Unconfirmed(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
+                    one.newest, one.deleted_at = write_times(unpacked(awaited))
                     found.append(one)
             except Damaged as error:
                 damage.append(f"{self._file}.keys: {error}")

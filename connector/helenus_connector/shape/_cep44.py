@@ -11,7 +11,6 @@ Keys and headers are those of the shape `row`. The payload is a change's columns
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -22,6 +21,7 @@ from helenus_connector.shape._cep44_form import AvroRows, JsonRows, Rows
 from helenus_connector.shape._cep44_pack import Head, avro_pack, json_pack, schema_uuid
 from helenus_connector.shape._cep44_ranges import ranges
 from helenus_connector.shape._cep44_schema import schema
+from helenus_connector.shape._source import time_of
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
 from helenus_connector.shape.forms import frame_of, keys_of
 from helenus_connector.shape.registry import Ids
@@ -73,7 +73,7 @@ class Cep44:
         if resolved.read_rows is not None:
             return self._marked(resolved)
         said = None if resolved.op is None else resolved.op.encode()
-        return self._read(resolved, self._rows.of_row(resolved, resolved.after, said), _at(resolved))
+        return self._read(resolved, self._rows.of_row(resolved, resolved.after, said), time_of(resolved))
 
     def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
         return [None] * len(resolved)
@@ -92,7 +92,7 @@ class Cep44:
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
-        at = _at(resolved)
+        at = time_of(resolved)
         rows = iter(self._rows.records(resolved))
         if resolved.scope is not _TABLE:
             marker = next(rows)
@@ -100,7 +100,8 @@ class Cep44:
             yield from self._scope_deleted(resolved, marker, at)
             if marker.image is not None and any(value is not None for value in marker.image.values):
                 statics = self._rows.of_row(resolved, marker.image)
-                yield from self._enveloped(statics, Head("UPDATE", at, self._statics))
+                written = at if marker.image.write_time is None else marker.image.write_time
+                yield from self._enveloped(statics, Head("UPDATE", written, self._statics))
         elif not resolved.continues:
             yield next(rows)  # the envelope has no kind of operation for it
         for shaped in rows:
@@ -111,7 +112,7 @@ class Cep44:
             yield from self._enveloped(shaped, Head("UPDATE", at if own is None else own, self._all, partial=False))
 
     def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
-        at = _at(resolved)
+        at = time_of(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
             marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
@@ -207,13 +208,6 @@ def _ttl(cells: Cells) -> tuple[int, int] | None:
             return cell.ttl, cell.expires or 0
     row = cells.liveness
     return None if row is None or row.ttl is None else (row.ttl, row.expires or 0)
-
-
-def _at(resolved: Resolved) -> int:
-    """The write time; when the event was written, or the record made, where none is known."""
-    if resolved.write_time is not None:
-        return resolved.write_time
-    return time.time_ns() // 1000 if resolved.event is None else resolved.event.timestamp * 1000
 
 
 def _left_out(record: Record) -> set[str]:

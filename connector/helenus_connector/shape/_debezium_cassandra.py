@@ -20,7 +20,7 @@ from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._debezium_records import Records
 from helenus_connector.shape._debezium_schemas import schemas
 from helenus_connector.shape._debezium_values import AVRO, JSON
-from helenus_connector.shape._source import Source, source_of
+from helenus_connector.shape._source import Source, row_source, source_of
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
 from helenus_connector.shape.forms import frame_of, keys_of
 from helenus_connector.shape.registry import Ids
@@ -74,7 +74,7 @@ class DebeziumCassandra:
         return self._rows.smaller(image)
 
     def _row(self, resolved: Resolved) -> Iterator[Shaped]:
-        source, after = source_of(resolved.event, resolved.write_time), resolved.after
+        source, after = source_of(resolved), resolved.after
         if after is None and resolved.scope is _STATIC:
             after = Image((None,) * len(self._names), resolved.write_time)
         op = "d" if after is None else "u" if source.snapshot == "false" and resolved.op in (None, "u") else "i"
@@ -83,7 +83,7 @@ class DebeziumCassandra:
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
-        source = source_of(resolved.event, resolved.write_time)
+        source = source_of(resolved)
         rows = iter(self._rows.records(resolved))
         if resolved.scope is not _TABLE or not resolved.continues:
             marker = next(rows)
@@ -92,16 +92,15 @@ class DebeziumCassandra:
             yield from self._enveloped(marker, op, source, resolved)
             image = marker.image
             if image is not None and any(value is not None for value in image.values):
-                yield from self._enveloped(self._rows.of_row(resolved, image), "u", source)
+                yield from self._enveloped(self._rows.of_row(resolved, image), "u", row_source(source, image))
         for shaped in rows:
             if shaped is None:
                 yield None
                 continue
-            own = shaped.image.write_time if shaped.image else None
-            yield from self._enveloped(shaped, "u", source if own is None else source._replace(write_time=own))
+            yield from self._enveloped(shaped, "u", row_source(source, shaped.image))
 
     def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
-        source = source_of(resolved.event, resolved.write_time)
+        source = source_of(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
             marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)

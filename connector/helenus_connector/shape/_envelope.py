@@ -20,7 +20,7 @@ from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._avro_bytes import SAID, optional_text, said_bytes, text_bytes
 from helenus_connector.shape._direct import Direct, is_alike
-from helenus_connector.shape._source import Source, nanoseconds, now, source_of
+from helenus_connector.shape._source import Source, nanoseconds, now, row_source, source_of
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
 from helenus_connector.shape.forms import Avro, Form, Json, frame_of, keys_of
 from helenus_connector.shape.registry import Ids
@@ -107,7 +107,7 @@ class Envelope:
         return self._shape.smaller(image)
 
     def _row(self, resolved: Resolved) -> Iterator[Shaped]:
-        source = source_of(resolved.event, resolved.write_time)
+        source = source_of(resolved)
         op = resolved.op or ("d" if resolved.after is None else "u" if source.snapshot == "false" else "r")
         said = None if resolved.op is None else op.encode()
         try:
@@ -118,14 +118,15 @@ class Envelope:
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
-        source = source_of(resolved.event, resolved.write_time)
+        source = source_of(resolved)
         rows = iter(self._shape.records(resolved))
         if resolved.scope is not _TABLE:
             marker = next(rows)
             assert marker is not None
             yield from self._enveloped(marker, "d", source)
             if marker.image is not None and any(value is not None for value in marker.image.values):
-                yield from self._enveloped(self._shape.of_row(resolved, marker.image), "u", source)
+                statics = self._shape.of_row(resolved, marker.image)
+                yield from self._enveloped(statics, "u", row_source(source, marker.image))
         elif not resolved.continues:
             marker = next(rows)
             assert marker is not None
@@ -134,8 +135,7 @@ class Envelope:
             if shaped is None:
                 yield None
                 continue
-            own = shaped.image.write_time if shaped.image else None
-            yield from self._enveloped(shaped, "u", source if own is None else source._replace(write_time=own))
+            yield from self._enveloped(shaped, "u", row_source(source, shaped.image))
 
     def _straight(self, direct: Direct, resolved: Resolved) -> Shaped | None:
         """The record of a change that `_direct` is for, the same as `_written` has it."""
@@ -165,7 +165,7 @@ class Envelope:
         return next(self._written(resolved, resolved.written)).make(image)
 
     def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
-        source = source_of(resolved.event, resolved.write_time)
+        source = source_of(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
             marker = self._shape.of_marker(resolved) if has_rows else self._shape.of_row(resolved, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_schemas.event.change import Origin
 from helenus_schemas.event.own_format import log_position, match_own_format
 from helenus_schemas.event.wire import decode, without_frames
@@ -24,12 +25,11 @@ class Source(NamedTuple):
     node: str | None = None
 
 
-def source_of(event: Event | None, write_time: int | None) -> Source:
-    """Where the change of an event was read. Without a write time it is when the event was written, or now."""
+def source_of(resolved: Resolved) -> Source:
+    """Where the change was read that a record is of."""
+    event, write_time = resolved.event, time_of(resolved)
     if event is None:
-        return Source(now() * 1000 if write_time is None else write_time)
-    if write_time is None:
-        write_time = event.timestamp * 1000
+        return Source(write_time)
     value = event.value or b""
     if (match := match_own_format(value)) is not None:
         segment, position = log_position(match)
@@ -43,6 +43,22 @@ def source_of(event: Event | None, write_time: int | None) -> Source:
         change.position if is_placed else None,
         change.node,
     )
+
+
+def time_of(resolved: Resolved) -> int:
+    """Return the write time of a record, in µs. Where none is known it is when the first event that asks for the key
+    was written, also when the key is read again: a later time would have a deletion take away what was written since.
+    """
+    return round(resolved.since * 1e6) if resolved.write_time is None else resolved.write_time
+
+
+def row_source(source: Source, image: Image | None) -> Source:
+    """The source of a row, or of static columns, that live after a delete marker: their own write time, if it is known.
+
+    Else the marker's, which is no later: what lives was written after the deletion.
+    """
+    own = None if image is None else image.write_time
+    return source if own is None else source._replace(write_time=own)
 
 
 def now() -> int:
