@@ -65,11 +65,11 @@ class Reader(MemoryReader):
 
     partition: Partition
 
-    def statics(self, key: Any, consistency: int) -> Image | None:  # noqa: ARG002
+    def statics(self, key: Any, consistency: int) -> Image | None:
         at = self.partition.static_at
         return None if at is None else Image((int32(1), None), at)
 
-    def range(self, key: Any, bounds: Any, consistency: int) -> Any:  # noqa: ARG002
+    def range(self, key: Any, bounds: Any, consistency: int) -> Any:
         for key_of, image in self.live.items():
             if bounds is None or bounds[0] is None or key_of[1] >= bounds[0].values[0]:
                 yield key_of, image
