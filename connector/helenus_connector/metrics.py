@@ -75,6 +75,11 @@ RECORDS_TOO_LARGE = Counter(
     "Records too large for their topic: dead-lettered, or written without their largest columns.",
     _LABELS,
 )
+EVENTS_REPEATED = Counter(
+    "helenus_connector_events_repeated_total",
+    "Events of changes that a node logs again and again: their keys are read more and more rarely.",
+    _LABELS,
+)
 CONTRADICTED = Counter(
     "helenus_connector_changes_contradicted_total",
     "Changes that count as confirmed although their row contradicted them to the end.",

@@ -10,7 +10,7 @@ cdef Py_ssize_t _PARTITION, _KEY, _VALUE
 cdef class Admission:
     cdef public Py_ssize_t at
     cdef public long long confirmed
-    cdef public dict values
+    cdef public dict values, paused
     cdef object _codec, _stopped, _counted, _is_done
     cdef bint _grows
 

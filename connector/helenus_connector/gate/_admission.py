@@ -34,7 +34,7 @@ class Admission:
     to, `values` are the columns of the keys that were met, and `confirmed` counts copies of confirmed changes.
 
     Where reports are counted, `counted` says what goes on, and may have a partition `stopped`. `is_done` gets each copy
-    of a confirmed change.
+    of a confirmed change. `paused` counts by node the events of changes whose keys are not to be read yet.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Admission:
         self.at = 0
         self.confirmed = 0
         self.values: dict[bytes, Key] = {}
+        self.paused: dict[bytes, int] = {}
         self._codec = codec
         self._grows = codec.grows
         self._stopped = stopped
@@ -95,7 +96,11 @@ class Admission:
                 if values is None:
                     values = self.values[key] = values_of(codec, key)
                 known = Admitted(event, change, key, values, name, 1, entry.flags & _PUBLISHED > 0, match)
-                if not known.is_published:
+                if entry.repeats:
+                    known.pause_s = cache.pause(entry)
+                    if known.pause_s > 0:
+                        self.paused[node] = self.paused.get(node, 0) + 1
+                if not known.is_published and not known.pause_s:
                     entry.admitted = known
                 if counted is None:
                     admitted.append(known)

@@ -11,7 +11,7 @@ cpdef bytes change_id(bytes key, bytes scope, bytes digest)
 
 cdef class Entry:
     cdef public unsigned long long nodes
-    cdef public unsigned int flags
+    cdef public unsigned int flags, repeats
     cdef public Py_ssize_t at
     cdef public object admitted
 
@@ -41,6 +41,9 @@ cdef class Slots:
 
     @cython.locals(has_reported=bint, is_again=bint)
     cpdef bint hears(self, Entry entry, Reporter reporter, long long segment, long long position)
+
+    @cython.locals(repeats=int)
+    cpdef double pause(self, Entry entry) except? -1
 
     cpdef report(self, bytes change, Entry entry, unsigned long long bit)
 

@@ -37,6 +37,13 @@ BY_AGE = 4
 """It counts as confirmed since nothing spoke against it for long: a node that reports it later is heard."""
 RELEASED = 8
 """Enough nodes reported it: it went on, and its copies do. Its key may not have been read since."""
+_FLAGS = 0xFF  # of the four bytes of a slot; above them is how often the change came again
+_MOST_REPEATS = 255
+_FREE_REPEATS = 1
+_LONGEST_PAUSE_S = 300.0
+"""A key whose change comes again for ever is read every five minutes: then hardly any load comes of it, and a client
+that does write the same bytes again and again has them published within this time.
+"""
 _EMPTY = hashlib.blake2b(digest_size=16)
 _CONFIRMED, _BY_AGE = CONFIRMED, BY_AGE  # in C
 
@@ -50,12 +57,14 @@ def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
 
 @dataclass
 class Entry:
-    """What is known of a change: bits of the nodes that reported it, and flags. `at` is its slot's. `admitted` it was
-    in this batch, if its copies are only to be counted.
+    """What is known of a change: bits of the nodes that reported it, and flags; `repeats` counts how often a node
+    logged it once more after it was published. `at` is its slot's. `admitted` it was in this batch, if its copies are
+    only to be counted.
     """
 
     nodes: int = 0
     flags: int = 0
+    repeats: int = field(default=0, compare=False)
     at: int = field(default=-1, compare=False)
     admitted: Admitted | None = field(default=None, compare=False)
 
@@ -122,11 +131,24 @@ class Slots:
         if is_again and entry.flags:
             # Not sent again, but written again, with the very same bytes: what is known is of the write before.
             entry.nodes = entry.flags = 0
+            entry.repeats = min(entry.repeats + 1, _MOST_REPEATS)
         elif entry.flags & _CONFIRMED:
             if has_reported or not entry.flags & _BY_AGE:
                 return False
             entry.flags &= ~(_CONFIRMED | _BY_AGE)  # until its key is read, also if this batch is done again
         return True
+
+    def pause(self, entry: Entry) -> float:
+        """For how many seconds the key of a change is not to be read, since the change came again and again: 0 the
+        first time, then 2, 4, 8 … up to five minutes.
+
+        A client may write the same bytes twice. A node logs them without end where each read of the key has them
+        written to it by read repair, and a tombstone, which is past its grace and not compacted, hides them at once.
+        """
+        if entry.repeats <= _FREE_REPEATS:
+            return 0.0
+        # What a slot forgets meanwhile would be new each time.
+        return min(2.0 ** min(entry.repeats - _FREE_REPEATS, 16), _LONGEST_PAUSE_S, self._expire / 2)
 
     def report(self, change: bytes, entry: Entry, bit: int) -> None:
         """Note that the node of this bit reported a change, in the entry that `look` gave."""
@@ -199,7 +221,9 @@ class Slots:
             nodes, when, flags = self._number(at + 16, 8), self._number(at + 24, 4), self._number(at + 28, 4)
         else:
             _, nodes, when, flags = SLOT.unpack_from(self._data, at)
-        return Entry(nodes, flags, at) if when >= time.time() - self._expire else Entry(at=at)
+        if when < time.time() - self._expire:
+            return Entry(at=at)
+        return Entry(nodes, flags & _FLAGS, flags >> 8, at)
 
     def _start(self, name: bytes) -> int:
         if _compiled:
@@ -225,9 +249,9 @@ class Slots:
 
     def _write(self, at: int, change: bytes, entry: Entry, now: int) -> None:
         if not _compiled:
-            SLOT.pack_into(self._data, at, change, entry.nodes, now, entry.flags)
+            SLOT.pack_into(self._data, at, change, entry.nodes, now, entry.flags | entry.repeats << 8)
             return
-        nodes, flags = entry.nodes, entry.flags
+        nodes, flags = entry.nodes, entry.flags | entry.repeats << 8
         for i in range(16):
             self._view[at + i] = change[i]
         for i in range(8):

@@ -97,6 +97,8 @@ class OneGate:
             intake.read += at - start
             yield from admitted
         intake.confirmed += ordinary.confirmed
+        for node, count in ordinary.paused.items():
+            _note_pause(intake, node, count)
 
     def _malformed(self, event: Event, error: Malformed, made_at: float, intake: Intake, copies: int = 1) -> None:
         if isinstance(error, Outgrown) or written_at(event) < made_at:
@@ -132,6 +134,9 @@ class OneGate:
         if change.scope is _RANGE:
             check(codec, values, (change.start, change.end))
         admitted = Admitted(event, change, key, values, name, 1, name is not None and entry.flags & PUBLISHED > 0)
+        if name is not None and entry.repeats and (pause_s := cache.pause(entry)):
+            admitted.pause_s = pause_s
+            _note_pause(intake, node, 1)
         goes_on = self._counted(intake, admitted, entry, node, event) if self._counts_reports else admitted
         return () if goes_on is None else (goes_on,)
 
@@ -174,3 +179,8 @@ class OneGate:
             everywhere = self._replicas.holders(hashed)
             groups = [nodes for nodes in groups if nodes & everywhere <= replicas]
         return max(int(self._replicas.alone()), sum(not nodes.isdisjoint(replicas) for nodes in groups))
+
+
+def _note_pause(intake: Intake, node: bytes, count: int) -> None:
+    name = node.decode(errors="replace")
+    intake.paused[name] = intake.paused.get(name, 0) + count

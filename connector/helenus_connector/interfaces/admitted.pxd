@@ -8,6 +8,7 @@ cdef class Admitted:
     cdef public tuple values
     cdef public bytes key, id
     cdef public long long copies
+    cdef public double pause_s
     cdef public bint is_published, is_released
     cdef public object nodes, verifying
     cdef public Match match

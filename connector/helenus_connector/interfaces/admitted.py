@@ -25,8 +25,9 @@ class Admitted:
     `key` is the key in today's form, `values` are the CQL bytes of its columns (none if it concerns the whole table).
     `id` names the change among its replicas' copies; None if they can't be recognised, then each of them goes on.
     `copies` counts the events of this batch that are it, itself included, and those that waited at the gate: it is
-    right once all events are read. With `is_published` an earlier batch published the change, and its read is not
-    confirmed yet. `nodes` reported it, where that is counted.
+    right once all events are read. It came again and again if `pause_s` is not 0: its key is not to be read before so
+    many seconds have passed, unless something else asks for it. With `is_published` an earlier batch published the
+    change, and its read is not confirmed yet. `nodes` reported it, where that is counted.
 
     One that waited for too long may go on below its level: if it is `verifying`, it is to be published if a read at the
     gate's level shows it; with `is_released` in any case, marked as such.
@@ -41,6 +42,7 @@ class Admitted:
     nodes: Nodes | None
     verifying: Waiting | None
     is_released: bool
+    pause_s: float
     match: Match | None
     _change: Change | None
 
@@ -65,6 +67,7 @@ class Admitted:
         self.nodes = None
         self.verifying = None
         self.is_released = False
+        self.pause_s = 0.0
         self.match = match
 
     @property

@@ -100,10 +100,11 @@ class AtGate:
 class Intake:
     """What became of a batch's events that do not go on.
 
-    read + those that waited before = copies of those that go on + confirmed + outdated + dropped + poison + those that
-    wait `at_gate` now. `confirmed` are copies of changes that are fully processed, and `gaps`. `dropped` are events of
-    changes that were not reported by enough nodes in time. `outdated` are events of keys that the table can't have any
-    more: it was recreated, or a type in its partition key got a field, which older rows never have.
+    read + those that waited before = copies of those that go on + confirmed + outdated + dropped + poison + those
+    that wait `at_gate` now. `paused` counts by node the events of changes that the node logged again and again.
+    `confirmed` are copies of changes that are fully processed, and `gaps`. `dropped` are events of changes that were
+    not reported by enough nodes in time. `outdated` are events of keys that the table can't have any more: it was
+    recreated, or a type in its partition key got a field, which older rows never have.
     """
 
     read: int = 0
@@ -112,6 +113,7 @@ class Intake:
     dropped: int = 0
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    paused: dict[str, int] = field(default_factory=dict)
     at_gate: AtGate = field(default_factory=AtGate)
 
 

@@ -18,13 +18,14 @@ class Outcome:
     Events: read = published + unchanged + confirmed + outdated + dead_lettered + dropped + those that now wait.
 
     `dropped` are events of changes that too few replicas reported, `at_gate` is what the batch left at the gate. The
-    events that it read are of `read_from` to `read_until`, s since the epoch, None if there were none.
-    `waiting` are the keys that wait to be confirmed from now on, and `done` those that no longer do. `copies` of a
-    key say how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
-    `unread` are keys that wait because they can't be read, `error` is why the first of them can't. `contradicted` are
-    changes that are believed although their row spoke against them to the end. `unpublished` are rows without a record:
-    dead letters for a value that can't be published, and rows after a marker whose key has no form. `lost` are events
-    that the topic no longer had, `gaps` those of nodes' commit logs. `places` say what was published where.
+    events that it read are of `read_from` to `read_until`, s since the epoch, None if there were none. `waiting` are
+    the keys that wait to be confirmed from now on, and `done` those that no longer do. `copies` of a key say how many
+    events wait with it. `too_large` are records that were no records of the whole row, for their size. `unread` are
+    keys that wait because they can't be read, `error` is why the first of them can't. `contradicted` are changes that
+    are believed although their row spoke against them to the end. `unpublished` are rows without a record: dead
+    letters for a value that can't be published, and rows after a marker whose key has no form. `lost` are events that
+    the topic no longer had, `paused` counts by node the events of changes that it logged again and again, `gaps`
+    those of nodes' commit logs. `places` say what was published where.
     """
 
     read: int = 0
@@ -39,6 +40,7 @@ class Outcome:
     unpublished: int = 0
     unread: int = 0
     contradicted: int = 0
+    paused: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     gaps: list[Gap] = field(default_factory=list)
     keys_read: int = 0

@@ -139,7 +139,7 @@ class Stage:
     def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> Outcome | None:
         """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""
         outcome = Outcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
-        outcome.dropped, outcome.at_gate = intake.dropped, intake.at_gate
+        outcome.dropped, outcome.at_gate, outcome.paused = intake.dropped, intake.at_gate, intake.paused
         if self._now.schemas is not None:
             self.log.declare(self._now.topic, self._now.schemas)
             if not self.settings.markers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 
 import structlog
 
@@ -17,6 +19,13 @@ ADVICE = (
     "Rows that were deleted meanwhile have no key to scan: helenus-connector verify --repair publishes their deletes"
 )
 """After a loss."""
+_REPEATS = (
+    "if no client writes the same bytes again, each read has this replica repaired, and a tombstone past its grace "
+    "hides that: run `nodetool repair` on the table, then `nodetool compact` (or `garbagecollect`) on this node; "
+    "`nodetool status` has it by its host id"
+)
+_WARN_AGAIN_S = 600.0
+_warned_at: dict[tuple[str, ...], float] = {}
 
 
 def failed_once(of_topic: Task, error: HelenusError, now: float) -> None:
@@ -29,6 +38,16 @@ def failed_once(of_topic: Task, error: HelenusError, now: float) -> None:
         _log.error("task.failed", **fields)
     else:
         _log.warning("task.retry", **fields, retry_in_s=round(of_topic.retry_at - now, 1))
+
+
+def _warn_of_repeats(labels: Sequence[str], table: str, node: str) -> None:
+    """Say that a node logs the same changes again and again: once in a while, as that goes on until someone acts."""
+    now = time.monotonic()
+    if now - _warned_at.get((*labels, node), -math.inf) < _WARN_AGAIN_S:
+        return
+    _warned_at[(*labels, node)] = now
+    does = "their keys are read more and more rarely, every five minutes in the end"
+    _log.warning("changes.repeated", connector=labels[0], table=table, node=node, does=does, advice=_REPEATS)
 
 
 def count(of_topic: Task, outcome: Outcome, now: float) -> None:
@@ -49,6 +68,9 @@ def count(of_topic: Task, outcome: Outcome, now: float) -> None:
     if outcome.contradicted:
         advice = "a memtable is later than ten times settle.min.age.ms, or a tombstone was purged: compare the table"
         _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
+    for node, events in outcome.paused.items():
+        metrics.EVENTS_REPEATED.labels(*labels).inc(events)
+        _warn_of_repeats(labels, of_topic.table, node)
     metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
     if outcome.lost:
         _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice=ADVICE)

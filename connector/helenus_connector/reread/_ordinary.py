@@ -84,7 +84,7 @@ def take(
         name = (topic, partition, key, None)
         work = by_name.get(name)
         if work is None:
-            if admitted.is_published and name_of is not None:
+            if name_of is not None and (admitted.is_published or admitted.pause_s):
                 add(admitted)
                 continue
             work = Work(topic, partition, key, values, scope, None, parts, event, consistency)

@@ -40,6 +40,7 @@ class Works:
         self._gate_level = gate_level
         self._awaited: dict[Name, dict[bytes, Awaited]] = {}
         self._taken: list[tuple[Work, Admitted]] = []
+        self._waited: list[tuple[Unconfirmed, Admitted]] = []
 
     def take(self, changes: Iterable[Admitted], note: Callable[[Admitted], None]) -> None:
         """Read the keys of changes: as `add`. Those that may delete something, or write what expires, are `note`d."""
@@ -58,7 +59,7 @@ class Works:
             return
         work = self.by_name.get(name)
         if work is None:
-            if admitted.is_published and admitted.id is not None:
+            if admitted.id is not None and (admitted.is_published or admitted.pause_s):
                 self._wait(name, admitted, admitted.id)
                 return
             work = Work(
@@ -90,7 +91,10 @@ class Works:
         for work, admitted in self._taken:
             if admitted.copies > 1:
                 work.events += admitted.copies - 1
+        for held, admitted in self._waited:
+            held.copies += admitted.copies
         self._taken.clear()
+        self._waited.clear()
         for unconfirmed in due:
             self.asks_ttl |= unconfirmed.unread > 0  # a snapshot may have asked for it
             try:
@@ -121,7 +125,8 @@ class Works:
             held = self.waiting[name] = Unconfirmed(topic, partition, key, scope, bounds=bounds, since=since)
         self._awaited.setdefault(name, {})[change] = awaited_of(admitted.change)
         held.scope = max(held.scope, scope)
-        held.copies += admitted.copies
+        held.rest = max(held.rest, admitted.pause_s)
+        self._waited.append((held, admitted))
         held.newest = later(held.newest, admitted.change.write_time)
         held.deleted_at = later(held.deleted_at, deletion_time(admitted.change))
 
