@@ -39,7 +39,7 @@ from helenus_connector.verify._reduce import Comparison
 from helenus_connector.verify._rows import RowEntries
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE, Progress
+from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISPLACED, MISSING, STALE, UNPUBLISHABLE, Progress
 from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -298,6 +298,40 @@ def test_a_key_that_the_table_can_not_have_is_foreign(form: dict[str, str]) -> N
     topic.add(Record(message.key(), message.value(), list(message.headers() or ())))
     (kind,) = topic.found().values()
     assert kind == FOREIGN
+
+
+def plant(topic: Topic, key: Key, row: Sequence[bytes | None] | None) -> None:
+    """Publish a record in another partition than the key's."""
+    first = len(topic.messages)
+    topic.publish(key, row)
+    planted = topic.messages[first:]
+    del topic.messages[first:]
+    for message in planted:
+        topic.add(Record(message.key(), message.value(), list(message.headers() or ())), partition=1)
+
+
+@pytest.mark.parametrize("form", FORMS[:3])
+@pytest.mark.parametrize("planted", [5, 6])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_record_in_another_partition_is_named(form: dict[str, str], planted: int, is_last: bool) -> None:
+    """Also one that is as the row is now: the next change of the row does not replace it."""
+    topic = Topic(table(("v", "int")), form)
+    keys = [(int32(n), int32(1)) for n in range(4)]
+    for n, key in enumerate(keys):
+        topic.rows[key] = (int32(5),)
+        if n == 2 and not is_last:
+            plant(topic, key, (int32(planted),))
+        topic.publish(key, (int32(5),))
+    if is_last:
+        plant(topic, keys[2], (int32(planted),))
+    found = [row for row in Comparison(topic.job, False).of(ordered(topic.entries())) if row[0]]
+    kinds = {MISPLACED} | ({STALE} if is_last and planted == 6 else set())
+    assert {row[0] for row in found} == kinds
+    assert {Entry(*row[2:]).name for row in found} == {topic.codec.encode(keys[2])}
+    # A record without value in that partition ends it.
+    plant(topic, keys[2], None)
+    topic.publish(keys[2], (int32(5),))
+    assert topic.found() == {}
 
 
 def test_a_row_that_no_record_can_show_is_counted_apart() -> None:

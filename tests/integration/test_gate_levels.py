@@ -39,6 +39,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(
 VERIFY, RELEASE, DROP, HINTS = "gated.verified", "gated.released", "gated.dropped", "gated.hinted"
 MOVED = "moved.orders"
 """Of two replicas each: so a node that moves changes who they are."""
+TORN = "torn.orders"
+"""Its tombstones may be purged five seconds after they were written."""
 CELLS = "gated.cells"
 """What is published of it is what changes say, without a read."""
 EXPIRED = {VERIFY: "verify", RELEASE: "release", DROP: "drop", HINTS: "drop", CELLS: "release"}
@@ -52,8 +54,10 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
     pipeline = Three(three.status(), directory)
     session.execute("CREATE KEYSPACE gated WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}")
     session.execute("CREATE KEYSPACE moved WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
+    session.execute("CREATE KEYSPACE torn WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}")
     for table in (*EXPIRED, MOVED):
         session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
+    session.execute(f"CREATE TABLE {TORN} (k int PRIMARY KEY, v int, w int) WITH cdc = true AND gc_grace_seconds = 5")
     try:
         for agent in pipeline.agents:
             with Path(agent.arguments[1]).open("a") as file:
@@ -61,7 +65,8 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:  #
             agent.start()
         for agent in pipeline.agents:
             agent.ready()
-        pipeline.connect(*EXPIRED, MOVED, gate="local_quorum", **{"gate.expired": "drop"})
+        pipeline.connect(*EXPIRED, MOVED, TORN, gate="local_quorum", **{"gate.expired": "drop"})
+        write_properties(directory / f"{TORN}.properties", pipeline.connector_properties(TORN))
         for table, expired in EXPIRED.items():
             more: dict[str, object] = {"gate": "local_quorum", "gate.expired": expired}
             # Of the last, what waits is in a file soon, as a restart hardly steps back.
@@ -269,6 +274,41 @@ def test_a_node_that_moves(pipeline: Three, three: Stack, session: Any) -> None:
     found = outcomes(pipeline, MOVED)
     assert (found["verified"], found["released"], found["dropped"]) == (0, 0, 0)
     pipeline.wait_confirmed(MOVED, session)
+
+
+def test_reads_of_a_replica_whose_tombstones_are_past_their_grace(
+    pipeline: Three,
+    three: Stack,
+    session: Any,  # noqa: F811
+    no_hints: None,  # noqa: F811
+) -> None:
+    """A replica missed deletions, and they may be purged: each read brings the old cells back to the others, which log
+    that, and hide it behind a tombstone that is not compacted yet.
+    """
+    for k in range(3):
+        session.at_all.execute(f"INSERT INTO {TORN} (k, v, w) VALUES ({k}, 1, 1)")
+    pipeline.wait_confirmed(TORN, session)
+    with unheard(three, 3):
+        for k in range(3):
+            session.execute(f"DELETE v FROM {TORN} WHERE k = {k}")
+    time.sleep(10)  # past their grace
+    before = len(pipeline.events(TORN))
+    for n in range(5):
+        for k in range(3):
+            session.at_all.execute(f"INSERT INTO {TORN} (k, w) VALUES ({k}, {n})")
+    eventually(lambda: pipeline.count(TORN, "events_repeated_total") > 0, "a replica logs the same again and again")
+    seen = len(pipeline.events(TORN)), len(pipeline.records(TORN))
+    time.sleep(40)
+    more = len(pipeline.events(TORN)) - seen[0], len(pipeline.records(TORN)) - seen[1]
+    # Ten a second and key without pauses. With them a key's pauses are of 2, 4, 8 … seconds, and what each read repairs
+    # is logged by two replicas at most.
+    assert max(more) <= 3 * 2 * 8, (before, seen, more)
+    assert "changes.repeated" in pipeline.connector.tail(2000)
+    for node in (1, 2, 3):
+        three.nodetool("flush", "torn", node=node)
+        three.nodetool("compact", "torn", node=node)
+    three.nodetool("repair", "--full", "torn", "orders", node=1)
+    pipeline.wait_confirmed(TORN, session)
 
 
 def insert_at_all(session: Any, first: int, count: int) -> None:  # noqa: F811

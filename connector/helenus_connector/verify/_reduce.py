@@ -31,7 +31,7 @@ from helenus_connector.verify._entry import (
     entries,
 )
 from helenus_connector.verify._job import Job, Task, begin
-from helenus_connector.verify.report import DOUBTFUL, EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_connector.verify.report import DOUBTFUL, EXPIRED, FOREIGN, GHOST, MISPLACED, MISSING, STALE, UNPUBLISHABLE
 from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import KeyCodec
 
@@ -140,6 +140,9 @@ class Comparison:
             return
         states = [self._state(entry) for entry in lasts.values()]
         record, unclear = max(states, key=lambda state: state[0].stamp) if states else (None, False)
+        if not self._again:
+            # Each partition is read by itself: which of its keys' records a reader meets last is not said.
+            yield from ((MISPLACED, False, *state) for state, _ in _beside(record, states))
         there = record.digest if record is not None else None
         wanted = row.digest if row is not None else None
         is_equal = there == wanted or (unclear and wanted is None)
@@ -182,6 +185,12 @@ class Comparison:
         if last.at < gone:
             return last._replace(digest=None), False
         return last, last.at < unclear
+
+
+def _beside(record: Entry | None, states: Iterable[tuple[Entry, bool]]) -> Iterator[tuple[Entry, bool]]:
+    """One of the records with a value that a key has in other partitions of the topic than its last record."""
+    others = ((state, unclear) for state, unclear in states if state is not record and state.digest is not None)
+    return islice(others, 1)
 
 
 _SAME = attrgetter("name", "static")

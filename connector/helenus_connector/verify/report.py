@@ -7,12 +7,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-MISSING, STALE, GHOST, FOREIGN = "missing", "stale", "ghost", "foreign"
+MISSING, STALE, GHOST, FOREIGN, MISPLACED = "missing", "stale", "ghost", "foreign", "misplaced"
 EXPIRED, CHANGING, UNPUBLISHABLE = "expired", "changing", "unpublishable"
 DOUBTFUL = "doubtful"
 """A record that says that it expired, of a row that lives: EXPIRED or STALE, as the row's write time says then."""
-DIFFERENCES = (MISSING, STALE, GHOST, FOREIGN)
-"""A row without record; a record that is not the row; a record of a key that the table has not, or can't have."""
+DIFFERENCES = (MISSING, STALE, GHOST, FOREIGN, MISPLACED)
+"""A row without record; a record that is not the row; a record of a key that the table has not, or can't have; one that
+has a value beside the key's last record, in another partition of the topic.
+"""
 NO_DIFFERENCES = (EXPIRED, CHANGING, UNPUBLISHABLE)
 """Counted apart: records that say that they expired, and did; keys that were published again and again, to the end;
 rows that no record can show."""
@@ -82,9 +84,9 @@ class Report:
     @classmethod
     def of_json(cls, shown: dict[str, Any]) -> Report:
         """That of which `as_json` showed this. Raises KeyError and TypeError for what is none."""
-        found = {
-            k: Found(one["count"], list(one["keys"])) for k, one in {**shown["differences"], **shown["apart"]}.items()
-        }
+        found = {k: Found() for k in (*DIFFERENCES, *NO_DIFFERENCES)}  # an older version knew fewer kinds
+        for k, one in {**shown["differences"], **shown["apart"]}.items():
+            found[k] = Found(one["count"], list(one["keys"]))
         own = {name: shown[name] for name in cls.__dataclass_fields__ if name != "found"}
         return cls(**own, found=found)
 
