@@ -634,6 +634,26 @@ def test_records_in_the_place_of_others_stop_the_connector(
 
 
 @pytest.mark.parametrize("how", ["recreated", "truncated"])
+@pytest.mark.parametrize(
+    ("state", "advice"),
+    [("none", "reset the connector's offsets"), ("rows", "delete the directory orders in its checkpoint.dir")],
+)
+def test_what_to_do_after_a_loss_is_possible_with_each_state(
+    read_once: tuple[Planned, dict[str, Any]], how: str, state: str, advice: str
+) -> None:
+    """Positions can't be moved over REST where rows are kept."""
+    planned, at = read_once
+    settings = planned.connector.model_copy(update={"state": state, "query_group": "orders"})
+    planned.change(connectors={TOPIC: settings})
+    replaced(planned, how)
+    end = planned.reader.latest_offset(at, ReadMaxRows(5))
+    ((part,),) = planned.tasks(at, end)
+    assert part.error is not None
+    assert advice in str(part.error)
+    assert "re-snapshot the table" in str(part.error)
+
+
+@pytest.mark.parametrize("how", ["recreated", "truncated"])
 def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
     read_once: tuple[Planned, dict[str, Any]], how: str
 ) -> None:

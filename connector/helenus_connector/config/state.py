@@ -74,3 +74,8 @@ def marker_topic(data: str) -> str:
     """The topic for delete markers that are not on this data topic."""
     place, slash, name = data.rpartition("/")
     return f"{place}{slash}markers-{name}"
+
+
+def begin_anew(query_group: str) -> str:
+    """Return how to have a connector with state=rows begin anew: its rows and its positions are kept as one."""
+    return f"stop the worker, delete the directory {query_group} in its checkpoint.dir, and start it"

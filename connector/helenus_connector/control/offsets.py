@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import begin_anew
 from helenus_connector.control.connectors import Connectors
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -60,7 +61,7 @@ def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
     settings = connectors.stopped(name).settings
     if settings.state == "rows":
         what = "with state=rows positions can't be moved: the rows that are kept are those of now"
-        advice = "delete the state, or set another query.group: then it starts from the beginning"
+        advice = f"{begin_anew(settings.query_group)}: then it starts from the first event"
         raise HelenusError(Kind.CONFIG, what, name, advice)
     return settings
 

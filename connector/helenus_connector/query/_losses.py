@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from helenus_connector.config.state import begin_anew
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.events import Offsets, Planner
 from helenus_schemas.errors import HelenusError, Kind
@@ -126,8 +127,7 @@ class Losses:
                 # A new leader may not know its end for a moment.
                 if now - self._short.setdefault(topic, now) > _SHORT_S:
                     what = f"{topic} ends before the position of its connector: was it recreated?"
-                    advice = "reset the connector's offsets over REST, and re-snapshot the table"
-                    wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what, advice=advice)
+                    wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what, advice=_advice(plan, topic))
             else:
                 self._short.pop(topic, None)
         return cut, wrong
@@ -163,6 +163,16 @@ class Losses:
         return self._compared[2]
 
 
+def _advice(plan: Plan, topic: str) -> str:
+    """What to do when events are gone that were not read. Rows that a state keeps are of the positions that it has read
+    up to, so these can't be moved.
+    """
+    settings = plan.connectors.get(topic)
+    if settings is not None and settings.state == "rows":
+        return f"{begin_anew(settings.query_group)}; then re-snapshot the table"
+    return "reset the connector's offsets over REST, and re-snapshot the table"
+
+
 def _lost(
     plan: Plan, broker: Planner, topic: str, at: dict[str, int], noted: Lineages, now_is: Lineages
 ) -> dict[str, int]:
@@ -180,7 +190,6 @@ def _lost(
     if not lost:
         return {}
     if plan.connectors[topic].data_loss == "fail":
-        what = f"{what}; reset the connector's offsets, and re-snapshot the table"
-        raise HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}")
+        raise HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}", _advice(plan, topic))
     _log.warning("source.lost", topic=topic, reason=what, goes_on=lost)
     return lost
