@@ -452,6 +452,21 @@ def test_changes_go_along_to_another_query(tmp_path: Path, changes: WaitingChang
     assert other.shrink(EVENTS, [0]) == 1
 
 
+def test_what_an_earlier_run_has_read_is_counted_once(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
+    """Its outcome is counted by this run: read = outcomes + what waits."""
+    add(changes, clock, change(1, timestamp=0.0), change(2, timestamp=0.0))
+    changes.apply(EVENTS, AtGate(waits=[Waiting(b"1", change(1).event, (NODES[0],), 3)]), None, clock.now)
+    clock.now += 1000.0
+    changes.save(clock.now)
+    waits = changes.counts(EVENTS)[1]
+    after = driver(tmp_path, clock)
+    assert after.counts(EVENTS)[1] == waits
+    assert after.take_loaded(["events-ks.other"]) == {}
+    assert after.take_loaded([EVENTS, "events-ks.other"]) == {EVENTS: waits}
+    assert after.take_loaded([EVENTS]) == {}
+    assert changes.take_loaded([EVENTS]) == {}, "what it read itself is counted already"
+
+
 def test_level_one_lets_all_go_that_waited_at_another(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
     add(changes, clock, change(1), change(2))
     changes.use({EVENTS: Limits.of(settings(gate="one"))})

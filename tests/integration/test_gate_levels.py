@@ -182,6 +182,7 @@ def test_what_waits_survives_a_kill_until_hints_come(
     eventually(lambda: len(keys_of(published(pipeline, HINTS, 200, 40))) == 40, "hints complete them")
     assert outcomes(pipeline, HINTS) == {"completed": 40, "verified": 0, "released": 0, "dropped": 0}
     assert waiting(pipeline, HINTS) == 0
+    pipeline.adds_up(HINTS.replace(".", "-"))  # with those that the run before had read
 
 
 def test_executors_of_a_spark_cluster_killed(

@@ -153,6 +153,7 @@ class WaitingChanges:
         self._numbers = itertools.count()
         self._is_old = self._has_changed = self._has_file = False
         self._saved_at = -math.inf
+        self._loaded: dict[str, int] = {}
 
     def use(self, limits: Mapping[str, Limits]) -> None:
         """Go by these limits. The changes of a topic that has none wait until it has again."""
@@ -337,7 +338,15 @@ class WaitingChanges:
                 of = self._topics.setdefault(waiting.event.topic, _Topic())
                 waiting.since = of.clock - waiting.since
                 self._add(of, waiting)
+                self._loaded[waiting.event.topic] = self._loaded.get(waiting.event.topic, 0) + waiting.copies
             return True
+
+    def take_loaded(self, topics: Collection[str]) -> dict[str, int]:
+        """How many events of these topics `load` took over from an earlier run, each once: that run read them, and this
+        one says what becomes of them.
+        """
+        with self._lock:
+            return {topic: self._loaded.pop(topic) for topic in self._loaded.keys() & set(topics)}
 
     def shrink(self, topic: str, partitions: Collection[int]) -> int:
         """A topic has these partitions alone: forget changes of others, and say how many events waited with them."""
