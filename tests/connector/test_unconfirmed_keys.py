@@ -1,6 +1,7 @@
 """How unconfirmed keys wait."""
 
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,45 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, written: list[str])
         assert all(since[key] < now - 15 for key in kept)
     assert 10 < written.count("unconfirmed.keys") < 30
     assert 30 < written.count("unconfirmed") < 50
+
+
+YEAR = 365 * 86_400.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_agents_whose_clocks_are_a_year_off_lose_nothing_in_a_restart(tmp_path: Path, seed: int) -> None:
+    """A start steps back to the first event that is not older than a time, by the events' own timestamps. Whatever
+    these say, a key that waits is kept in the file, or comes again with its event.
+    """
+    chance = random.Random(seed)
+    skews = [chance.choice((0.0, 8.0, 14.0, 31.0, 3600.0, YEAR)) * chance.choice((1, -1)) for _ in range(3)]
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
+    timestamps: list[float] = []
+    waiting: dict[bytes, tuple[int, Unconfirmed]] = {}
+    now = 2 * YEAR
+    for _ in range(200):
+        now += chance.choice((0.1, 1.0, 5.0)) * chance.random()
+        found = []
+        for _ in range(chance.randrange(3)):
+            lag = chance.choice((0.0, 1.0, 20.0, 100.0)) * chance.random()  # until it is read
+            timestamps.append(now - lag + chance.choice(skews))
+            key = b"%d" % len(timestamps)
+            one = Unconfirmed("t", 0, key, 0, packed({key.ljust(16): Awaited(5)}), since=timestamps[-1])
+            found.append(one)
+            waiting[key] = len(timestamps) - 1, one
+        done = [one for _, one in waiting.values() if chance.random() < 0.02]
+        for one in done:
+            del waiting[one.key]
+        keys.apply(done, [one for one in found if one.key in waiting], now)
+        keys.save(now, ["t"])
+        died = now + chance.choice((0.0, 1.0, 3600.0))
+        then = begins(tmp_path / "unconfirmed")("t", 30.0, died)
+        first = next((offset for offset, timestamp in enumerate(timestamps) if timestamp >= then), len(timestamps))
+        later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
+        later.load(died)
+        kept = {one.key for one in later.due(1e12, 10_000)}
+        missed = {key for key, (offset, _) in waiting.items() if offset < first and key not in kept}
+        assert not missed, (skews, first, [timestamps[waiting[key][0]] - now for key in missed])
 
 
 def test_when_hundreds_of_topics_were_read_is_written_once_in_a_while(tmp_path: Path, written: list[str]) -> None:
