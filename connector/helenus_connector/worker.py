@@ -221,7 +221,10 @@ class Worker:
         starting = _NO_SPARK if self._spark is None else _NO_BATCH
         for group in {c.settings.query_group for c in self.connectors.all().values()}:
             query = self._queries.get(group)
-            self.connectors.hindered(group, starting if query is None else query.trouble())
+            if query is None:
+                self.connectors.hindered(group, starting, idle=True)
+            else:
+                self.connectors.hindered(group, query.trouble(), not query.has_done_batches)
 
     def _query(self, group: str, directory: Path) -> Query | Merger:
         if self._has_rows(group):

@@ -357,11 +357,13 @@ class Connectors:
             connector.waiting = None if connector.tasks else no_tables(settings)
             self.changed.set()
 
-    def hindered(self, group: str, reason: HelenusError | str | None) -> None:
-        """Why the query of a group makes no batches just now, or None."""
+    def hindered(self, group: str, reason: HelenusError | str | None, idle: bool = False) -> None:
+        """Why the query of a group makes no batches just now, or None. It is `idle` if it has done none since its last
+        start.
+        """
         for connector in self.all().values():
             if connector.settings.query_group == group:
-                connector.hindered = reason
+                connector.hindered, connector.idle = reason, idle
 
     def running(self, group: str, now: float) -> dict[str, Task]:
         """The tasks of a group that take part in its next batch, by events topic. Those whose data topic another group

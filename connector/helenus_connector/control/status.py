@@ -158,8 +158,9 @@ class Connector:
     """What is wanted of a connector, and its tasks by table. `file` is what its properties file said, if it has one.
 
     `error` speaks against all of it; `trouble` may pass. `waiting` is what it waits for: tables. `hindered` is why the
-    query of its group makes no batches. Its tables were looked at last at `looked_at`, s since the epoch, and are again
-    at `look_at`; `looked` says that this went well once.
+    query of its group makes no batches; it is `idle` while that query has done none since its last start. Its tables
+    were looked at last at `looked_at`, s since the epoch, and are again at `look_at`; `looked` says that this went well
+    once.
     """
 
     config: dict[str, str]
@@ -171,6 +172,7 @@ class Connector:
     trouble: HelenusError | None = None
     waiting: str | None = None
     hindered: HelenusError | str | None = None
+    idle: bool = False
     look_at: float = 0.0
     looked_at: float = 0.0
     looked: bool = False
@@ -184,7 +186,7 @@ class Connector:
     def status(self) -> Status:
         """Its state, its tasks' and every reason: what REST, `/health/ready`, the page, `top` and metrics say."""
         stopped = self.wanted == "STOPPED"
-        state = "FAILED" if self.error and not stopped else self.wanted
+        state: str = "FAILED" if self.error and not stopped else self.wanted
         tasks = [] if stopped else [self._status(task) for task in self.tasks.values()]
         reason: HelenusError | str | None = self.error if state == "FAILED" else None
         if state == "RUNNING":
@@ -192,6 +194,8 @@ class Connector:
             needed = not tasks or any(task.runs or not task.trace for task in tasks)
             hindered = self.hindered if needed else None
             reason = self.trouble or self.waiting or hindered
+            if self.idle and hindered is not None:
+                state = "UNASSIGNED"
         return Status(state, _trace(reason), tasks, _kind(reason))
 
     def _status(self, task: Task) -> TaskStatus:
@@ -207,6 +211,8 @@ class Connector:
         if task.held_back_by is not None:
             held_back = f"waits for the last batch of query.group {task.held_back_by}: it may write {task.data}"
         reason = reason or task.waiting or held_back
+        if self.idle and (self.hindered is not None or reason is not None):
+            state = "UNASSIGNED"
         beside = task.unread or task.of_state if state == "RUNNING" and reason is None else None
         return TaskStatus(task.id, state, _trace(reason or beside), _kind(reason or beside), beside is not None)
 

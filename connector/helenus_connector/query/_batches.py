@@ -67,6 +67,7 @@ class Batches:
         self._gaps: set[tuple[str, str | None, int | None]] = set()
         self._shown: dict[str, tuple[float, ...]] = {}
         self.failure: BaseException | None = None
+        self.has_begun = False
         self.done = 0
 
     def process(self, jobs: Jobs, batch_id: int) -> None:
@@ -74,6 +75,7 @@ class Batches:
         and done again, or its task fails; the others go on. Raises when Spark could not run the batch at all.
         """
         start = time.monotonic()
+        self.has_begun = True
         try:
             plan, tasks = self._begun()
             self._use(plan)

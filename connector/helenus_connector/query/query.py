@@ -24,6 +24,7 @@ from helenus_connector.query._batches import Batches
 from helenus_connector.query._job import Jobs
 from helenus_connector.query.session import answers, is_local, slots
 from helenus_connector.query.source import EventsSource
+from helenus_connector.query.start_turn import start_in_turn
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 _log = structlog.get_logger(__name__)
@@ -89,6 +90,11 @@ class Query:
     @property
     def is_running(self) -> bool:
         """Whether it has done a batch since it was started last."""
+        return self.has_done_batches
+
+    @property
+    def has_done_batches(self) -> bool:
+        """Return whether it has done a batch since it was started last."""
         return self._batches is not None and self._batches.done > 0
 
     @property
@@ -175,7 +181,7 @@ class Query:
             wait = pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             if not self._is_local:
                 wait = max(wait, _ENDING_S)
-            self._trouble = error
+            self._trouble, self._batches = error, None
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)
 
@@ -203,7 +209,9 @@ class Query:
         begin = partial(self._begin_batch, spark)
         batches = Batches(self.refresh, begin, self._held, self._unconfirmed, self._waiting, self._lost)
         self._batches = batches
-        query = self._begin(spark, batches)
+        query = start_in_turn(partial(self._begin, spark, batches), lambda: batches.has_begun, self._stopping.is_set)
+        if query is None:
+            return None
         _log.info("query.started", group=self._group)
         while query.isActive and not self._stopping.wait(_LOOK_S):
             if batches.done:

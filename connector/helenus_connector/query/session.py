@@ -57,6 +57,8 @@ _OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUB
 """Variables that a JVM, or Spark's, takes options from."""
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
 _JAR = Path(__file__).with_name("helenus.jar")
+_PYTHON_PATH = Path(__file__).with_name("python_path")
+"""With a `sitecustomize`, which says what for."""
 _SOCKETS = "spark.python.unix.domain.socket."
 _LONGEST_PATH = 60  # with the name of a socket it has to be below 104 bytes
 _LOGGING = """
@@ -99,7 +101,7 @@ def session(worker: WorkerSettings, directory: Path, has_state: bool = False) ->
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
     ask_once()
-    with _stderr(worker.log_format == "json") as said, _start_errors(settings, said):
+    with _python_path(), _stderr(worker.log_format == "json") as said, _start_errors(settings, said):
         spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
     spark.sparkContext.setLogLevel("OFF")
     _say_no_more(spark)
@@ -117,6 +119,20 @@ def warm(spark: Any) -> None:
 
     if is_local(spark.sparkContext.master):
         threading.Thread(target=load, name="warm", daemon=True).start()
+
+
+@contextmanager
+def _python_path() -> Iterator[None]:
+    """Have Java processes that start meanwhile put our `sitecustomize` before others for their Python processes."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

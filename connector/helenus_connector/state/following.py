@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.query.session import settled_slots, slots
+from helenus_connector.query.start_turn import start_in_turn
 from helenus_connector.reread.definition import definition
 from helenus_connector.state.asking import DONE, ask
 from helenus_connector.state.operator import OUTPUT, KeysOperator, counts_in
@@ -33,8 +35,6 @@ _ABOUT = "about"
 _INTERVAL_MS = 500
 _VERSION = 2
 """1 was of states whose keys did not lie on `pages`."""
-starting = threading.Lock()
-"""One query at a time begins: Spark gives each Python process of a start 10 s, which many at once may not have."""
 ON_ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -115,15 +115,13 @@ class Follower:
         # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
         is_first = not (plan.checkpoint / "query" / "offsets").exists()
         stores = max(2, settled_slots(spark, self._stopping.is_set) if is_first else slots(spark))
-        if not self._has_turn():
+        self._has_begun = False
+        begin = partial(self._begin, spark, plan, stores)
+        query = start_in_turn(begin, lambda: self._has_begun, self._stopping.is_set)
+        if query is None:
             return
-        try:
-            query = self._query = self._begin(spark, plan, stores)
-            _log.info("state.started", connector=self.name, topics=len(plan.tables))
-            while query.isActive and not self._has_begun and not self._stopping.wait(0.1):
-                pass
-        finally:
-            starting.release()
+        self._query = query
+        _log.info("state.started", connector=self.name, topics=len(plan.tables))
         while query.isActive and not self._stopping.wait(0.1):
             pass
         if self._stopping.is_set():
@@ -131,15 +129,7 @@ class Follower:
             return
         raise _error(str(query.exception() or "the query ended"))
 
-    def _has_turn(self) -> bool:
-        """Wait until no other query begins; False if this one is to stop before."""
-        while not starting.acquire(timeout=0.2):
-            if self._stopping.is_set():
-                return False
-        return True
-
     def _begin(self, spark: Any, plan: Following, stores: int) -> Any:
-        self._has_begun = False
         plan.save()
         replace(plan.due_file, b"")
         session = spark.newSession()
@@ -152,6 +142,7 @@ class Follower:
         index = frame.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
 
         def process(found: Any, batch_id: int) -> None:  # noqa: ARG001
+            self._has_begun = True
             reach("state.before-job")
             begun = time.monotonic()
             rows = found.mapInArrow(ask(plan), DONE).collect()
@@ -160,7 +151,6 @@ class Follower:
             for labels in self._keys:
                 metrics.STATE_BYTES.labels(*labels).set(size / len(self._keys))
                 metrics.STATE_BATCH_SECONDS.labels(*labels).set(seconds)
-            self._has_begun = True
             reach("state.before-commit")
 
         return (

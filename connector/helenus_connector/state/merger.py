@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,11 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.query.session import settled_slots
 from helenus_connector.query.source import EventsSource
+from helenus_connector.query.start_turn import start_in_turn
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state import about
 from helenus_connector.state.about import About
-from helenus_connector.state.following import ON_ROCKSDB, size_of, starting
+from helenus_connector.state.following import ON_ROCKSDB, size_of
 from helenus_connector.state.merging import OUTPUT, Ended, Merging
 from helenus_connector.state.publishing import DONE, Definition, Published, publish
 from helenus_schemas.errors import HelenusError, Kind, error_in
@@ -77,6 +79,7 @@ class Merger:
         self._thread: threading.Thread | None = None
         self._plan: Plan | None = None
         self._done = 0
+        self._has_begun = False
         self._due: dict[int, float] = {}
         self._kept: dict[int, tuple[int, int]] = {}
         self._query: Any = None
@@ -105,6 +108,11 @@ class Merger:
     def is_running(self) -> bool:
         """Whether it has done a batch since it was started last, or has nothing to do."""
         return self._done > 0 or self._plan is None
+
+    @property
+    def has_done_batches(self) -> bool:
+        """Return whether it has done a batch since it was started last."""
+        return self._done > 0
 
     @property
     def is_over(self) -> bool:
@@ -140,7 +148,7 @@ class Merger:
             except Exception as error:
                 failed_once(task, _error(str(error)), time.time())
             finally:
-                self._plan = None
+                self._plan, self._done = None, 0
                 self._connectors.writes(self._group, ())
 
     def _task(self) -> Task | None:
@@ -162,6 +170,7 @@ class Merger:
             return
         of, self._done, self._answers = self._about(spark, task), 0, None
         self._snapshot_after = dict(of.proven)
+        self._has_begun = False
         settings = task.settings
         self._plan = plan = Plan(
             self._worker,
@@ -175,16 +184,12 @@ class Merger:
         )
         plan.save()
         replace(plan.due_file, repr(time.time()).encode())  # what expired meanwhile
-        while not starting.acquire(timeout=0.2):
-            if not self._wants(task):
-                return
-        try:
-            query = self._query = self._begin(spark, plan, task, of)
-            _log.info("query.started", group=self._group, state="rows")
-            while query.isActive and not self._done and self._wants(task):
-                time.sleep(_TURN_S)
-        finally:
-            starting.release()
+        begin = partial(self._begin, spark, plan, task, of)
+        query = start_in_turn(begin, lambda: self._has_begun, lambda: not self._wants(task))
+        if query is None:
+            return
+        self._query = query
+        _log.info("query.started", group=self._group, state="rows")
         while query.isActive and self._wants(task) and not self._has_learned(task, of):
             time.sleep(_TURN_S)
         if query.isActive:
@@ -265,6 +270,7 @@ class Merger:
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
         def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
+            self._has_begun = True
             reach("state.before-job")
             begun = time.monotonic()
             self._connectors.writes(self._group, [task.data])
