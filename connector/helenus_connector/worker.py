@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from helenus_connector._reports import Reports
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import make, remove
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.backoff import pause
+from helenus_connector.control.backoff import ReasonLog, pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.keyspaces import Keyspaces
@@ -29,7 +29,7 @@ from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
 from helenus_connector.query.garbage import OF_DRIVER, freeze
 from helenus_connector.query.query import Query
-from helenus_connector.rest.server import serve
+from helenus_connector.rest.server import serve, serve_standby
 from helenus_connector.shape.registry import registered
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -46,6 +46,9 @@ _STATES_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
+_MAY_COME = (Kind.TABLE_MISSING,)
+"""Errors that stop a connector, but not while servers and tables come that are not there when the worker starts."""
+_TOPICS = "topics of all connectors"
 _NO_SPARK = "starting: Spark is not there yet"
 _NO_BATCH = "starting: no batch done yet"
 
@@ -67,6 +70,7 @@ class Worker:
         self.connectors.files = self._keyspaces.without
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
+        self._waiting = ReasonLog()
         self._queries: dict[str, Query | Merger] = {}
         self._followers: Followers | None = None
         self._spark: Any = None
@@ -104,8 +108,10 @@ class Worker:
         """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: then only
         a new start of the worker helps. Raises ConfigError for a configuration that cannot work.
         """
-        with owned(self.worker.checkpoint_dir.absolute(), self._may_wait, self._stopping.is_set) as is_ours:
+        directory = self.worker.checkpoint_dir.absolute()
+        with owned(directory, self._may_stand_by, self._stopping.is_set, self._stand_by) as is_ours:
             if is_ours:
+                self._started = time.monotonic()  # servers have the same time to come when a standby takes over
                 self._run()
 
     def _run(self) -> None:
@@ -164,6 +170,20 @@ class Worker:
             if server is not None:
                 server.shutdown()
             remove(directory)
+
+    @contextlib.contextmanager
+    def _stand_by(self, reason: Callable[[], str]) -> Iterator[None]:
+        """Answer health checks meanwhile: a standby is alive, and is not ready."""
+        listener = None
+        try:
+            listener = serve_standby(self.worker, lambda: f"standby: {reason()}")
+        except HelenusError as error:  # the other worker may be on this machine, and listen there
+            _log.warning("standby.not_listening", reason=str(error))
+        try:
+            yield
+        finally:
+            if listener is not None:
+                listener.shutdown()
 
     def _load(self) -> None:
         """Read what is kept in checkpoint.dir, which is this worker's alone by now: another one may have changed it."""
@@ -272,6 +292,7 @@ class Worker:
                 self._look_failed(name, connector, settings, fault)
                 continue
             self._failures.pop(name, None)
+            self._waiting.forget(name)
             if connector.looked is False and not found:
                 _log.warning("tables.none", connector=name, reason=no_tables(settings))
             self.connectors.looked(name, settings, found)
@@ -288,21 +309,32 @@ class Worker:
         with self.connectors.lock:
             if connector.settings is not settings:
                 return  # it was changed meanwhile
-            if not self._may_wait():
+            may_come = self._may_wait() and error.kind in _MAY_COME
+            if not self._may_wait() or not (may_come or error.action is Action.RETRY):
                 metrics.ERRORS.labels(error.kind.value).inc()
-            if error.action is Action.RETRY or self._may_wait():
+            if may_come or error.action is Action.RETRY:
                 self._failures[name] = self._failures.get(name, 0) + 1
                 longest_s = _FIRST_PAUSE_S if self._may_wait() else _LONGEST_PAUSE_S
                 connector.trouble = error
                 connector.look_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
-                _log.info("connector.waiting", connector=name, reason=str(error))
+                if self._waiting.is_due(name, str(error)):
+                    _log.info("connector.waiting", connector=name, reason=str(error))
             else:
+                self._failures.pop(name, None)
+                self._waiting.forget(name)
                 connector.error = error
                 _log.error("connector.failed", connector=name, error=str(error))
 
     def _may_wait(self) -> bool:
         """Whether servers that start together with the worker, and tables that are created later, still have time."""
         return (time.monotonic() - self._started) * 1000 < self.worker.startup_timeout_ms
+
+    def _may_stand_by(self) -> bool:
+        """Whether another worker that has `checkpoint.dir` may still be waited for."""
+        timeout_ms = self.worker.standby_timeout_ms
+        if timeout_ms is None:
+            return self._may_wait()
+        return timeout_ms < 0 or (time.monotonic() - self._started) * 1000 < timeout_ms
 
     def _end_if_all_failed(self) -> None:
         connectors = self.connectors.all()
@@ -337,10 +369,12 @@ class Worker:
         try:
             self._topics.make(waiting)
         except HelenusError as error:
-            _log.warning("topics.waiting", reason=str(error))
+            if self._waiting.is_due(_TOPICS, str(error)):
+                _log.warning("topics.waiting", reason=str(error))
             for task in waiting:
                 task.waiting = None if task.ready or task.error else error
             return
+        self._waiting.forget(_TOPICS)
         for task in waiting:
             missing = f"waits for its events topic {task.events}: the agent makes it when it starts"
             task.waiting = None if task.ready or task.error else missing

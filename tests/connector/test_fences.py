@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,9 +51,19 @@ def test_a_checkpoint_belongs_to_one_worker(tmp_path: Path) -> None:
         assert (error.value.kind, error.value.where) == (Kind.STATE, str(tmp_path))
         killed = threading.Timer(0.5, other.kill)
         killed.start()
-        with capture_logs() as logs, owned(tmp_path, lambda: True):
+        stood_by: list[str] = []
+
+        @contextmanager
+        def stand_by(reason: Callable[[], str]) -> Iterator[None]:
+            stood_by.append(reason())
+            yield
+            stood_by.append("over")
+
+        with capture_logs() as logs, owned(tmp_path, lambda: True, stand_by=stand_by):
             assert other.wait() < 0
-        assert [entry["event"] for entry in logs] == ["worker.waiting"]
+            assert stood_by[1:] == ["over"], "its listener is free again"
+        assert f"process {other.pid}" in stood_by[0]
+        assert [entry["event"] for entry in logs] == ["worker.standby", "worker.took_over"]
 
 
 def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

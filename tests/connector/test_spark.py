@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import processes
+import pyspark
 import pytest
 from java_classes import HELENUS, SOURCES, compiled, packed
 
@@ -112,6 +113,28 @@ print(*(f"{(run / f'm{mode}').stat().st_mode & 0o777:o}" for mode in ("644", "60
 print(sorted(one.name for one in run.glob(".m*.crc")))
 spark.stop()
 """
+
+
+PYTHONS = """
+import os, sys
+from pathlib import Path
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query.session import session
+
+before = dict(os.environ)
+spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
+print(before.get("PYTHONPATH") == os.environ.get("PYTHONPATH"))
+print(spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).first())
+spark.stop()
+"""
+
+
+@pytest.mark.integration
+def test_spark_s_python_processes_import_pyspark_from_where_it_is_compiled(tmp_path: Path) -> None:
+    """So they have our `sitecustomize`, which has them connect first."""
+    ended = start(tmp_path, PYTHONS)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["True", pyspark.__file__]
 
 
 @pytest.mark.integration

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +21,17 @@ from structlog.testing import capture_logs
 from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.fences import owned
 from helenus_connector.control.status import Task
 from helenus_connector.log.events import Offsets, Range
+from helenus_connector.rest.listening import listen
 from helenus_connector.worker import Worker
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import Action, HelenusError, Kind
 
 REFUSED = HelenusError(Kind.CASSANDRA_AUTH, "Cassandra refused the login", "127.0.0.1 port 9042")
 AWAY = HelenusError(Kind.CASSANDRA_UNREACHABLE, "cannot connect to Cassandra", "127.0.0.1 port 9042")
+ANY = "http://127.0.0.1:0"
 CONFIG = {"keyspace": "ks", "table": "t", "output.format": "json"}
 TABLE = {"connector": "shop", "keyspace": "ks", "table": "t"}
 
@@ -151,6 +158,46 @@ def test_a_transient_error_counts_except_while_servers_start_with_the_worker(wor
     assert errors(AWAY.kind) == before + 1
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_what_is_waited_for_while_servers_start_with_the_worker(kind: Kind, tmp_path: Path) -> None:
+    """Servers and tables may come. A login that is refused ten times is a locked account."""
+    starting = Fake(tmp_path, startup_timeout_ms="60000")
+    starting.connectors.put("shop", CONFIG)
+    connector, before = starting.connectors.all()["shop"], errors(kind)
+    starting.tables.error = HelenusError(kind, "what it says", "where")
+    with capture_logs() as logs:
+        for _ in range(5):
+            connector.look_at = 0.0
+            starting.look()
+    may_come = starting.tables.error.action is Action.RETRY or kind is Kind.TABLE_MISSING
+    assert (connector.error is None, connector.trouble is not None) == (may_come, may_come)
+    assert errors(kind) == before + (not may_come), "an error that is waited for is none yet"
+    events = [entry["event"] for entry in logs if entry["event"].startswith("connector.")]
+    assert events == ["connector.waiting" if may_come else "connector.failed"], "the same reason is logged once"
+
+
+def test_why_a_connector_waits_is_logged_when_it_changes_and_once_a_minute() -> None:
+    now = [0.0]
+    reasons = ReasonLog(lambda: now[0])
+    assert [reasons.is_due("shop", "away") for _ in range(3)] == [True, False, False]
+    assert reasons.is_due("other", "away"), "each by itself"
+    assert [reasons.is_due("shop", reason) for reason in ("no table", "no table", "away")] == [True, False, True]
+    now[0] = 59.9
+    assert not reasons.is_due("shop", "away")
+    now[0] = 60.1
+    assert [reasons.is_due("shop", "away") for _ in range(2)] == [True, False]
+    reasons.forget("shop")
+    assert reasons.is_due("shop", "away")
+
+
+def test_brokers_that_are_away_are_logged_once(worker: Fake) -> None:
+    worker.topics.away = HelenusError(Kind.BROKER_UNREACHABLE, "Kafka: no answer", "127.0.0.1:9092")
+    with capture_logs() as logs:
+        for _ in range(5):
+            worker.look()
+    assert [entry["event"] for entry in logs].count("topics.waiting") == 1
+
+
 def test_the_lag_of_a_failed_connector_grows(worker: Fake, tmp_path: Path) -> None:
     for name, text in (("offsets", json.dumps({"topics": {"events-ks.t": {"0": 20_000}}})), ("commits", "")):
         (tmp_path / "default" / name).mkdir(parents=True)
@@ -210,6 +257,7 @@ def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
         connectors=SimpleNamespace(all=lambda: {"n": connector}),
         _topics=SimpleNamespace(make=lambda waiting: setattr(task, "ready", True)),
         _missing=set(),
+        _waiting=ReasonLog(),
     )
     with capture_logs() as logs:
         Worker._make_topics(worker)
@@ -386,3 +434,84 @@ def test_a_batch_that_ends_after_its_connector_leaves_no_series(worker: Fake) ->
     worker.connectors.put("shop", CONFIG)
     worker.look()
     assert REGISTRY.get_sample_value("helenus_connector_events_read_total", TABLE) == 0
+
+
+def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("keys", [{"standby_timeout_ms": "-1"}, {"startup_timeout_ms": "600000"}])
+def test_a_standby_is_alive_and_not_ready(
+    tmp_path: Path, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that asks for its health must not end it. It takes over when the other one ends."""
+    ports: list[int] = []
+    listening = listen(WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": "/", "listeners": ANY}, "w"))
+    port = listening.getsockname()[1]
+    listening.close()
+    worker = Fake(tmp_path, listeners=f"http://127.0.0.1:{port}", **keys)
+
+    def run() -> None:
+        with listen(worker.worker) as taken:
+            ports.append(taken.getsockname()[1])
+
+    monkeypatch.setattr(worker, "_run", run)
+    began = worker._started
+    with owned(tmp_path, lambda: False):
+        runs = threading.Thread(target=worker.run)
+        runs.start()
+        assert _until(lambda: ask(port, "/health/live") == (200, "live\n"))
+        status, text = ask(port, "/health/ready")
+        assert (status, text.startswith("standby: another worker has checkpoint.dir: host ")) == (503, True)
+        for path in ("/health", "/connectors", "/connectors/shop/status", "/"):
+            status, text = ask(port, path)
+            assert (status, "standby: another worker has" in json.loads(text)["message"]) == (503, True)
+        assert ask(port, "/connectors/shop", "DELETE")[0] == 503
+        assert ask(port, "/metrics")[0] == 200
+        assert not ports
+    runs.join(60)
+    assert ports == [port], "it runs, and listens where the standby did"
+    assert worker._started > began, "servers have as long to come as at any start"
+
+
+def test_a_standby_on_the_same_machine_waits_without_a_listener(tmp_path: Path) -> None:
+    """The worker that it waits for listens there."""
+    settings = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": "/", "listeners": ANY}, "w")
+    with listen(settings) as taken:
+        port = taken.getsockname()[1]
+        worker = Fake(tmp_path, listeners=f"http://127.0.0.1:{port}", standby_timeout_ms="-1")
+        with owned(tmp_path, lambda: False), capture_logs() as logs:
+            runs = threading.Thread(target=worker.run)
+            runs.start()
+            assert _until(lambda: [entry["event"] for entry in logs] == ["worker.standby", "standby.not_listening"])
+            worker.stop()
+            runs.join(60)
+
+
+@pytest.mark.parametrize(
+    ("keys", "waits"),
+    [
+        ({}, False),
+        ({"startup_timeout_ms": "600000"}, True),
+        ({"startup_timeout_ms": "600000", "standby_timeout_ms": "0"}, False),
+        ({"standby_timeout_ms": "600000"}, True),
+        ({"standby_timeout_ms": "-1"}, True),
+    ],
+)
+def test_for_how_long_a_worker_stands_by(tmp_path: Path, keys: dict[str, str], waits: bool) -> None:
+    assert Fake(tmp_path, **keys)._may_stand_by() is waits
+
+
+def _until(check: Callable[[], bool]) -> bool:
+    for _ in range(6000):
+        with suppress(OSError):
+            if check():
+                return True
+        time.sleep(0.01)
+    return False

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import PrivateAttr, SecretStr, field_validator
+from pydantic import Field, PrivateAttr, SecretStr, field_validator
 from typing_extensions import Self
 
 from helenus_connector.config._patterns import compiles
@@ -108,6 +108,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """The shortest time between the starts of two batches; 0 starts the next one at once."""
     startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
     """How long the worker waits at its start for servers and tables that are not there yet."""
+    standby_timeout_ms: Annotated[int | None, Field(ge=-1), About("Worker")] = None
+    """For how long, in ms, the worker stands by while another one has its `checkpoint.dir`, to take over when that one
+    ends; -1: for ever, 0: not at all. By default as long as `startup.timeout.ms`."""
     spark: Annotated[PassThrough, About("Worker")] = {}
     """Settings of Spark: `spark.master` and others."""
 

@@ -1,6 +1,9 @@
-"""How long to wait before what failed is tried again: pauses that double, by tenacity."""
+"""How long to wait before what failed is tried again: pauses that double, by tenacity; and how often to say why."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 from tenacity import RetryCallState, Retrying, wait_exponential, wait_random_exponential
 
@@ -16,3 +19,26 @@ def pause(failures: int, first_s: float, longest_s: float, spread: bool = False)
         return wait_exponential(first_s, max=longest_s)(state)
     half_s, most_s = first_s / 2, longest_s / 2
     return (wait_exponential(half_s, max=most_s) + wait_random_exponential(half_s, max=most_s))(state)
+
+
+class ReasonLog:
+    """Decides when to log why something waits: when the reason changes, and once a minute."""
+
+    _EVERY_S = 60.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._logged: dict[str, tuple[str, float]] = {}
+
+    def is_due(self, name: str, reason: str) -> bool:
+        """Return whether this reason why `name` waits is to be logged now; it then counts as logged."""
+        last, logged_at = self._logged.get(name, ("", 0.0))
+        now = self._clock()
+        if reason == last and now - logged_at < self._EVERY_S:
+            return False
+        self._logged[name] = reason, now
+        return True
+
+    def forget(self, name: str) -> None:
+        """It waits no more: the next reason is logged."""
+        self._logged.pop(name, None)

@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import structlog
@@ -28,8 +29,14 @@ _LOG_EVERY_S = 10.0
 
 
 @contextlib.contextmanager
-def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-    """Lock `checkpoint.dir` for this process. While `waits` is true, wait for another process that has it.
+def owned(
+    directory: Path,
+    waits: Callable[[], bool],
+    stopping: Callable[[], bool] = lambda: False,
+    stand_by: Callable[[Callable[[], str]], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> Iterator[bool]:
+    """Lock `checkpoint.dir` for this process. While `waits` is true, wait for another process that has it: within
+    `stand_by`, which is called with a function that says for whom.
 
     Returns False, without the lock, if it is `stopping` before. Raises HelenusError(STATE), which names the owner.
     """
@@ -40,19 +47,9 @@ def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], boo
         what = f"cannot write to checkpoint.dir: {error.strerror}"
         raise HelenusError(Kind.STATE, what, error.filename or str(directory)) from None
     try:
-        logged = False
-        while not _taken(lock, directory):
-            if stopping():
-                yield False
-                return
-            if not waits():
-                what = f"another worker has this checkpoint.dir: {_noted(lock)}"
-                advice = "stop it, or give this one its own"
-                raise HelenusError(Kind.STATE, what, str(directory), f"two would undo each other's order: {advice}")
-            if not logged:
-                logged = True
-                _log.info("worker.waiting", reason=f"another worker has checkpoint.dir: {_noted(lock)}")
-            time.sleep(_TURN_S)
+        if not _await_lock(lock, directory, waits, stopping, stand_by):
+            yield False
+            return
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         us = f"host {socket.gethostname()}, process {os.getpid()}, since {since}\n"
         with contextlib.suppress(OSError):  # for example a full disk: only the lock counts
@@ -61,6 +58,37 @@ def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], boo
         yield True
     finally:
         os.close(lock)
+
+
+def _await_lock(
+    lock: int,
+    directory: Path,
+    waits: Callable[[], bool],
+    stopping: Callable[[], bool],
+    stand_by: Callable[[Callable[[], str]], AbstractContextManager[object]],
+) -> bool:
+    """Take the lock, as `owned`; False if it is `stopping` before."""
+
+    def reason() -> str:
+        return f"another worker has checkpoint.dir: {_noted(lock)}"
+
+    with contextlib.ExitStack() as standing_by:
+        is_first = True
+        while not _taken(lock, directory):
+            if stopping():
+                return False
+            if not waits():
+                what = f"another worker has this checkpoint.dir: {_noted(lock)}"
+                advice = "stop it, give this one its own, or have it stand by with standby.timeout.ms=-1"
+                raise HelenusError(Kind.STATE, what, str(directory), f"two would undo each other's order: {advice}")
+            if is_first:
+                is_first = False
+                _log.info("worker.standby", reason=reason())
+                standing_by.enter_context(stand_by(reason))
+            time.sleep(_TURN_S)
+        if not is_first:
+            _log.info("worker.took_over", directory=str(directory))
+    return True
 
 
 def owner(directory: Path) -> str | None:

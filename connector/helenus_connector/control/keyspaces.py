@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import structlog
 
+from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import Model
-from helenus_connector.control.backoff import pause
+from helenus_connector.control.backoff import ReasonLog, pause
 from helenus_connector.control.status import Connector, no_tables
 from helenus_connector.control.tables import Tables
 from helenus_schemas.errors import Action, HelenusError
@@ -55,6 +56,7 @@ class Keyspaces:
         self.others: dict[str, Mapping[str, str]] = {}
         """The properties of the other files by name."""
         self._files: list[_File] = []
+        self._waiting = ReasonLog()
         for name, properties in files.items():
             settings = model.of(properties, name, properties)
             if settings.has_keyspaces:
@@ -81,15 +83,19 @@ class Keyspaces:
             try:
                 keyspaces = tables.keyspaces(file.settings)
             except HelenusError as error:
-                if error.action is not Action.RETRY and not may_wait:
+                if not may_wait or error.action is not Action.RETRY:
+                    metrics.ERRORS.labels(error.kind.value).inc()
+                if error.action is not Action.RETRY:
                     file.error, file.trouble, file.look_at = error, None, math.inf
                     _log.error("connector.failed", connector=file.settings.name, error=str(error))
                     continue
                 file.failures += 1
                 file.look_at = time.time() + pause(file.failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 file.trouble = error
-                _log.info("connector.waiting", connector=file.settings.name, reason=str(error))
+                if self._waiting.is_due(file.settings.name, str(error)):
+                    _log.info("connector.waiting", connector=file.settings.name, reason=str(error))
                 continue
+            self._waiting.forget(file.settings.name)
             file.failures, file.trouble = 0, None
             file.look_at = time.time() + file.settings.table_refresh_interval_ms / 1000
             if not keyspaces and file.waiting is None:

@@ -114,10 +114,32 @@ def serve(
 
     `ready` is about all the work of the worker, `health` about the worker itself.
     """
+    return _serve(settings, application(settings, connectors, snapshots, verifications, history, ready, health))
+
+
+def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> Listener:
+    """Listen on `listeners` as `serve`, for a worker that waits for another one: it is alive and not ready, and has
+    nothing else to show. `standby` says what it waits for.
+    """
+
+    def refused(_: Call) -> Response:
+        return _error(503, standby())
+
+    resources: Resources = {
+        "/health": {"GET": lambda _: JSONResponse({"status": "starting", "message": standby()}, 503)},
+        "/health/ready": {"GET": lambda _: PlainTextResponse(f"{standby()}\n", 503)},
+        _OPEN: {"GET": lambda _: PlainTextResponse("live\n")},
+        "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
+        "/{path:path}": dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE"), refused),
+    }
+    return _serve(settings, _guarded(settings, resources))
+
+
+def _serve(settings: WorkerSettings, app: ASGIApp) -> Listener:
     host, _ = settings.listener
     secret = settings.rest_basic_auth_user_info
     config = uvicorn.Config(
-        application(settings, connectors, snapshots, verifications, history, ready, health),
+        app,
         lifespan="off",
         ws="none",
         http="h11",
@@ -156,6 +178,11 @@ def application(
         **rest_plugins.resources(connectors),
         **OverviewResources(connectors, snapshots, history, ready, writable=not _is_open(settings)).resources(),
     }
+    return _guarded(settings, resources)
+
+
+def _guarded(settings: WorkerSettings, resources: Resources) -> ASGIApp:
+    """These resources, for those who may see them."""
     secret = settings.rest_basic_auth_user_info
     host, _ = settings.listener
     names = {name.lower() for name in (host, settings.rest_advertised_host_name) if name}
