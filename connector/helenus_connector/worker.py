@@ -43,6 +43,8 @@ _log = structlog.get_logger(__name__)
 _TURN_S, _STARTING_S = 1.0, 0.5
 _TOPICS_S = 1.0
 _STATES_S = 5.0
+_LEAVING_S = 5.0
+"""The shortest time between two looks for a table that a pattern matched and that may have been dropped."""
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
@@ -299,11 +301,15 @@ class Worker:
 
     @staticmethod
     def _look_at(connector: Connector) -> float:
-        """When to look at a connector's tables, s since the epoch. A dropped one may exist again."""
-        if not any(task.misses_table for task in list(connector.tasks.values())):
+        """When to look at a connector's tables, s since the epoch. A dropped one may exist again; one that a pattern
+        matched is to leave the connector soon.
+        """
+        missing = {task.settings.table for task in list(connector.tasks.values()) if task.misses_table}
+        if not missing:
             return connector.look_at
-        again = connector.looked_at + connector.settings.table_refresh_interval_ms / 1000
-        return min(connector.look_at, again)
+        is_named = missing <= {*connector.settings.tables}
+        pause_s = connector.settings.table_refresh_interval_ms / 1000 if is_named else _LEAVING_S
+        return min(connector.look_at, connector.looked_at + pause_s)
 
     def _look_failed(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
         with self.connectors.lock:

@@ -335,6 +335,44 @@ def test_a_scan_between_drop_and_create_fails_no_table_at_once(
     assert task.error is wrong, "it does not run"
 
 
+def test_a_table_that_a_pattern_matched_leaves_when_it_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once if its work failed for that, else after as long as it may be away to be recreated."""
+    clock = SimpleNamespace(seconds=1000.0, time=lambda: clock.seconds)
+    monkeypatch.setattr("helenus_connector.control.connectors.time", clock)
+    all_of = connectors(tmp_path)
+    all_of.put("a", {**CONFIG, "table": "t, log_.*"})
+    settings = all_of.all()["a"].settings
+    there: dict[str, HelenusError | None] = dict.fromkeys(("t", "log_quiet", "log_busy", "log_stays"))
+    all_of.looked("a", settings, there)
+    for task in running(all_of).values():
+        task.ready = True
+    busy = all_of.all()["a"].tasks["log_busy"]
+    left: dict[str, HelenusError | None] = {"t": None, "log_stays": None}
+    for seconds, tables in ((0, 4), (29, 4), (2, 2)):
+        clock.seconds += seconds
+        all_of.looked("a", settings, left)
+        assert len(all_of.all()["a"].tasks) == tables
+    assert all_of.status("a").obstacle is None or "waits for" in str(all_of.status("a").obstacle)
+    all_of.restart("a")
+    assert [t.id for t in all_of.status("a").tasks] == [0, 3], "a restart brings back none that is not there"
+    all_of.looked("a", settings, there)
+    assert [t.state for t in all_of.status("a").tasks] == ["UNASSIGNED"] * 4, "as it does when it is there again"
+    assert all_of.all()["a"].tasks["log_busy"] is not busy
+    again = all_of.all()["a"].tasks["log_busy"]
+    again.ready = True
+    again.error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.log_busy")
+    all_of.looked("a", settings, {**left, "log_quiet": None})
+    assert sorted(all_of.all()["a"].tasks) == ["log_quiet", "log_stays", "t"]
+    missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
+    clock.seconds += 100
+    for _ in range(2):
+        all_of.looked("a", settings, {"t": missing, "log_stays": None})
+        clock.seconds += 100
+    assert all_of.all()["a"].tasks["t"].error is missing, "one that is named is missed"
+
+
 def waits(all_of: Connectors, group: str, since: float = 100.0) -> None:
     """A key of the topic that no read has proven, in a run that ended at 1000."""
     keys = all_of.unconfirmed(group)

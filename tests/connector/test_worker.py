@@ -293,6 +293,29 @@ def test_a_table_that_was_missing_is_looked_for_until_it_is_there(
             connector.tasks["t"].error = missing
 
 
+def test_a_table_of_a_pattern_that_fails_for_want_of_it_is_looked_for_at_once(
+    worker: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was dropped, as a rule: then it is to leave, and nobody has anything to do."""
+    worker.connectors.delete("shop")
+    worker.connectors.put("shop", {**CONFIG, "table": "log_.*", "table.refresh.interval.ms": "600000"})
+    found: dict[str, HelenusError | None] = {"log_a": None, "log_b": None}
+    monkeypatch.setattr(worker.tables, "look", lambda *_: found)
+    worker.topics.there = True
+    worker.look()
+    connector = worker.connectors.all()["shop"]
+    assert len(connector.tasks) == 2
+    del found["log_b"]
+    connector.tasks["log_b"].error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.log_b")
+    assert states()[0] == {"RUNNING"}
+    worker.look()
+    assert len(connector.tasks) == 2, "not at every turn"
+    connector.looked_at -= 10
+    worker.look()
+    assert list(connector.tasks) == ["log_a"]
+    assert "log_b" not in str(worker.ready())
+
+
 def reasons(worker: Fake) -> tuple[str, str]:
     """What the status of the connector, and of its task, says besides their states."""
     status = worker.connectors.status("shop")

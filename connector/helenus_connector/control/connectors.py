@@ -354,6 +354,7 @@ class Connectors:
                     self._add(connector, table)
                     self._restart(connector.tasks[table])
                 connector.tasks[table].looked(error, time.time())
+            connector.remove_absent(found, time.time())
             connector.waiting = None if connector.tasks else no_tables(settings)
             self.changed.set()
 

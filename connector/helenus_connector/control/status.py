@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+
+import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.backoff import pause
 from helenus_schemas.errors import Action, HelenusError, Kind
 
+_log = structlog.get_logger(__name__)
 Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
 _MISSING_S = 30.0
 _FIRST_PAUSE_S = 0.5
@@ -177,6 +181,19 @@ class Connector:
     looked_at: float = 0.0
     looked: bool = False
     forgotten: set[str] = field(default_factory=set)
+
+    def remove_absent(self, tables: Container[str], now: float) -> None:
+        """Remove the tasks of tables that a pattern matched, and that are not among those there are: after as long as
+        a table may be away that is recreated. A table's position stays, for one of its name.
+        """
+        for table, task in list(self.tasks.items()):
+            if table in tables:
+                continue
+            task.looked(HelenusError(Kind.TABLE_MISSING, "there is no such table with cdc = true", task.table), now)
+            if task.misses_table:
+                del self.tasks[table]
+                advice = "it was dropped, or altered to cdc = false: it joins again when it is back"
+                _log.info("table.left", connector=task.connector, table=task.table, advice=advice)
 
     def failure(self) -> HelenusError | None:
         """Why nothing of it works, if nothing does."""
