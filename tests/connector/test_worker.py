@@ -258,6 +258,7 @@ def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
         _topics=SimpleNamespace(make=lambda waiting: setattr(task, "ready", True)),
         _missing=set(),
         _waiting=ReasonLog(),
+        _claimed=list,
     )
     with capture_logs() as logs:
         Worker._make_topics(worker)

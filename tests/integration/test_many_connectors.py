@@ -121,6 +121,7 @@ def test_a_new_table_that_matches_is_taken_in(pipeline: Pipeline, session: Any, 
     session.execute("INSERT INTO many.snew (k, c, v) VALUES (1, 2, 'three')")
     eventually(lambda: rest.task("many-all", len(SMALL))["state"] == "RUNNING", "the table is taken in")
     agrees(pipeline, "many.snew")
+    session.execute("DROP TABLE many.snew")  # it leaves while others are tested
 
 
 def test_a_failing_task_leaves_the_others_alone(pipeline: Pipeline, session: Any, rest: Rest) -> None:
@@ -172,6 +173,19 @@ def test_a_reset_connector_publishes_all_again(pipeline: Pipeline, rest: Rest) -
     agrees(pipeline, "many.two")
 
 
+def test_a_dropped_table_leaves_its_connector(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    """Nobody has anything to do: the worker is ready, and a restart does not bring its task back."""
+    session.execute("DROP TABLE IF EXISTS many.snew")
+
+    def has_left() -> bool:
+        return len(rest("GET", "/connectors/many-all/status")["tasks"]) == len(SMALL)
+
+    eventually(has_left, lambda: f"the table has left\n{pipeline.connector.tail()}")
+    rest("POST", "/connectors/many-all/restart?includeTasks=true")
+    eventually(lambda: pipeline.connector.health()[0] == 200, lambda: str(pipeline.connector.health()))
+    assert has_left()
+
+
 def test_states_configurations_and_positions_survive_a_restart(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     """Also what was held for a paused connector when the others moved on."""
     rest("PUT", "/connectors/many-two/pause")
@@ -196,7 +210,14 @@ def test_states_configurations_and_positions_survive_a_restart(pipeline: Pipelin
     rest("PUT", "/connectors/many-two/resume")
     agrees(pipeline, "many.two")
     eventually(lambda: rest("GET", "/connectors/made-over-rest/topics"), "the second group runs")
+    keys = {record.key() for record in pipeline.records("many.s00")}
+    eventually(lambda: {r.key() for r in pipeline.held.records("copy-of-s00")} == keys, "it has read all")
     rest("DELETE", "/connectors/made-over-rest")
+    # Offsets belong to a connector's name: another one does not go on where that one stood.
+    anew = {**made, "name": "made-anew", "query.group": "second", "data.topic": "anew-of-s00"}
+    rest("POST", "/connectors", {"name": "made-anew", "config": {**anew, "output.format": "key-value-json"}})
+    eventually(lambda: {r.key() for r in pipeline.held.records("anew-of-s00")} == keys, pipeline.connector.tail)
+    rest("DELETE", "/connectors/made-anew")
 
 
 def _answers(rest: Rest) -> bool:

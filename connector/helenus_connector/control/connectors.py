@@ -188,7 +188,7 @@ class Connectors:
                 # While the tables of a pattern are not known, another connector may have some: those stay there.
                 known = topics | {task.events for c in self._connectors.values() for task in c.tasks.values()}
                 unknown = matching(settings, self.held(before).where()) - known
-                self._take_along(topics | unknown, before, settings.query_group)
+                self._take_along(name, topics | unknown, before, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
             connector.error = connector.trouble = connector.waiting = None
@@ -229,7 +229,7 @@ class Connectors:
         if why is not None:
             raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
 
-    def _take_along(self, topics: set[str], before: str, group: str) -> None:
+    def _take_along(self, name: str, topics: set[str], before: str, group: str) -> None:
         """Hand topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which
         a start steps back. Until the new configuration is saved, the former group has all of it, too.
         """
@@ -238,10 +238,11 @@ class Connectors:
         self.waiting(group).take(self.waiting(before).give(topics))
         for topic in topics:
             if stood.get(topic):
-                self.held(group).move(topic, stood[topic])
+                owner = self.held(before).owners.owner(topic) or name
+                self.held(group).move(topic, stood[topic], owner)
 
     def delete(self, name: str) -> None:
-        """Delete a connector. Its positions stay, for a later connector of its topics."""
+        """Delete a connector. Its positions stay, for a later one of its name."""
         with self.lock:
             connector = self.get(name)
             del self._connectors[name]

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import structlog
+
 from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import begin_anew
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.ownership import first_position, other_rows
+from helenus_connector.control.status import Task
 from helenus_schemas.errors import HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
 
 
 def offsets(connectors: Connectors, name: str) -> dict[str, dict[int, int]]:
     """Where a connector stands: the next offset by events topic and partition, of the topics it has read."""
     with connectors.lock:
         connector = connectors.get(name)
-        where = connectors.held(connector.settings.query_group).where()
-        topics = [task.events for task in connector.tasks.values()]
+        held = connectors.held(connector.settings.query_group)
+        where = held.where()
+        topics = [t.events for t in connector.tasks.values() if held.owners.owner(t.events) in (None, name)]
         return {t: {int(p): o for p, o in sorted(where[t].items())} for t in topics if where.get(t)}
 
 
@@ -56,6 +63,32 @@ def reset(connectors: Connectors, name: str) -> None:
             _move(connectors, name, topic, offsets)
 
 
+def claim(connectors: Connectors, task: Task) -> bool:
+    """Have a task that does not run yet begin at its own connector's position: at the first event of its topic if that
+    of the query is another connector's. False if the topic is not there.
+
+    Raises HelenusError: the broker's errors, and STATE with state=rows for another connector's rows.
+    """
+    name, topic, group = task.connector, task.events, task.settings.query_group
+    with connectors.lock:
+        held = connectors.held(group)
+        owner, where = held.owners.owner(topic), held.where().get(topic, {})
+    if owner == name:
+        return True
+    if where and owner is not None and task.settings.state == "rows":
+        raise other_rows(name, owner, str(held.checkpoint))
+    begin = first_position(held.owners, name, topic, where, connectors.earliest)
+    if begin is None:
+        return False
+    with connectors.lock:
+        if begin != where:
+            _log.info("connector.begins", connector=name, topic=topic, reason=f"the position is of connector {owner}")
+            _move(connectors, name, topic, begin)
+        else:
+            held.owners.take(topic, name, where)
+    return True
+
+
 def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
     """The settings of a stopped connector whose positions may be moved. Raises NotStopped, and HelenusError CONFIG."""
     settings = connectors.stopped(name).settings
@@ -69,7 +102,7 @@ def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
 def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, int]) -> None:
     """Let a connector go on from here in a topic, which has these partitions and no others."""
     connector = connectors.get(name)
-    connectors.held(connector.settings.query_group).move(topic, offsets)
+    connectors.held(connector.settings.query_group).move(topic, offsets, name)
     partitions = {*map(int, offsets)}
     group = connector.settings.query_group
     copies = connectors.unconfirmed(group).shrink(topic, partitions) + connectors.waiting(group).shrink(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from helenus_connector.control.checkpoint import committed, latest
+from helenus_connector.control.ownership import Owners
 from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
@@ -37,8 +38,9 @@ class Held:
     """
 
     def __init__(self, checkpoint: Path) -> None:
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._file = file = checkpoint / "held"
+        self.owners = Owners(checkpoint)
         self._lock = threading.Lock()
         self._epochs: dict[str, int] = {}
         self._released: Offsets = {}
@@ -66,7 +68,7 @@ class Held:
     def where(self) -> Offsets:
         """The position of every topic that the query ever read."""
         with self._lock:
-            return overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets)
+            return overlaid(overlaid(committed(self.checkpoint), self._released), self._offsets)
 
     def begin(self) -> None:
         """A batch begins, and so Spark has committed the one before."""
@@ -120,17 +122,21 @@ class Held:
                 )
             return True
 
-    def move(self, topic: str, offsets: Mapping[str, int]) -> None:
-        """Go on from here, whatever a running batch does. These are all partitions of the topic."""
+    def move(self, topic: str, offsets: Mapping[str, int], connector: str | None = None) -> None:
+        """Go on from here, whatever a running batch does. These are all partitions of the topic. The position is that
+        `connector`'s from then on, if one is named.
+        """
         with self._lock:
-            before = overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets).get(topic, {})
+            before = overlaid(overlaid(committed(self.checkpoint), self._released), self._offsets).get(topic, {})
             self._save({**self._offsets, topic: {**dict.fromkeys(before, GONE), **offsets}})
             self._epochs[topic] = self._epochs.get(topic, 0) + 1
             durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
+            if connector is not None:  # last: one that begins anew once more misses nothing
+                self.owners.take(topic, connector, before)
 
     def _sync_plan(self) -> None:
         """Write to disk where Spark's batch ends, before the note that it is not done is removed from there."""
-        planned = self._checkpoint / "offsets" / str(latest(self._checkpoint))
+        planned = self.checkpoint / "offsets" / str(latest(self.checkpoint))
         with contextlib.suppress(FileNotFoundError):
             durable.sync(planned)
             durable.sync(planned.parent)

@@ -1,0 +1,81 @@
+"""Whose the positions of a query are: as in Kafka Connect, offsets belong to a connector's name.
+
+Spark's checkpoint and `held` have a position for each events topic. Next to them is kept which connector it is of, and
+where earlier ones stood. So a connector of another name begins at the topic's first event, and one that was deleted and
+made again goes on where it was. A position that an earlier version left has no owner: it is of the next who reads on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from helenus_connector.log.events import Offsets
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+
+_VERSION = 1
+
+
+class Owners:
+    """The owners of a query's positions by events topic, kept next to its checkpoint. The caller has a lock.
+
+    Raises HelenusError(STATE) if the file can't be written.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._file = checkpoint / "owners"
+        self._owners: dict[str, dict[str, Any]] = {}
+        # Without it, positions are what they were before there were owners.
+        with contextlib.suppress(FileNotFoundError, durable.Damaged):
+            self._owners = durable.load(self._file, _VERSION)
+
+    def owner(self, topic: str) -> str | None:
+        """Return the connector whose position it is; None if it is not known."""
+        name: str | None = self._owners.get(topic, {}).get("connector")
+        return name
+
+    def former(self, topic: str, connector: str) -> Mapping[str, int]:
+        """Return where a connector stood when another one took its place: by partition, empty if it never did."""
+        position: Mapping[str, int] = self._owners.get(topic, {}).get("former", {}).get(connector, {})
+        return position
+
+    def take(self, topic: str, connector: str, stood: Mapping[str, int]) -> None:
+        """Make a connector the owner of a topic's position; `stood` is where its present owner was."""
+        owner = self.owner(topic)
+        if owner == connector:
+            return
+        former = {**self._owners.get(topic, {}).get("former", {}), **({owner: dict(stood)} if owner else {})}
+        former.pop(connector, None)
+        owners = {**self._owners, topic: {"connector": connector, "former": former}}
+        durable.make_directory(self._file.parent)
+        durable.save(self._file, owners, _VERSION, "whose the positions are", "owners.after-write")
+        self._owners = owners
+
+
+def first_position(
+    owners: Owners,
+    connector: str,
+    topic: str,
+    where: Mapping[str, int],
+    earliest: Callable[[list[str]], Offsets],
+) -> Mapping[str, int] | None:
+    """Return where a connector has to begin in a topic whose position is another one's: `where`, if it is its own or
+    nobody's. None if the topic is not there. Raises HelenusError if the broker is away.
+    """
+    if not where or owners.owner(topic) in (None, connector):
+        return where
+    first = earliest([topic]).get(topic)
+    if not first:
+        return None
+    own = owners.former(topic, connector)
+    return {partition: own.get(partition, offset) for partition, offset in first.items()}
+
+
+def other_rows(connector: str, owner: str | None, where: str) -> HelenusError:
+    """STATE: the rows that are kept are another connector's, and begin nowhere else."""
+    what = f"the rows that are kept here are of the connector {owner}, and {connector} would not begin with them"
+    advice = "set another query.group: then it starts from the beginning; or delete this directory"
+    return HelenusError(Kind.STATE, what, where, advice)
