@@ -158,7 +158,7 @@ def test_rows_that_are_kept_are_of_one_connector(tmp_path: Path) -> None:
 @given(seed=st.integers(0, 1 << 32))
 def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Any order of what is made, moved to another group, read, deleted, and of restarts: against one position for each
-    name and group, that moves with its connector.
+    name and group, which a connector takes along.
     """
     rng, run = random.Random(seed), Run(tmp_path_factory.mktemp("owned"))
     positions: dict[tuple[str, str], dict[str, int]] = {}
@@ -179,7 +179,7 @@ def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFacto
                 if before is not None:
                     run.connectors.want(name, "RUNNING")
             if before not in (None, group) and (name, str(before)) in positions:
-                positions[name, group] = positions.pop((name, str(before)))
+                positions[name, group] = dict(positions[name, str(before)])
             groups[name] = group
         elif action == "restart":
             run.restart()

@@ -12,8 +12,8 @@ import structlog
 from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import begin_anew
+from helenus_connector.control._ownership import first_position, other_rows
 from helenus_connector.control.connectors import Connectors
-from helenus_connector.control.ownership import first_position, other_rows
 from helenus_connector.control.status import Task
 from helenus_schemas.errors import HelenusError, Kind
 

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from helenus_connector.control._ownership import Owners
 from helenus_connector.control.checkpoint import committed, latest
-from helenus_connector.control.ownership import Owners
 from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable

@@ -1,0 +1,1 @@
+"""What runs first in Spark's Python processes? Not imported: the directory is on their PYTHONPATH."""
