@@ -191,7 +191,8 @@ def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFacto
         else:
             key = name, groups[name]
             assert run.start(name)
-            assert run.position(name) == positions.setdefault(key, dict(FIRST))
+            position = positions.get(key, FIRST)
+            assert run.position(name) == position
             if action == "read":
                 run.read(name, events := rng.randrange(1, 9))
-                positions[key] = {p: at + events for p, at in positions[key].items()}
+                positions[key] = {p: at + events for p, at in position.items()}

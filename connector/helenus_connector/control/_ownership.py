@@ -42,6 +42,12 @@ class Owners:
         position: Mapping[str, int] = self._owners.get(topic, {}).get("former", {}).get(connector, {})
         return position
 
+    def position_of(self, connector: str, topic: str, where: Offsets) -> Mapping[str, int]:
+        """Return where a connector stands: in what is known of the topics, `where`, if that is its own or nobody's."""
+        if self.owner(topic) in (None, connector):
+            return where.get(topic, {})
+        return self.former(topic, connector)
+
     def take(self, topic: str, connector: str, stood: Mapping[str, int]) -> None:
         """Make a connector the owner of a topic's position; `stood` is where its present owner was."""
         owner = self.owner(topic)

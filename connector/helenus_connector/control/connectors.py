@@ -237,9 +237,8 @@ class Connectors:
         self.unconfirmed(group).take(*self.unconfirmed(before).give(topics), time.time())
         self.waiting(group).take(self.waiting(before).give(topics))
         for topic in topics:
-            if stood.get(topic):
-                owner = self.held(before).owners.owner(topic) or name
-                self.held(group).move(topic, stood[topic], owner)
+            if own := self.held(before).owners.position_of(name, topic, stood):
+                self.held(group).move(topic, own, name)
 
     def delete(self, name: str) -> None:
         """Delete a connector. Its positions stay, for a later one of its name."""
