@@ -85,7 +85,9 @@ def only_kafka(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def secure(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A stack with TLS and passwords of Cassandra, Kafka and a registry, for the group's files."""
-    servers, yaml = ["cassandra", "kafka", "registry"], {"commitlog_sync_period": "1000ms"}
+    servers = ["cassandra", "kafka", "registry"]
+    # A page of the driver's default size is refused to all but superusers.
+    yaml = {"commitlog_sync_period": "1000ms", "page_size_fail_threshold": 100}
     return kept("secure", lambda: _stack(tmp_path_factory, only=servers, secure=True, cassandra_yaml=yaml))
 
 

@@ -19,7 +19,7 @@ from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation, read_truncations
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.service.cassandra import connect
+from helenus_schemas.service.cassandra import connect, fit_page_size, is_page_refused
 from helenus_schemas.settings.shared import CassandraSettings
 
 _log = structlog.get_logger(__name__)
@@ -176,6 +176,8 @@ class Cassandra:
         try:
             found = read_tables(self._session)
         except (DriverException, NoHostAvailable) as error:
+            if is_page_refused(error):
+                fit_page_size(self._session)
             raise self._unreachable(error) from None
         # One that was created between the queries may be without its columns: leave it out.
         return {table.id: table for table in found.values() if table.partition_key}
@@ -186,12 +188,17 @@ class Cassandra:
             self._down = None
             return rows
         except (DriverException, NoHostAvailable) as error:
+            if is_page_refused(error):  # the guardrail was set while the agent runs
+                fit_page_size(self._session)
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> HelenusError:
         if isinstance(error, Unauthorized):
             advice = "grant the role of cassandra.username what docs/security.md lists"
             return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where, advice)
+        if is_page_refused(error):
+            what = f"Cassandra wants smaller pages: {error}"
+            return HelenusError(Kind.CASSANDRA_UNREACHABLE, what, self._where, "it is asked for smaller ones next")
         if isinstance(error, NoHostAvailable) and not error.errors:
             self._connect_again()
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)

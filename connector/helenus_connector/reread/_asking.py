@@ -33,6 +33,7 @@ from helenus_connector.reread.rows import Page, RawRow
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.cassandra import is_page_refused
 
 _FAILURES = (NoHostAvailable, RequestExecutionException, ConnectionException, Unauthorized)
 _TOO_MUCH = (ReadTimeout, OperationTimedOut, ReadFailure)
@@ -286,7 +287,7 @@ class Asking:
 
     def _is_too_large(self, error: InvalidRequest, rows: int | None) -> bool:
         """Whether a guardrail wants smaller pages: they are from now on."""
-        if rows is None or rows < 2 or "Guardrail page_size" not in str(error):
+        if rows is None or rows < 2 or not is_page_refused(error):
             return False
         self._page = rows // 2
         return True

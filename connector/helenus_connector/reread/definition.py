@@ -16,6 +16,7 @@ from cassandra.query import SimpleStatement
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.cassandra import fit_page_size, is_page_refused
 
 _ANSWER_S = 2.0
 _TRIES = 10
@@ -53,6 +54,8 @@ def definition(
             _found(partial(session.execute, host=host), settings, alone=len(nodes) == 1) for host in nodes.values()
         ]
     except _UNANSWERED as error:
+        if is_page_refused(error):  # the guardrail was set after this session was made
+            fit_page_size(session)
         raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", name, _ANSWERS) from None
     (_, table), version = max(zip(found, nodes, strict=True), key=lambda of: of[0][0])
     if table is None:

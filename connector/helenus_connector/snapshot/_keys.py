@@ -26,6 +26,7 @@ from helenus_connector.snapshot.ring import Stretch
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.cassandra import is_page_refused
 
 _PAGE = 5000  # keys
 _STATICS_PAGE = 200  # partitions, with the values of their static columns
@@ -119,7 +120,7 @@ class KeyReader:
                     raise self._failed(error) from None
                 most //= 8
             except InvalidRequest as error:
-                if "Guardrail page_size" not in str(error) or most < 2:
+                if not is_page_refused(error) or most < 2:
                     raise SchemaChanged(str(error)) from None
                 most //= 2
             except ProtocolException as error:  # of a paging state that this server does not take

@@ -6,7 +6,13 @@ import logging
 import ssl
 from typing import Any
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, UnresolvableContactPoints
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    InvalidRequest,
+    UnresolvableContactPoints,
+)
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.connection import ConnectionShutdown
@@ -17,13 +23,16 @@ from cassandra.policies import (
     LoadBalancingPolicy,
     TokenAwarePolicy,
 )
-from cassandra.query import named_tuple_factory
+from cassandra.query import SimpleStatement, named_tuple_factory
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.shared import CassandraSettings
 
 _ASK_NEXT_S = 1.0
 _HEARTBEAT_S = 5
+_OF_ONE_PAGE = "SELECT keyspace_name FROM system_schema.keyspaces"
+"""What every role may read, and is short. Without a LIMIT: with one Cassandra does not look at the size of pages."""
+_PAGE_REFUSED = "Guardrail page_size"
 _CUT_OFF = (ConnectionResetError, ConnectionShutdown)
 """How a connection ends if the node does not understand its first bytes, as with TLS on one side only."""
 
@@ -104,9 +113,31 @@ def connect(
             elif not settings.cassandra_ssl_certfile:
                 reason += "; a node that requires client certificates does so: cassandra.ssl.certfile"
         raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{reason}", where) from None
+    fit_page_size(session)
     if protocol_handler is not None:
         session.client_protocol_handler = protocol_handler
     return session
+
+
+def fit_page_size(session: Any) -> None:
+    """Halve the rows of a page that this session asks for by default until the cluster accepts them: its guardrail
+    `page_size_fail_threshold` may be below the driver's 5,000. Costs one small statement where it is not.
+    """
+    while session.default_fetch_size and session.default_fetch_size > 1:
+        try:
+            session.execute(SimpleStatement(_OF_ONE_PAGE, fetch_size=session.default_fetch_size))
+            return
+        except InvalidRequest as error:
+            if not is_page_refused(error):
+                return
+            session.default_fetch_size //= 2
+        except (DriverException, NoHostAvailable):
+            return  # the next statement meets it too, and says what it is for
+
+
+def is_page_refused(error: Exception) -> bool:
+    """Return whether Cassandra refused a statement because a guardrail wants smaller pages."""
+    return isinstance(error, InvalidRequest) and _PAGE_REFUSED in str(error)
 
 
 def _reason(error: Exception) -> str:
