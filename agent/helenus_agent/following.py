@@ -124,7 +124,8 @@ class Following:
         self.ask_node()
         schema = self._cassandra.schema()
         self._follow.refresh()
-        report = self.tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)
+        newest, meanwhile = self._follow.newest, schema.altered_meanwhile
+        report = self.tables.update(schema.tables, schema.views, newest, schema.stamps, meanwhile)
         self._report(report)
         self._others = self.tables.others
         not_durable = {table.keyspace for table in self.tables.followed_now} & set(schema.not_durable)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from dataclasses import replace
 
 import pytest
 from agent.writer import table_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helenus_agent.commitlog.decoder import Unknown
-from helenus_agent.node.tables import Tables
+from helenus_agent.node.tables import Stamp, Tables
 from helenus_schemas.cql.table import Table
 
 
@@ -250,3 +253,54 @@ def test_a_compact_table_with_hidden_columns_is_refused_until_compact_storage_is
     assert updated(tables, replace(compact, columns=(*A.columns, B.columns[1])), B) == ([], [], [])
     assert updated(tables, A, B) == (["ks.a"], [], [])
     assert index(tables, A) >= 0
+
+
+Read = tuple[Table, Stamp, int | None]
+"""What a read of the schema has of the table, with the time of an ALTER that came while it was read."""
+
+
+def read_of(history: list[Table], steps: list[int]) -> Read:
+    """A read that looks at the table four times, in the order in which the agent does: when it was altered, its
+    definition, its options, and when it was altered. Each has the table as it is after so many of its ALTERs.
+    """
+    before, definition, options, after = steps
+    stamp = Stamp(before, str(history[options].cdc))
+    return history[definition], stamp, after if after != before else None
+
+
+def reads_of(rng: random.Random, history: list[Table]) -> list[Read]:
+    """Some reads one after the other, of which the last one is not disturbed."""
+    steps, reads = 0, []
+    while steps < len(history) - 1:
+        places = [min(steps + rng.choice((0, 0, 0, 1, 2, 5)), len(history) - 1)]
+        for _ in range(3):
+            places.append(min(places[-1] + rng.choice((0, 0, 0, 1, 1, 3)), len(history) - 1))
+        steps = places[-1]
+        reads.append(read_of(history, places))
+    last = len(history) - 1
+    return [read_of(history, [0] * 4), *reads, read_of(history, [last] * 4)]
+
+
+def resumed(reads: list[Read]) -> int:
+    """How often a table counts as one that was without CDC."""
+    tables, found = Tables(), 0
+    for table, stamp, meanwhile in reads:
+        late = {} if meanwhile is None else {table.id: meanwhile}
+        found += len(tables.update({table.id: table}, (), 10, {table.id: stamp}, late).resumed)
+    return found
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 12))
+def test_a_table_that_is_altered_while_it_is_read_was_never_without_cdc(seed: int, alters: int) -> None:
+    """Each ALTER adds a column."""
+    columns = [f"v{number} int" for number in range(alters)]
+    history = [table_of("a", ", ".join(["pk int pk", *columns[:number]]), id=7) for number in range(alters + 1)]
+    assert resumed(reads_of(random.Random(seed), history)) == 0
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 4))
+def test_a_table_that_was_without_cdc_for_a_moment_is_noticed(seed: int, flips: int) -> None:
+    """However its ALTERs fall between the statements that read the schema."""
+    history = [A, *[replace(A, cdc=False), A] * flips]
+    reads = reads_of(random.Random(seed), history)
+    assert 1 <= resumed(reads) <= flips

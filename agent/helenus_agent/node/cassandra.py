@@ -74,13 +74,15 @@ class Node:
 @dataclass(frozen=True)
 class Schema:
     """All tables by id, the ids of materialised views, keyspaces whose writes are not logged, for each table that was
-    truncated its last TRUNCATE, and when each table was last altered."""
+    truncated its last TRUNCATE, and when each table was last altered before it was read. Those that were altered while
+    they were read are in `altered_meanwhile`, with the time after that, µs since the epoch."""
 
     tables: Mapping[uuid.UUID, Table]
     views: tuple[uuid.UUID, ...]
     not_durable: tuple[str, ...]
     truncations: Mapping[uuid.UUID, Truncation]
     stamps: Mapping[uuid.UUID, Stamp]
+    altered_meanwhile: Mapping[uuid.UUID, int] = field(default_factory=dict)
 
 
 class Cassandra:
@@ -118,6 +120,8 @@ class Cassandra:
         """The schema as it is now."""
         self._asked = None
         torn: ValueError | None = None
+        altered: list[Any] = []
+        altered_since: list[Any] = []
         for _ in range(_TRIES):
             self._version = self._rows(_VERSION)[0]
             altered = self._altered = self._rows(_ALTERED)
@@ -130,7 +134,8 @@ class Cassandra:
             options = [self._rows(f"SELECT * FROM system_schema.{name}") for name in ("tables", "indexes", "triggers")]
             keyspaces = self._rows("SELECT keyspace_name, durable_writes FROM system_schema.keyspaces")
             # A change between the queries above is seen by these two.
-            if self._rows(_VERSION)[0] == self._version and self._rows(_ALTERED) == altered:
+            version, altered_since = self._rows(_VERSION)[0], self._rows(_ALTERED)
+            if version == self._version and altered_since == altered:
                 break
         if torn is not None:
             raise HelenusError(Kind.TABLE_UNSUPPORTED, f"the schema is not understood: {torn}", self._where)
@@ -140,6 +145,7 @@ class Cassandra:
             tuple(r.keyspace_name for r in keyspaces if not r.durable_writes),
             read_truncations(self._version.truncated_at),
             _stamps(altered, options),
+            _later(altered, altered_since),
         )
 
     def changed(self) -> bool:
@@ -233,6 +239,12 @@ def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Sta
         for row in altered
         if row.time is not None and row.id in names
     }
+
+
+def _later(altered: list[Any], altered_since: list[Any]) -> dict[uuid.UUID, int]:
+    """Which tables were altered between two looks, and when at the second."""
+    times = {row.id: row.time for row in altered}
+    return {row.id: row.time for row in altered_since if row.time is not None and row.time != times.get(row.id)}
 
 
 class _Question:

@@ -125,6 +125,7 @@ class Tables:
         views: Iterable[uuid.UUID],
         newest: int,
         stamps: Mapping[uuid.UUID, Stamp] | None = None,
+        altered_meanwhile: Mapping[uuid.UUID, int] | None = None,
     ) -> Report:
         """Take over the schema as it is now; `views` are ids of materialised views, which have no changes of their own.
 
@@ -133,10 +134,12 @@ class Tables:
         topic, and one with the old key would not fit.
 
         A table whose alter time moved while its definition did not had other options in between: it may have been
-        without CDC, so it counts as one that was.
+        without CDC, so it counts as one that was. One that is in `altered_meanwhile` was altered once more while it was
+        read, so its definition may be of before that or after.
         """
         report = Report()
-        flipped = [table for table, stamp in (stamps or {}).items() if self._flipped(known.get(table), stamp)]
+        stamps = self._settled(known, stamps or {}, altered_meanwhile or {})
+        flipped = [table for table, stamp in stamps.items() if self._flipped(known.get(table), stamp)]
         for view in views:
             self.plans[view.bytes] = Plan(view=True)
         for table in known.values():
@@ -155,7 +158,7 @@ class Tables:
         self._drop(known, newest, report)
         report.resumed += [known[table] for table in flipped if self.plans[table.bytes].index >= 0]
         report.added_again = [of for of in report.added_again if self.plans[of[0].id.bytes].index >= 0]
-        self._stamps.update(stamps or {})
+        self._stamps.update(stamps)
         return report
 
     def knows(self, unknown: Unknown) -> bool:
@@ -278,8 +281,29 @@ class Tables:
     def _flipped(self, table: Table | None, stamp: Stamp) -> bool:
         if table is None or not table.cdc:
             return False
-        old, last = self._known.get(table.id) or self._history.get(table.id), self._stamps.get(table.id)
-        return old == table and last is not None and stamp.time > last.time and stamp.options == last.options
+        last = self._stamps.get(table.id)
+        is_same = self._definition_before(table.id) == table
+        return is_same and last is not None and stamp.time > last.time and stamp.options == last.options
+
+    def _definition_before(self, table: uuid.UUID) -> Table | None:
+        return self._known.get(table) or self._history.get(table)
+
+    def _settled(
+        self,
+        known: Mapping[uuid.UUID, Table],
+        stamps: Mapping[uuid.UUID, Stamp],
+        altered_meanwhile: Mapping[uuid.UUID, int],
+    ) -> dict[uuid.UUID, Stamp]:
+        """The stamps of tables, also of those that were altered while they were read. A definition that is new explains
+        that; then it is as of the later time. If it is not new, the next read has to tell: until then the stamp stays.
+        """
+        settled = dict(stamps)
+        for table in stamps.keys() & altered_meanwhile.keys():
+            if self._definition_before(table) != known.get(table):
+                settled[table] = stamps[table]._replace(time=altered_meanwhile[table])
+            elif table in self._stamps:
+                settled[table] = self._stamps[table]
+        return settled
 
     def _drop(self, known: Mapping[uuid.UUID, Table], newest: int, report: Report) -> None:
         """Note which tables are gone, and whether something else has their names."""
