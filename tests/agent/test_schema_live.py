@@ -414,6 +414,15 @@ def test_altered_while_the_agent_is_down(node: Node) -> None:
     assert node._ready() is not None
 
 
+def test_altered_many_times_in_a_row(node: Node) -> None:
+    """Faster than the agent reads the schema: no such ALTER is taken for one of `cdc`."""
+    node.cql("CREATE TABLE s.often (a int PRIMARY KEY, v text) WITH cdc = true")
+    for alters in range(40):
+        node.cql(f"ALTER TABLE s.often ADD c{alters} int", f"INSERT INTO s.often (a, c{alters}) VALUES ({alters}, 1)")
+    node.wait(lambda: {number(key) for key in node.rows("often")} >= set(range(40)))
+    assert [notice for notices in node.notices("often") for notice in notices] == []
+
+
 @pytest.mark.long  # test_notices.py has it in memory
 def test_cdc_off_and_on(node: Node) -> None:
     off, on = (f"ALTER TABLE s.switched WITH cdc = {cdc}" for cdc in ("false", "true"))

@@ -52,6 +52,23 @@ def test_the_first_record_does_not_wait(address: str) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("prefix", ["events-", "data-"])
+def test_topics_whose_names_differ_in_dots_alone(address: str, prefix: str) -> None:
+    """As those of the tables shop.a_b and shop_a.b: the second is refused by itself, with what to do."""
+    log = KafkaLog({"bootstrap.servers": address})
+    log.create(f"{prefix}shop.a_b", 1, {})
+    with pytest.raises(
+        TopicError, match=r"collides .*shop\.a_b.*shop_a\.b.* table\.exclude\.list, .*data\.topic"
+    ) as error:
+        log.create(f"{prefix}shop_a.b", 1, {})
+    assert (error.value.kind, error.value.topic) == (Kind.BROKER_REFUSED, f"{prefix}shop_a.b")
+    log.create(f"{prefix}shop.c", 1, {})
+    log.append(f"{prefix}shop.a_b", 0, b"k", b"v")
+    log.append(f"{prefix}shop.c", 0, b"k", b"v")
+    log.flush(10)
+    log.close()
+
+
 def test_a_topic_that_takes_less_than_others(address: str) -> None:
     """Once a flush has said so, a record that it does not take is refused by itself, and no other topic's is."""
     log = KafkaLog({"bootstrap.servers": address})

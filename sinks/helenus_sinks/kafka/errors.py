@@ -30,6 +30,13 @@ _OF_ALL_TOPICS = {
     KafkaError._AUTHENTICATION,
     KafkaError._SSL,
 }
+_COLLIDES = "collides with existing topic"
+"""How Kafka words it when the names of two topics differ in `.` and `_` alone: its metrics have `_` for both."""
+_APART = (
+    "Kafka takes one of two topics whose names differ in . and _ alone. Of events: leave one of the tables out with "
+    "table.exclude.list, or recreate it under another name, or use Pulsar. Of records: give one connector another "
+    "data.topic"
+)
 _WRONG_SETTING = "correct that setting of librdkafka in the properties file"
 _SHOWS_SECRETS = "sasl.oauthbearer.config beginning at: "
 
@@ -66,6 +73,7 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
     # librdkafka reports a certificate that it does not trust as _SSL or, if that happens while it reads, as _TRANSPORT.
     elif error.code() in REFUSED or "certificate verify failed" in error.str():
         kind = Kind.BROKER_REFUSED
+        advice = _APART if _COLLIDES in error.str() else ""
     else:
         kind = Kind.BROKER_UNREACHABLE
     return HelenusError(kind, f"Kafka: {text_of(error)}", where, advice)
