@@ -26,7 +26,7 @@ integration/test_evolution+integration/test_path+integration/test_envelope+integ
 integration/test_cep44+integration/test_debezium_cassandra
 integration/test_snapshot integration/test_failures integration/test_pulsar_edges integration/test_spark_cluster
 integration/test_evidence integration/test_debezium_file integration/test_bad_input integration/test_cells
-integration/test_groups integration/test_large integration/test_nodes_away
+integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine
 
 agent/test_operations connector/test_rest agent/test_cli agent/test_large_events connector/test_verify
 connector/test_gate_simulated connector/test_snapshots connector/test_registry test_mistakes stack/test_again

@@ -107,7 +107,8 @@ class WorkerSettings(PulsarSettings, LogSettings):
     batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
     """The shortest time between the starts of two batches; 0 starts the next one at once."""
     startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
-    """How long the worker waits at its start for servers and tables that are not there yet."""
+    """How long the worker waits at its start for servers and tables that are not there yet. What waiting does not
+    mend, such as a refused login, fails at once."""
     standby_timeout_ms: Annotated[int | None, Field(ge=-1), About("Worker")] = None
     """For how long, in ms, the worker stands by while another one has its `checkpoint.dir`, to take over when that one
     ends; -1: for ever, 0: not at all. By default as long as `startup.timeout.ms`."""
