@@ -40,10 +40,12 @@ def connect() -> tuple[Any, socket.socket]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout)
         connection.connect(path)
+        connection.settimeout(None)
         return connection.makefile("rwb", size), connection
     is_ipv6 = os.environ.get("SPARK_PREFER_IPV6", "false").lower() == "true"
     address = "::1" if is_ipv6 else "127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"])
     connection = socket.create_connection(address, timeout)
+    connection.settimeout(None)  # Spark has connected by then, and answers, or its end ends this
     file = connection.makefile("rwb", size)
     secret = os.environ["PYTHON_WORKER_FACTORY_SECRET"].encode()
     file.write(struct.pack("!i", len(secret)) + secret)
