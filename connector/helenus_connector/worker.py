@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.keyspaces import Keyspaces
 from helenus_connector.control.offsets import claim
-from helenus_connector.control.status import Connector, Task, no_tables
+from helenus_connector.control.status import Connector, no_tables
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
 from helenus_connector.gate.cache import prune
@@ -357,21 +357,6 @@ class Worker:
             assert errors[0] is not None
             raise errors[0]
 
-    def _claimed(self, tasks: Iterable[Task]) -> list[Task]:
-        """Those of these tasks that have a position of their own connector, as far as it is known. Raises HelenusError
-        if the broker is away.
-        """
-        claimed = []
-        for task in tasks:
-            try:
-                if claim(self.connectors, task):
-                    claimed.append(task)
-            except HelenusError as error:
-                if error.action is Action.RETRY:
-                    raise
-                task.error = error
-        return claimed
-
     def _is_wanted(self) -> bool:
         return any(c.wanted == "RUNNING" for c in self.connectors.all().values())
 
@@ -389,7 +374,7 @@ class Worker:
         if not waiting:
             return
         try:
-            self._topics.make(self._claimed(waiting))
+            self._topics.make(claim(self.connectors, waiting))
         except HelenusError as error:
             if self._waiting.is_due(_TOPICS, str(error)):
                 _log.warning("topics.waiting", reason=str(error))

@@ -15,6 +15,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.offsets import alter, claim, offsets, reset
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
 from helenus_schemas.settings.properties import ConfigError
 
 CONFIG = {"keyspace": "ks", "table": "t", "output.format": "json"}
@@ -47,7 +48,10 @@ class Run:
 
     def start(self, name: str) -> bool:
         (task,) = self.connectors.all()[name].tasks.values()
-        return claim(self.connectors, task)
+        claimed = claim(self.connectors, [task])
+        if task.error is not None:
+            raise task.error
+        return claimed == [task]
 
     def position(self, name: str) -> dict[str, int]:
         """Where it goes on."""
@@ -196,3 +200,15 @@ def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFacto
             if action == "read":
                 run.read(name, events := rng.randrange(1, 9))
                 positions[key] = {p: at + events for p, at in position.items()}
+
+
+def test_hundreds_of_tables_are_claimed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each save is synced to the disk."""
+    saves: list[object] = []
+    monkeypatch.setattr(durable, "save", lambda *given: saves.append(given[0]))
+    run = Run(tmp_path)
+    run.put("a", table=",".join(f"t{number}" for number in range(300)), data_topic="data-${table}")
+    tasks = [*run.connectors.all()["a"].tasks.values()]
+    for _ in range(2):
+        assert len(claim(run.connectors, tasks)) == 300
+    assert saves == [tmp_path / "default/owners"]

@@ -253,12 +253,14 @@ def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.consistency": level}
     task = Task(0, ConnectorSettings.of(given, "test"))
     connector = SimpleNamespace(wanted="RUNNING", looked=True, error=None, tasks={"t": task})
+    owners = SimpleNamespace(owner=lambda _: "n", take=lambda _: None)
+    held = SimpleNamespace(owners=owners)
+    of_worker = SimpleNamespace(all=lambda: {"n": connector}, held=lambda _: held, lock=threading.RLock())
     worker: Any = SimpleNamespace(
-        connectors=SimpleNamespace(all=lambda: {"n": connector}),
+        connectors=of_worker,
         _topics=SimpleNamespace(make=lambda waiting: setattr(task, "ready", True)),
         _missing=set(),
         _waiting=ReasonLog(),
-        _claimed=list,
     )
     with capture_logs() as logs:
         Worker._make_topics(worker)

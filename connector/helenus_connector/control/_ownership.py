@@ -8,7 +8,7 @@ made again goes on where it was. A position that an earlier version left has no 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,36 +48,21 @@ class Owners:
             return where.get(topic, {})
         return self.former(topic, connector)
 
-    def take(self, topic: str, connector: str, stood: Mapping[str, int]) -> None:
-        """Make a connector the owner of a topic's position; `stood` is where its present owner was."""
-        owner = self.owner(topic)
-        if owner == connector:
+    def take(self, positions: Mapping[str, tuple[str, Mapping[str, int]]]) -> None:
+        """Make connectors the owners of topics' positions: by topic, with where its present owner stood."""
+        owners = dict(self._owners)
+        for topic, (connector, stood) in positions.items():
+            owner = self.owner(topic)
+            if owner == connector:
+                continue
+            former = {**owners.get(topic, {}).get("former", {}), **({owner: dict(stood)} if owner else {})}
+            former.pop(connector, None)
+            owners[topic] = {"connector": connector, "former": former}
+        if owners == self._owners:
             return
-        former = {**self._owners.get(topic, {}).get("former", {}), **({owner: dict(stood)} if owner else {})}
-        former.pop(connector, None)
-        owners = {**self._owners, topic: {"connector": connector, "former": former}}
         durable.make_directory(self._file.parent)
         durable.save(self._file, owners, _VERSION, "whose the positions are", "owners.after-write")
         self._owners = owners
-
-
-def first_position(
-    owners: Owners,
-    connector: str,
-    topic: str,
-    where: Mapping[str, int],
-    earliest: Callable[[list[str]], Offsets],
-) -> Mapping[str, int] | None:
-    """Return where a connector has to begin in a topic whose position is another one's: `where`, if it is its own or
-    nobody's. None if the topic is not there. Raises HelenusError if the broker is away.
-    """
-    if not where or owners.owner(topic) in (None, connector):
-        return where
-    first = earliest([topic]).get(topic)
-    if not first:
-        return None
-    own = owners.former(topic, connector)
-    return {partition: own.get(partition, offset) for partition, offset in first.items()}
 
 
 def other_rows(connector: str, owner: str | None, where: str) -> HelenusError:

@@ -5,15 +5,16 @@ Each function takes the worker's connectors and the name of one, and raises Unkn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
 from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import begin_anew
-from helenus_connector.control._ownership import first_position, other_rows
+from helenus_connector.control._ownership import other_rows
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Task
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -63,29 +64,44 @@ def reset(connectors: Connectors, name: str) -> None:
             _move(connectors, name, topic, offsets)
 
 
-def claim(connectors: Connectors, task: Task) -> bool:
-    """Have a task that does not run yet begin at its own connector's position: at the first event of its topic if that
-    of the query is another connector's. False if the topic is not there.
+def claim(connectors: Connectors, tasks: Iterable[Task]) -> list[Task]:
+    """Have tasks that do not run yet begin at their own connectors' positions: at the first event of a topic if the
+    query's position in it is another connector's. Returns those that may run; the topics of others are not there.
+    With state=rows, a task whose group has another connector's rows fails.
 
-    Raises HelenusError: the broker's errors, and STATE with state=rows for another connector's rows.
+    Raises HelenusError: the broker's errors, and STATE.
     """
-    name, topic, group = task.connector, task.events, task.settings.query_group
-    with connectors.lock:
+    claimed: list[Task] = []
+    by_group: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_group.setdefault(task.settings.query_group, []).append(task)
+    for group, of_group in by_group.items():
         held = connectors.held(group)
-        owner, where = held.owners.owner(topic), held.where().get(topic, {})
-    if owner == name:
-        return True
-    if where and owner is not None and task.settings.state == "rows":
-        raise other_rows(name, owner, str(held.checkpoint))
-    begin = first_position(held.owners, name, topic, where, connectors.earliest)
-    if begin is None:
+        others = [task for task in of_group if held.owners.owner(task.events) != task.connector]
+        claimed += [task for task in of_group if task not in others]
+        where = held.where() if others else {}
+        # Those of an earlier version, and new ones, at once: there may be hundreds at a start.
+        free = [task for task in others if not where.get(task.events) or held.owners.owner(task.events) is None]
+        with connectors.lock:
+            held.owners.take({task.events: (task.connector, where.get(task.events, {})) for task in free})
+        claimed += free
+        claimed += [task for task in others if task not in free and _takes_over(connectors, task, held)]
+    return claimed
+
+
+def _takes_over(connectors: Connectors, task: Task, held: Held) -> bool:
+    """Have a task begin at its own position, in the place of another connector; False if it can't, or not yet."""
+    name, topic, owner = task.connector, task.events, held.owners.owner(task.events)
+    if task.settings.state == "rows":
+        task.error = other_rows(name, owner, str(held.checkpoint))
         return False
+    first = connectors.earliest([topic]).get(topic)
+    if not first:
+        return False
+    own = held.owners.former(topic, name)
     with connectors.lock:
-        if begin != where:
-            _log.info("connector.begins", connector=name, topic=topic, reason=f"the position is of connector {owner}")
-            _move(connectors, name, topic, begin)
-        else:
-            held.owners.take(topic, name, where)
+        _log.info("connector.begins", connector=name, topic=topic, reason=f"the position is of connector {owner}")
+        _move(connectors, name, topic, {partition: own.get(partition, offset) for partition, offset in first.items()})
     return True
 
 

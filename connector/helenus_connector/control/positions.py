@@ -132,7 +132,7 @@ class Held:
             self._epochs[topic] = self._epochs.get(topic, 0) + 1
             durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
             if connector is not None:  # last: one that begins anew once more misses nothing
-                self.owners.take(topic, connector, before)
+                self.owners.take({topic: (connector, before)})
 
     def _sync_plan(self) -> None:
         """Write to disk where Spark's batch ends, before the note that it is not done is removed from there."""
