@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -186,6 +188,41 @@ def test_a_task_that_goes_on_is_ready(worker: Worker) -> None:
     assert "cannot connect" not in str(worker.ready())
     worker.connectors.hindered("default", FULL)
     assert "No space left" in str(worker.ready())
+
+
+@pytest.mark.parametrize(
+    ("query", "states"),
+    [
+        (None, ("UNASSIGNED", "UNASSIGNED")),
+        (SimpleNamespace(trouble=lambda: FULL, has_done_batches=False), ("UNASSIGNED", "UNASSIGNED")),
+        (SimpleNamespace(trouble=lambda: "no broker answers", has_done_batches=True), ("RUNNING", "RUNNING")),
+        (SimpleNamespace(trouble=lambda: None, has_done_batches=True), ("RUNNING", "RUNNING")),
+        (SimpleNamespace(trouble=lambda: None, has_done_batches=False), ("RUNNING", "RUNNING")),
+    ],
+)
+def test_nothing_is_called_running_whose_query_does_not_start(
+    worker: Worker, query: Any, states: tuple[str, str]
+) -> None:
+    worker._spark = object()
+    the_task(worker)
+    worker._queries = {} if query is None else {"default": query}
+    worker._note_hindered()
+    status = worker.connectors.status("shop")
+    assert (status.state, status.tasks[0].state) == states
+    assert (status.trace is None) == (query is not None and query.trouble() is None)
+    worker._queries.clear()
+
+
+def test_a_task_that_is_tried_again_in_a_query_that_does_not_start_does_not_run(worker: Worker) -> None:
+    """As with state=rows, whose query ends with each failure."""
+    worker._spark, the_task(worker).trouble = object(), AWAY
+    for has_done_batches, state in ((False, "UNASSIGNED"), (True, "RUNNING")):
+        query: Any = SimpleNamespace(trouble=str, has_done_batches=has_done_batches)
+        worker._queries = {"default": query}
+        worker._note_hindered()
+        (task,) = worker.connectors.status("shop").tasks
+        assert (task.state, "cannot connect" in str(task.trace)) == (state, True)
+    worker._queries.clear()
 
 
 def test_what_tasks_wait_for_says_more_than_that_no_batch_is_done(worker: Worker) -> None:
