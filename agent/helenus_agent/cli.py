@@ -31,7 +31,7 @@ from helenus_agent.node.offline import SavedNode
 from helenus_agent.segments.reprocess import reprocess
 from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.state import State, note_cdc_off, owned
-from helenus_agent.validate_command import refusals
+from helenus_agent.validate_command import refusals, unasked
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -159,7 +159,7 @@ def _ask_servers(settings: AgentSettings, directory: Path) -> None:
             codes.append(_code(error))
     if codes:
         sys.exit(max(codes))
-    click.echo("the servers refuse nothing")
+    click.echo(f"the servers refuse nothing; not asked: {unasked(settings)}")
 
 
 @main.command("status", short_help="Show where the agent stands.")

@@ -13,6 +13,8 @@ from helenus_agent.node.tables import Tables
 from helenus_schemas import names
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka.log import KafkaLog
+from helenus_sinks.kafka.rights import UNASKED, TopicUse
 from helenus_sinks.log import Log
 
 
@@ -41,8 +43,20 @@ def refusals(settings: AgentSettings, directory: Path, log: Log) -> Iterator[Hel
     except HelenusError as error:
         yield error
         return
+    topics = sorted(names.topic(settings.topic_prefix, table.keyspace, table.name) for table in followed)
+    if isinstance(log, KafkaLog):
+        factor = settings.topic_creation_default_replication_factor
+        uses = [TopicUse(topic, ("WRITE",), settings.topic_partitions, factor) for topic in topics]
+        try:
+            yield from log.missing_rights(uses)
+        except HelenusError as error:
+            yield error
     if settings.log == "pulsar" and not settings.pulsar_admin_url:
-        topics = (names.topic(settings.topic_prefix, table.keyspace, table.name) for table in followed)
         for topic in sorted(set(topics) - there.keys()):
             advice = "set pulsar.admin.url to have it made, or make it, with partitions"
             yield HelenusError(Kind.BROKER_REFUSED, "the topic is missing", topic, advice)
+
+
+def unasked(settings: AgentSettings) -> str:
+    """Return what the servers were not asked, though a start may meet it."""
+    return UNASKED if settings.log == "kafka" else "whether this login may produce to Pulsar's topics, or make them"

@@ -125,7 +125,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], c
 
 def _ask_servers(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> None:
     """Ends the process with a line for each thing that a server refuses."""
-    from helenus_connector.validate_command import refusals
+    from helenus_connector.validate_command import refusals, unasked
 
     codes = []
     for name, error in refusals(worker, connectors):
@@ -133,7 +133,7 @@ def _ask_servers(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]
         codes.append(_code(error))
     if codes:
         sys.exit(max(codes))
-    click.echo("the servers refuse nothing")
+    click.echo(f"the servers refuse nothing; not asked: {unasked(worker, connectors)}")
 
 
 @main.command("replay", short_help="Append dead letters to their events topics again.")

@@ -50,7 +50,7 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
                 if log.keeps_schemas:
                     table = known.get(one.table)
                     if table is None:
-                        raise missing(one)
+                        raise missing(one, known)
                     log.declare(one.events, event_schemas(table))
                 for partition in range(there[one.dead_letters]):
                     done += _replay(worker, one, partition, log, events[one.events])

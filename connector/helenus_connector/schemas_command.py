@@ -28,7 +28,7 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
     for name in chosen(settings, tables):
         one = settings.of_table(name)
         if name not in tables:
-            raise missing(one)
+            raise missing(one, tables)
         if worker.log == "pulsar":
             key = datastax.key_schema(tables[name])
             yield _upload(one.events, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))

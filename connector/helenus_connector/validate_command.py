@@ -20,6 +20,7 @@ from helenus_connector.rest.listening import listen
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError, Problem, together
 from helenus_schemas.settings.shared import NO_PULSAR
+from helenus_sinks.kafka.rights import UNASKED
 
 # Of the extra `connector`, and of `pulsar`, as pyproject.toml has them.
 _CONNECTOR = ("pyspark", "pyarrow", "pandas", "fastavro", "authlib", "cachetools", "starlette", "uvicorn")
@@ -74,7 +75,7 @@ def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) ->
     """What speaks against the worker, as "worker", and against its connectors, by name. It changes nothing.
 
     The message broker is asked, and for each connector its registry, Cassandra, and every table that it matches, with
-    its topics.
+    its topics and the rights on them; `unasked` says what is not.
     """
     topics: Topics | None = None
     try:
@@ -94,3 +95,15 @@ def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) ->
                 yield connector.name, error
     if topics is not None:
         topics.close()
+
+
+def unasked(worker: WorkerSettings, connectors: Iterable[ConnectorSettings]) -> str:
+    """Return what the servers were not asked, though a start may meet it."""
+    questions = []
+    if "kafka" in (worker.log, worker.log_of_data):
+        questions.append(UNASKED)
+    if "pulsar" in (worker.log, worker.log_of_data):
+        questions.append("whether this login may use Pulsar's topics, or make them")
+    if any(connector.needs_registry and connector.is_avro for connector in connectors):
+        questions.append("whether the registry takes their schemas")
+    return "; ".join(questions)

@@ -140,7 +140,8 @@ def test_what_the_servers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     code, (line,) = said()
     assert (code, line.startswith(missing)) == (1, True)
     log.counts[f"events-{ORDERS.full_name}"] = 4
-    assert said() == (0, ["the servers refuse nothing"])
+    unasked = "whether this login may produce to Pulsar's topics, or make them"
+    assert said() == (0, [f"the servers refuse nothing; not asked: {unasked}"])
     cassandra.settings["cdc_enabled"] = "false"
     code, (line,) = said()
     assert (code, "the node runs with cdc_enabled: false" in line) == (2, True)

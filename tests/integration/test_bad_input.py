@@ -133,6 +133,25 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
     "malformed property": ({"batch.interval.ms": "soon"}, {}, 2, r"batch\.interval\.ms=soon: "),
     "missing property": ({}, {"keyspace": ""}, 2, r"keyspace=: "),
     "no such table": ({}, {"table": "nothing"}, 1, r"no such table.*bad\.nothing.*create the table"),
+    "table that is named wrongly": (
+        {},
+        {"table": "unmapable"},
+        1,
+        r"no such table.*bad\.unmapable.*did you mean unmappable\?.*create the table",
+    ),
+    "excluded column that is named wrongly": (
+        {},
+        {"column.exclude.list": "bad.t.w"},
+        2,
+        r"column\.exclude\.list=bad\.t\.w: no column matches w .*There are k, v",
+    ),
+    "excluded column of no table": (
+        {},
+        {"column.exclude.list": "bda.t.v"},
+        2,
+        r"column\.exclude\.list=bda\.t\.v: no table has such a column.*tables are bad\.t",
+    ),
+    "column that is named wrongly": ({}, {"columns": "k|w"}, 2, r"columns=k\|w: no column matches w .*There are k, v"),
     "table without cdc": ({}, {"table": "without_cdc"}, 1, r"no cdc = true.*bad\.without_cdc.*ALTER TABLE"),
     "type without Avro form": ({}, {"table": "unmappable"}, 1, r"bad\.unmappable: column v: "),
     "key type that is not supported": (

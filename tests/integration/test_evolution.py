@@ -8,6 +8,7 @@ import json
 import struct
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -238,6 +239,45 @@ def shape(status: Status, table: Table, tmp_path: Path, **more: str) -> RowShape
 def table(name: str, *columns: tuple[str, str]) -> Table:
     made = [Column("k", parse("int"), "partition_key", 0), *(Column(n, parse(t)) for n, t in columns)]
     return Table("evolution", name, uuid.uuid1(), tuple(made), cdc=True)
+
+
+def failure(pipeline: Pipeline, connector: str) -> str:
+    """Why the only task of a connector failed, or nothing."""
+    url = f"http://127.0.0.1:{pipeline.connector.port}/connectors/{connector}/status"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        (task,) = json.load(answer)["tasks"]
+    return str(task["trace"]) if task["state"] == "FAILED" else ""
+
+
+def test_an_excluded_column_is_not_published_under_another_name(pipeline: Pipeline, session: Any) -> None:
+    """Nor for a typing error: its table stops alone, says which columns there are, and goes on when it is corrected."""
+    table, key = "evolution.hidden", "column.exclude.list"
+
+    def values() -> list[dict[str, Any]]:
+        return [record.value for record in pipeline.records(table) if record.value]
+
+    def publishes(v: str) -> None:
+        eventually(
+            lambda: any(value["v"] == v for value in values()),
+            lambda: f"{v} is published\n{pipeline.connector.tail()}",
+        )
+
+    session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v text, secret text) WITH cdc = true")
+    with pipeline.connected({table: {key: f"{table}.secret"}}):
+        session.execute(f"INSERT INTO {table} (k, v, secret) VALUES (1, 'first', 'hush')")
+        publishes("first")
+        session.execute(f"ALTER TABLE {table} DROP secret")
+        session.execute(f"INSERT INTO {table} (k, v) VALUES (2, 'dropped')")
+        publishes("dropped")
+        session.execute(f"ALTER TABLE {table} ADD secrets text")
+        session.execute(f"INSERT INTO {table} (k, v, secrets) VALUES (3, 'renamed', 'hush')")
+        eventually(lambda: "secrets added later" in failure(pipeline, "evolution-hidden"))
+        pipeline.configure(table, {key: f"{table}.secrte"})
+        eventually(lambda: "There are k, v, secrets" in failure(pipeline, "evolution-hidden"))
+        assert not failure(pipeline, "evolution-t")
+        pipeline.configure(table, {key: f"{table}.secrets"})
+        publishes("renamed")
+        assert "hush" not in str(values())
 
 
 def test_an_error_of_the_registry_comes_with_advice(

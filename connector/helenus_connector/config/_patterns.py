@@ -46,7 +46,7 @@ def is_pattern(part: str) -> bool:
 def excluded(columns: tuple[str, ...]) -> tuple[str, ...]:
     """The same. Raises ValueError for what is not `keyspace.table.column`, each part a regular expression."""
     for column in columns:
-        parts = _parts(column)
+        parts = column_parts(column)
         if len(parts) != 3 or not all(parts):
             raise ValueError(f"{column} is not keyspace.table.column: whole columns can be left out, no fields of them")
         for part in parts:
@@ -56,7 +56,7 @@ def excluded(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 def leaving_out(columns: str, left_out: tuple[str, ...], keyspace: str, table: str) -> str:
     """A regular expression for the columns of a table that match one, but for those that `excluded` has checked."""
-    parts = map(_parts, left_out)
+    parts = map(column_parts, left_out)
     names = [name for of, among, name in parts if re.fullmatch(of, keyspace) and re.fullmatch(among, table)]
     if not names:
         return columns
@@ -64,6 +64,6 @@ def leaving_out(columns: str, left_out: tuple[str, ...], keyspace: str, table: s
     return f"{flags}(?!(?:{'|'.join(names)})\\Z)(?:{columns[len(flags) :]})"
 
 
-def _parts(column: str) -> list[str]:
-    """Split at dots, escaped or not, but not where one stands for any character."""
+def column_parts(column: str) -> list[str]:
+    """Split `keyspace.table.column` at dots, escaped or not, but not where one stands for any character."""
     return [part.strip() for part in re.split(r"\\?\.(?![*+?{])", column)]

@@ -161,11 +161,13 @@ class ConnectorSettings(StateSettings):
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
-    """A regular expression for the names of the columns to publish. Key columns are always published."""
+    """A regular expression for the names of the columns to publish. Key columns are always published. Each alternative
+    has to match a column, or, in a negative look-ahead, to exclude one.
+    """
     column_exclude_list: Annotated[CommaList, AfterValidator(excluded), About("Table")] = ()
     """Columns that are not published, as `keyspace.table.column`; each part is a regular expression for a whole name.
 
-    Key columns are always published.
+    Key columns are always published. An entry that matches no column stops the table.
     """
     headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
     """Which of these headers records have: schema_id, writetime, expires, origin, op, node, segpos, digest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import structlog
 from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
+from helenus_connector.config.column_names import check_connector, nearest
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate.replicas import Replicas
@@ -26,6 +27,7 @@ from helenus_schemas.service.cassandra import connect
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _ANSWERED_S = 1.0
+_COLUMNS = "SELECT keyspace_name, table_name, column_name FROM system_schema.columns"
 _WITH_CDC = "SELECT keyspace_name, table_name, cdc FROM system_schema.tables"
 
 
@@ -51,9 +53,12 @@ def chosen(settings: ConnectorSettings, tables: Mapping[str, Table]) -> list[str
     return list(dict.fromkeys([*settings.tables, *matching]))
 
 
-def missing(settings: ConnectorSettings) -> HelenusError:
-    """TABLE_MISSING, of settings of one table."""
-    return HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}")
+def missing(settings: ConnectorSettings, tables: Iterable[str] = ()) -> HelenusError:
+    """TABLE_MISSING, of settings of one table. `tables` are those of the keyspace: the most similar name is advised."""
+    advice = (
+        f"{near}create the table, or correct keyspace and table" if (near := nearest(settings.table, tables)) else ""
+    )
+    return HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}", advice)
 
 
 class Tables:
@@ -67,6 +72,7 @@ class Tables:
         self._sessions: dict[tuple[object, ...], Any] = {}
         self._read: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
         self._hinted: set[tuple[str, str]] = set()
+        self._columns: dict[tuple[object, ...], set[tuple[str, str, str]]] = {}  # also of tables that are gone
         self._answered: dict[object, float] = {}  # when each registry did, monotonic s
 
     def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
@@ -91,8 +97,31 @@ class Tables:
             raise away
         session = self._session(settings)
         _check_gate(settings, session)
-        self._hint(settings, [tables[name] for name in named if name in tables])
-        return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
+        there = [tables[name] for name in named if name in tables]
+        self._hint(settings, there)
+        errors = self._wrong_columns(settings, there)
+        return {name: errors.get(name) or self._obstacle(settings, name, tables, session) for name in named}
+
+    def _wrong_columns(self, settings: ConnectorSettings, tables: Sequence[Table]) -> dict[str, HelenusError]:
+        """The errors of tables whose columns are not what the connector's keys name."""
+        columns = self._columns.setdefault(settings.server, set())
+        if settings.column_exclude_list:  # what an entry was about once stays no typing error when it is dropped
+            columns |= {(table.keyspace, table.name, column.name) for table in tables for column in table.columns}
+
+        def other_columns() -> set[tuple[str, str, str]]:
+            rows = self._ask(settings, lambda session: session.execute(_COLUMNS).all())
+            columns.update((row.keyspace_name, row.table_name, row.column_name) for row in rows)
+            return columns
+
+        return check_connector(settings, tables, other_columns)
+
+    def _obstacle(
+        self, settings: ConnectorSettings, name: str, tables: Mapping[str, Table], session: Any
+    ) -> HelenusError | None:
+        of_table = settings.of_table(name)
+        if name not in tables:
+            return missing(of_table, tables)
+        return _obstacle(of_table, tables[name], session)
 
     def _check(self, registry: Registry) -> None:
         """`registry.check`, once for connectors that are looked at in a row: each time takes a connection."""
@@ -172,9 +201,7 @@ def _check_gate(settings: ConnectorSettings, session: Any) -> None:
     levels.check(settings, Replicas(session, settings))
 
 
-def _obstacle(settings: ConnectorSettings, table: Table | None, session: Any) -> HelenusError | None:
-    if table is None:
-        return missing(settings)
+def _obstacle(settings: ConnectorSettings, table: Table, session: Any) -> HelenusError | None:
     try:
         schemas(table.only(settings.published), settings)
     except HelenusError as error:

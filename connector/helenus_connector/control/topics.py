@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control import _rights
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import data_log, events_log, planner
 from helenus_connector.log.events import Offsets, Planner, Range
@@ -100,10 +101,15 @@ class Topics:
             return [broker.size(place) for place in ranges]
 
     def refusals(self, tables: Sequence[ConnectorSettings]) -> list[HelenusError]:
-        """What speaks against tables' topics as they are; it makes none. Raises as `earliest`."""
+        """What speaks against tables' topics as they are, and the rights on them that are missing; it makes none.
+        Raises as `earliest`.
+        """
         events, data = self._partitions([table.events for table in tables]), self._data.topics()
         pairs = [(table, events[table.events], data.get(table.data, 0)) for table in tables]
-        return [_unequal(table, read, written) for table, read, written in pairs if read and written not in (0, read)]
+        unequal = [
+            _unequal(table, read, written) for table, read, written in pairs if read and written not in (0, read)
+        ]
+        return [*unequal, *_rights.refusals(self._worker, tables, events)]
 
     def hurry(self, seconds: float) -> None:
         """Limit every later wait for topics to `seconds`; used at shutdown."""

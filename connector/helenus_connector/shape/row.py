@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 
+from helenus_connector.config.column_names import check_columns
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Bounds, Resolved
@@ -275,7 +276,11 @@ def _is_hollow(t: CqlType, value: bytes | None) -> bool:
 
 
 def shown(table: Table, settings: ConnectorSettings) -> Table:
-    """The table as its records show it: some of its columns, their types in the forms that were asked for."""
+    """The table as its records show it: some of its columns, their types in the forms that were asked for.
+
+    Raises HelenusError CONFIG as `check_columns`: every way to a record leads through here.
+    """
+    check_columns(table, settings)
     return table.only(settings.published).shown(settings.forms)
 
 

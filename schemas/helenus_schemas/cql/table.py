@@ -29,6 +29,7 @@ class Table:
     """A table. `dropped` holds columns that old commit log segments may still name. `hides_columns`: it has COMPACT
     STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`. `dropped_at` is when
     columns of these names were dropped last, µs since the epoch: what was written until then is not of today's column.
+    `added_at` is when each column got its name and type, µs since the epoch, by the clock of the node that altered it.
     `gc_grace_s` is for how long nodes keep its tombstones.
     """
 
@@ -41,6 +42,7 @@ class Table:
     hides_columns: bool = False
     dropped_at: Mapping[str, int] = field(default_factory=dict, compare=False)
     gc_grace_s: int = field(default=864_000, compare=False)
+    added_at: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def unsupported(self) -> str | None:
@@ -151,7 +153,11 @@ def read_tables(session: Any, keyspace: str | None = None, table: str | None = N
     udts = {space: _Udts(found) for space, found in types.items()}
 
     columns: dict[tuple[str, str], list[Column]] = {}
-    for r in rows("columns", "table_name, column_name, clustering_order, kind, position, type"):
+    added_at: dict[tuple[str, str], dict[str, int]] = {}
+    for r in rows(
+        "columns", "table_name, column_name, clustering_order, kind, position, type, writetime(type) AS added"
+    ):
+        added_at.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = r.added or 0
         columns.setdefault((r.keyspace_name, r.table_name), []).append(
             Column(
                 r.column_name,
@@ -181,6 +187,7 @@ def read_tables(session: Any, keyspace: str | None = None, table: str | None = N
             _hides_columns(r, columns.get((r.keyspace_name, r.table_name), ())),
             dropped_at.get((r.keyspace_name, r.table_name), {}),
             r.gc_grace_seconds,
+            added_at.get((r.keyspace_name, r.table_name), {}),
         )
         for r in rows("tables", "table_name, id, cdc, flags, gc_grace_seconds")
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka._topics import Topics
 from helenus_sinks.kafka.errors import MISSING, REFUSED, Reports, broker_error, new_client, text_of, topic_error
+from helenus_sinks.kafka.rights import TopicUse, missing_rights
 from helenus_sinks.kafka.settings import DEFAULTS, is_client
 from helenus_sinks.log import Headers, Schemas, TopicError
 
@@ -57,6 +58,10 @@ class KafkaLog:
     def topics(self) -> dict[str, int]:
         """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
         return self._topics.partitions()
+
+    def missing_rights(self, uses: Sequence[TopicUse]) -> Iterator[HelenusError]:
+        """As `rights.missing_rights`, of this login."""
+        yield from missing_rights({key: str(text) for key, text in self._config.items()}, uses)
 
     def cluster(self) -> str:
         """The cluster's id. Raises as `topics`."""

@@ -1,0 +1,182 @@
+"""The columns that `columns` and `column.exclude.list` name, checked against the tables there are.
+
+A name that no column has is a typing error, or the column has another name by now: the column that was meant would be
+published. So a table is refused when an entry, or an alternative of a regular expression, stands for no column of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from helenus_connector.config._alternatives import Alternative, alternatives
+from helenus_connector.config._patterns import column_parts, is_pattern
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
+_EXCLUDE_LIST = "column.exclude.list"
+_LONGEST_LIST = 40  # names in a message: what a terminal shows at once; the rest are counted
+ColumnNames = Collection[tuple[str, str, str]]
+"""Keyspace, table and column of columns."""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """An entry of `column.exclude.list`: regular expressions for whole names."""
+
+    text: str
+    keyspace: str
+    table: str
+    column: str
+
+    @property
+    def names_table(self) -> bool:
+        """Return whether it names one table, and not tables by a pattern, of which some may lack the column."""
+        return not is_pattern(self.keyspace) and not is_pattern(self.table)
+
+    def includes(self, table: Table) -> bool:
+        return bool(re.fullmatch(self.keyspace, table.keyspace) and re.fullmatch(self.table, table.name))
+
+    def matches(self, names: Iterable[str]) -> list[str]:
+        """Return those of some columns' names that it matches."""
+        return [name for name in names if re.fullmatch(self.column, name)]
+
+    def endangers(self, table: Table, settings: ConnectorSettings) -> bool:
+        """Return whether a table publishes a column that is, or looks like, the one that the entry is about."""
+        names = _published(table, settings)
+        return bool(self.matches(names) or difflib.get_close_matches(self.column, names))
+
+
+def check_columns(table: Table, settings: ConnectorSettings) -> None:
+    """Check a table, by its definition as it is now, against the entries that name it; `settings` are of this table.
+
+    A column that was dropped can't be published, so its entry may stay; unless columns were added since: one of them
+    may be the same column by another name. Raises HelenusError CONFIG.
+    """
+    for entry in _exclusions(settings):
+        if not entry.includes(table) or entry.matches(column.name for column in table.values):
+            continue
+        if dropped := entry.matches(table.dropped):
+            _refuse_renamed(_EXCLUDE_LIST, entry.text, dropped, table, settings)
+        elif entry.names_table:
+            if entry.matches(column.name for column in table.primary_key):
+                raise _key_column(f"{_EXCLUDE_LIST}={entry.text}", table)
+            raise _no_column(f"{_EXCLUDE_LIST}={entry.text}", entry.column, [table])
+    for alternative in alternatives(settings.columns):
+        if not alternative.is_excluding or alternative.matches(column.name for column in table.values):
+            continue
+        if dropped := alternative.matches(table.dropped):
+            _refuse_renamed("columns", settings.columns, dropped, table, settings)
+
+
+def check_connector(
+    settings: ConnectorSettings, tables: Sequence[Table], other_columns: Callable[[], ColumnNames]
+) -> dict[str, HelenusError]:
+    """Check all tables of a connector; return the errors by table.
+
+    An entry or an alternative that may match several tables has to match a column of one of them. Where an entry
+    matches none of these tables, it may be about another connector's: `other_columns` gives all columns that Cassandra
+    has. If it matches none of those either, the tables are refused that have a column like the one it is about.
+    """
+    errors: dict[str, HelenusError] = {}
+    for table in tables:
+        try:
+            check_columns(table, settings.of_table(table.name))
+        except HelenusError as error:
+            errors[table.name] = error
+    for entry in _exclusions(settings):
+        included = [table for table in tables if entry.includes(table)]
+        if included and (entry.names_table or any(_has_matches(entry, table) for table in included)):
+            continue
+        text = f"{_EXCLUDE_LIST}={entry.text}"
+        if included:
+            is_of_key = any(entry.matches(column.name for column in table.primary_key) for table in included)
+            for table in included:
+                wrong = _key_column(text, table) if is_of_key else _no_column(text, entry.column, [table])
+                errors.setdefault(table.name, wrong)
+        elif tables and not any(_is_column(entry, column) for column in other_columns()):
+            endangered = [table for table in tables if entry.endangers(table, settings.of_table(table.name))]
+            for table in endangered:
+                errors.setdefault(table.name, _no_table(text, table, tables))
+            if not endangered:
+                _warn(settings.name, text)
+    for alternative in alternatives(settings.columns):
+        if tables and not any(_has_matches(alternative, table) for table in tables):
+            text = alternative.text or settings.columns
+            for table in tables:
+                errors.setdefault(table.name, _no_column(f"columns={settings.columns}", text, tables))
+    return errors
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return advice that names the most similar of `names`; empty if none is similar."""
+    close = difflib.get_close_matches(name, list(names), 1)
+    return f"did you mean {close[0]}? " if close else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names with commas between them, for a message: not more than a terminal shows."""
+    shown = list(names)
+    more = len(shown) - _LONGEST_LIST
+    return ", ".join(shown[:_LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+
+
+@functools.cache  # once: tables of patterns are checked every few seconds
+def _warn(connector: str, entry: str) -> None:
+    _log.warning("config.column_missing", connector=connector, entry=entry)
+
+
+def _exclusions(settings: ConnectorSettings) -> Iterator[Exclusion]:
+    for text in settings.column_exclude_list:
+        yield Exclusion(text, *column_parts(text))
+
+
+def _has_matches(pattern: Exclusion | Alternative, table: Table) -> bool:
+    """Return whether a table has, or had, a column that the pattern is about."""
+    is_excluding = isinstance(pattern, Exclusion) or pattern.is_excluding
+    columns = table.values if is_excluding else table.columns  # columns of the key can't be left out
+    return bool(pattern.matches([*(column.name for column in columns), *table.dropped]))
+
+
+def _is_column(entry: Exclusion, column: tuple[str, str, str]) -> bool:
+    patterns = entry.keyspace, entry.table, entry.column
+    return all(re.fullmatch(pattern, name) for pattern, name in zip(patterns, column, strict=True))
+
+
+def _published(table: Table, settings: ConnectorSettings) -> list[str]:
+    return [column.name for column in table.values if re.fullmatch(settings.published, column.name)]
+
+
+def _refuse_renamed(key: str, value: str, dropped: Sequence[str], table: Table, settings: ConnectorSettings) -> None:
+    dropped_at = max(table.dropped_at.get(name, 0) for name in dropped)
+    added = [name for name in _published(table, settings) if table.added_at.get(name, 0) > dropped_at]
+    if not added:
+        return
+    what = f"{key}={value}: {listed(dropped)} was dropped, and {listed(added)} added later"
+    advice = f"if it is the same column by another name, exclude that; else take {dropped[0]} out of {key}"
+    raise HelenusError(Kind.CONFIG, what, table.full_name, advice)
+
+
+def _no_column(text: str, pattern: str, tables: Sequence[Table]) -> HelenusError:
+    names: Mapping[str, None] = {column.name: None for table in tables for column in table.columns}
+    what = f"{text}: no column matches {pattern}"
+    advice = f"{nearest(pattern, names)}There are {listed(names)}"
+    return HelenusError(Kind.CONFIG, what, ", ".join(table.full_name for table in tables[:3]), advice)
+
+
+def _key_column(text: str, table: Table) -> HelenusError:
+    advice = f"take it out of the list; other columns are {listed(column.name for column in table.values)}"
+    return HelenusError(Kind.CONFIG, f"{text}: columns of the key are always published", table.full_name, advice)
+
+
+def _no_table(text: str, table: Table, tables: Sequence[Table]) -> HelenusError:
+    what = f"{text}: no table has such a column, and this one has one like it"
+    advice = f"correct the entry, or take it out. The connector's tables are {listed(t.full_name for t in tables)}"
+    return HelenusError(Kind.CONFIG, what, table.full_name, advice)
