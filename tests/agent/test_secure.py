@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -116,6 +117,39 @@ def run_to_end(status: Status, path: Path) -> tuple[int, str]:
     assert last.startswith("helenus-agent: ")
     assert words.count("helenus-agent: ") == 1
     return agent.returncode, last
+
+
+def test_validate_names_the_rights_that_a_login_lacks(status: Status, session: Any, tmp_path: Path) -> None:
+    """Of topics that are there, and that are to be made: the brokers only check that, and make none."""
+    assert status.security
+    stranger = {key: value.format(**vars(status.security)) for key, value in AS_STRANGER.items()}
+    admin = AdminClient(status.kafka())
+    binding = AclBinding(
+        ResourceType.TOPIC,
+        "described-",
+        ResourcePatternType.PREFIXED,
+        f"User:{STRANGER}",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )
+    admin.create_acls([binding])[binding].result(20)
+    for changes, code, pattern in (
+        ({}, 0, "the servers refuse nothing; not asked: whether topics that are missing may be"),
+        (stranger, 1, rf"lacks the right to WRITE \(.*, topic {TOPIC}\): grant it.*security"),
+        (
+            {**stranger, "topic.prefix": "described-"},
+            1,
+            r"lacks the right to CREATE \(.*, topic described-guarded\.t\)",
+        ),
+        ({"topic.prefix": "never-"}, 1, r"lacks the right to WRITE \(.*, topic never-guarded\.t\)"),
+    ):
+        path = properties(status, tmp_path, changes)
+        environment = {**os.environ, "KAFKA_PASSWORD": status.security.password(AGENT)}
+        command = [sys.executable, "-c", MAIN, "validate", str(path), "--connect"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert (done.returncode, bool(re.search(pattern, done.stdout + done.stderr))) == (code, True), done
+    assert not [topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(("described", "never"))]
 
 
 def test_events_arrive_and_no_secret_is_seen(status: Status, session: Any, tmp_path: Path) -> None:

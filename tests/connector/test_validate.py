@@ -323,7 +323,7 @@ def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) ->
     partitions = {"events-shop.orders": 6, "data-shop.orders": 4}
     monkeypatch.setattr(validate_command.Topics, "_partitions", lambda _, topics: {t: partitions[t] for t in topics})
     monkeypatch.setattr(KafkaLog, "topics", lambda _: partitions)
-    monkeypatch.setattr(_rights, "missing_rights", lambda config, uses: ())  # noqa: ARG005
+    monkeypatch.setattr(_rights, "missing_rights", lambda config, uses: ())
     done = validate("worker", "a", "--connect")
     unequal = "events-shop.orders has 6 partitions, data-shop.orders has 4"
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)

@@ -300,6 +300,26 @@ def test_the_whole_path_and_no_secret_is_seen(
         assert [text[max(0, text.index(secret) - 200) :][:400] for text in texts if secret in text] == []
 
 
+def test_validate_names_the_rights_that_a_login_lacks(
+    status: Status, session: Any, files: Callable[[str, Mapping[str, str | None]], list[str]]
+) -> None:
+    assert status.security
+    stranger = f"${{file:{status.security.passwords}:{STRANGER}}}"
+    for name, changes, expected in (
+        ("right", {}, (0, [])),
+        (
+            "stranger",
+            {"kafka.sasl.username": STRANGER, "kafka.sasl.password": stranger, "errors.tolerance": "all"},
+            (1, ["READ events-safe.t", "WRITE events-safe.t", "WRITE data-safe.t", "WRITE dlq-safe.t"]),
+        ),
+    ):
+        command = [script("helenus-connector"), "validate", *files(name, changes), "--connect"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
+        lines = re.findall(r"lacks the right to (\w+) \(.*, topic ([\w.-]+)\): grant it", done.stderr)
+        assert (done.returncode, [" ".join(line) for line in lines]) == expected, (done.stdout, done.stderr)
+        assert done.stdout.count("the servers refuse nothing; not asked: ") == (done.returncode == 0)
+
+
 MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
     ({"cassandra.password": WRONG}, 1, ["refused the login", "cassandra.password", "[cassandra-auth]"]),
     ({"cassandra.username": None}, 1, ["refused the login", "cassandra.username", "[cassandra-auth]"]),

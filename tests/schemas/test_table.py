@@ -27,7 +27,7 @@ class SystemSchema:
 
 
 def column(name: str, t: str, kind: str = "regular", position: int = -1, order: str = "none") -> dict[str, Any]:
-    row = {"column_name": name, "type": t, "kind": kind, "position": position, "clustering_order": order}
+    row = {"column_name": name, "type": t, "kind": kind, "position": position, "clustering_order": order, "added": 5}
     return {"keyspace_name": "ks", "table_name": "t", **row}
 
 
@@ -100,6 +100,7 @@ def test_a_table_with_everything() -> None:
     assert [c.name for c in table.values] == ["A b", "b", "s"]
     assert table.column("gone") is not None
     assert table.dropped_at == {"gone": 1_700_000_000_123_000}
+    assert table.added_at == dict.fromkeys(("pk", "ck", "A b", "b", "s"), 5)
     assert table.gc_grace_s == 60
     assert table.cql == (
         "CREATE TYPE ks.inner_type (x int);\n"
