@@ -239,6 +239,16 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         waiting(agent.start)
         if settings.log == "pulsar":
             log.start()
+        address = node.addresses.get("broadcast_address") or node.addresses.get("listen_address")
+        metrics.NODE.info(
+            {
+                "version": __version__,
+                "address": address or settings.cassandra_contact_points[0],
+                "host_id": str(node.host_id),
+                "data_center": node.data_center,
+                "cassandra": node.release,
+            }
+        )
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
         REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
         _log.info(

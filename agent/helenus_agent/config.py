@@ -78,6 +78,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
 
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
     environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
+    text_lists: ClassVar[frozenset[str]] = frozenset(("kafka_bootstrap_servers",))
     meant: ClassVar[Mapping[str, str]] = {
         f"{before}{kind}.": f"kafka.producer.{kind}."
         for before in ("kafka.", "producer.", "")

@@ -45,6 +45,7 @@ FLUSH = Histogram("helenus_agent_flush_seconds", "How long the broker takes to a
 RETRIES = Counter("helenus_agent_retries", "Times that work was done again after an error, by its kind.", ["kind"])
 POSITION_SEGMENT = Gauge("helenus_agent_position_segment", "Id of the newest segment with an acknowledged position.")
 POSITION_OFFSET = Gauge("helenus_agent_position_offset_bytes", "Acknowledged position in that segment.")
+NODE = Info("helenus_agent_node", "The agent's version, and the node that it follows.")
 DECODER = Info("helenus_agent_decoder", "How the decoder runs.")
 
 LOW = 0.8

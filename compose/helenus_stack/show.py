@@ -136,7 +136,10 @@ Everything is left running. Write to the table:
 Watch its records, or its events:
   {here} watch{where} data-{table}
   {here} watch{where} events-{table}
-Look at the connector, or ask it over Kafka Connect's REST API:
+Open their pages in a browser:
+  {connector}/ of the connector
+  {agent}/ of the agent
+Look at the connector in a terminal, or ask it over Kafka Connect's REST API:
   {invocation("helenus-connector")} top --url {connector}
   curl '{connector}/connectors?expand=status'
 Metrics for Prometheus, and /health/ready:

@@ -86,7 +86,7 @@ def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
     ("key", "value", "reason"),
     [
         ("ssl.truststore.path", "/etc/trust.jks", "a Java trust store is not read"),
-        ("queryExecutionTimeout", "30s", "invalid literal"),
+        ("queryExecutionTimeout", "30s", "give whole seconds, from 1"),
         ("cloud.secureConnectBundle", "/x.zip", "a bundle of Astra's is not read"),
         ("auth.provider", "GSSAPI", "give a role of Cassandra's own in cassandra.username"),
         ("auth.gssapi.keyTab", "/k.keytab", "give a role of Cassandra's own in cassandra.username"),

@@ -12,6 +12,7 @@ import pytest
 import requests
 from connector.paged import EVIL, browser, shop, shown, until
 
+from helenus_agent import metrics as agent_metrics
 from helenus_connector._reports import Ends
 from helenus_connector.history import POINTS, STEP_S, History
 from helenus_connector.rest import server
@@ -47,6 +48,14 @@ def test_a_page_runs_its_own_script_alone_and_asks_nothing_outside(package: str,
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|\sstyle=", text)
     assert not re.findall(r"(?:src|href)=\"(?!data:)", text)
     assert set(re.findall(r"https?://[^\"' ]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+@pytest.mark.parametrize(("package", "name"), [("helenus_connector.rest", "page.html"), ("helenus_agent", "page.html")])
+def test_a_page_asks_its_origin_without_the_login_of_its_address(package: str, name: str) -> None:
+    """Browsers refuse to fetch what is relative to https://user:password@host."""
+    text = page.load(package, name).body.decode()
+    assert re.findall(r"\bfetch\((.*?)[,)]", text) == ["location.origin + path"]
+    assert "XMLHttpRequest" not in text
 
 
 def test_the_overview_says_what_the_status_and_the_metrics_say(tmp_path: Path) -> None:
@@ -161,6 +170,22 @@ def test_in_a_browser(tmp_path: Path, width: int, scheme: str) -> None:
 
 
 @pytest.mark.long
+def test_a_login_in_the_address(tmp_path: Path) -> None:
+    """As https://user:password@host, which browsers take; a table that failed is not beside a green state."""
+    with shop(tmp_path, rest_basic_auth_user_info="ops:password") as api, browser(1100, 800) as driver:
+        shown(driver, api.base.replace("//", "//ops:password@"))
+        assert "does not answer" not in driver.find_element("id", "notes").text
+        states = {
+            one.find_element("tag name", "h2").text: one.find_element("class name", "state")
+            for one in driver.find_elements("tag name", "article")
+        }
+        assert states["users"].text == "RUNNING, 1 of 1 table FAILED"
+        assert "bad" in states["users"].get_attribute("class")
+        assert states["stock"].text == "RUNNING"
+        assert driver.find_element("id", "about").text.endswith("4 connectors, 5 tables")
+
+
+@pytest.mark.long
 def test_no_buttons_in_a_browser_that_may_only_read(tmp_path: Path) -> None:
     with shop(tmp_path, listeners="http://0.0.0.0:0") as api, browser(1100, 800) as driver:
         shown(driver, api.base)
@@ -172,6 +197,8 @@ def test_no_buttons_in_a_browser_that_may_only_read(tmp_path: Path) -> None:
 def test_the_agents_page_in_a_browser() -> None:
     reasons: list[str] = ["the broker is away"]
     agents = page.load("helenus_agent", "page.html")
+    agent_metrics.NODE.info({"version": "1.2.3", "address": "10.0.0.1", "host_id": "a-b", "data_center": "dc1"})
+    agent_metrics.EVENTS.labels('shop."Orders"').inc()
     server = monitoring.serve("127.0.0.1", 0, lambda: reasons[0] if reasons else None, agents)
     try:
         with browser(390, 800) as driver:
@@ -179,6 +206,8 @@ def test_the_agents_page_in_a_browser() -> None:
             until(driver, lambda: "the broker is away" in driver.find_element("id", "health").text)
             reasons.clear()
             until(driver, lambda: driver.find_element("id", "health").text.startswith("Ready"))
+            assert driver.find_element("id", "about").text == "1.2.3 · node 10.0.0.1 · host id a-b"
+            assert "1 event" in driver.find_element("id", "tables").text
     finally:
         server.shutdown()
         server.server_close()

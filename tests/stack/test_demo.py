@@ -196,6 +196,7 @@ def test_running_servers_show_their_addresses(tmp_path: Path) -> None:
     assert f"helenus-connector top --url {worker}\n" in text.replace(str(Path(sys.executable).parent) + "/", "")
     assert f"curl '{worker}/connectors?expand=status'" in text, "a shell may take the ? for a pattern"
     for address in (worker, f"http://127.0.0.1:{port}"):
+        assert f"  {address}/ of the" in text, "their pages"
         assert f"  {address}/metrics of the" in text
 
 

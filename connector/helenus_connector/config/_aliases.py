@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from helenus_schemas.settings.model import Alias
 
 
 def _milliseconds(seconds: str) -> str:
+    if not re.fullmatch("[0-9]{1,9}", seconds.strip()) or int(seconds) < 1:
+        raise ValueError("give whole seconds, from 1")
     return str(int(seconds) * 1000)
 
 

@@ -44,6 +44,9 @@ class ConnectorSettings(StateSettings):
     needs_registry: ClassVar[bool] = True
     """Whether Avro records need a Schema Registry."""
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
+    text_lists: ClassVar[frozenset[str]] = frozenset(
+        ("table", "key_converter_schema_registry_url", "value_converter_schema_registry_url")
+    )
     placeholders: ClassVar[Mapping[str, Sequence[str]]] = dict.fromkeys(_TOPICS, ("keyspace", "table"))
 
     name: Annotated[Name, About("Common", "HIGH")]

@@ -54,6 +54,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     aliases: ClassVar[Mapping[str, str | Alias]] = _ALIASES
     meant: ClassVar[Mapping[str, str]] = {f"{kind}.": f"kafka.{kind}." for kind in ("security", "sasl", "ssl")}
+    text_lists: ClassVar[frozenset[str]] = frozenset(("bootstrap_servers",))
     own_references: ClassVar[tuple[str, ...]] = ("spark.",)
 
     _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())

@@ -139,6 +139,13 @@ def _token(value: SecretStr | None) -> SecretStr | None:
     return value
 
 
+def without_blanks(value: object) -> object:
+    """The same. Raises ValueError for text with blanks at its ends: no name has them, and nobody sees them."""
+    if isinstance(value, str) and value != value.strip():
+        raise ValueError("take out the blanks at its ends")
+    return value
+
+
 def path(value: object) -> object:
     """A path as it is given. Raises ValueError for an empty one, and for a URL or a ~, which would become folders."""
     if value == "":

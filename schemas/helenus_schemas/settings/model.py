@@ -103,6 +103,8 @@ class Settings(BaseModel):
     environment: ClassVar[Mapping[str, str]] = {}
     meant: ClassVar[Mapping[str, str]] = {}
     """By the beginning of a key that people write, that of the key they mean."""
+    text_lists: ClassVar[frozenset[str]] = frozenset()
+    """The names of fields of text that hold a list: blanks around its parts do not count."""
     placeholders: ClassVar[Mapping[str, Sequence[str]]] = {}
     """By key the names that its value may have in it as `${NAME}`."""
     own_references: ClassVar[tuple[str, ...]] = ()
@@ -192,8 +194,13 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _path(cls, value: object, info: ValidationInfo) -> object:
-        return fields.path(value) if cls._is(cls.model_fields[info.field_name or ""], Path) else value
+    def _text(cls, value: object, info: ValidationInfo) -> object:
+        """Check what is not checked by its type: a path, and text, which is a name as a rule."""
+        field = cls.model_fields[info.field_name or ""]
+        if cls._is(field, Path):
+            return fields.path(fields.without_blanks(value))
+        is_text = field.annotation in (str, str | None) and info.field_name not in cls.text_lists
+        return fields.without_blanks(value) if is_text else value
 
     @classmethod
     def prefixes(cls) -> list[str]:

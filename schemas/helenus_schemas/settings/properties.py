@@ -29,7 +29,11 @@ class Problem:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.key}{'' if self.value is None else f'={self.value}'}: {self.reason}" if self.key else self.reason
+        if not self.key:
+            return self.reason
+        # Blanks at an end are seen only in quotes.
+        value = f'"{self.value}"' if self.value and self.value != self.value.strip() else self.value
+        return f"{self.key}{'' if value is None else f'={value}'}: {self.reason}"
 
 
 class ConfigError(HelenusError):

@@ -35,9 +35,9 @@ class CassandraSettings(Settings):
     """A PEM file of the client certificate's key."""
     cassandra_ssl_check_hostname: Annotated[bool, About("Cassandra", "LOW")] = True
     """Whether to verify that a node's certificate names its host."""
-    cassandra_connect_timeout_ms: Annotated[Milliseconds, About("Cassandra", "LOW")] = 10_000
+    cassandra_connect_timeout_ms: Annotated[Milliseconds, Field(ge=1), About("Cassandra", "LOW")] = 10_000
     """How long to wait for a connection."""
-    cassandra_request_timeout_ms: Annotated[Milliseconds, About("Cassandra", "LOW")] = 12_000
+    cassandra_request_timeout_ms: Annotated[Milliseconds, Field(ge=1), About("Cassandra", "LOW")] = 12_000
     """How long to wait for an answer."""
 
     @classmethod
