@@ -1,4 +1,4 @@
-"""The command: one clear message for bad input, within seconds, and no heavy imports."""
+"""The command: one clear message for bad input, without waiting for anything, and no heavy imports."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from patience import PATIENCE_S
 
 from helenus_agent import cli
 from helenus_agent.state import State
@@ -21,12 +22,11 @@ from helenus_agent.state import State
 MAIN = "from helenus_agent.cli import main; main()"
 
 
-def agent(path: Path) -> tuple[int, str, float]:
-    """Exit code, standard error and seconds of a run."""
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", MAIN, str(path)], capture_output=True, text=True, timeout=60)
+def agent(path: Path) -> tuple[int, str]:
+    """Exit code and standard error of a run, which ends by itself. If it waited for a server, a line would say so."""
+    done = subprocess.run([sys.executable, "-c", MAIN, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout == ""
-    return done.returncode, done.stderr, time.monotonic() - started
+    return done.returncode, done.stderr
 
 
 def properties(tmp_path: Path, **more: str) -> Path:
@@ -45,34 +45,33 @@ def properties(tmp_path: Path, **more: str) -> Path:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    code, output, _ = agent(tmp_path / "none.properties")
+    code, output = agent(tmp_path / "none.properties")
     assert code == 2
     assert "none.properties" in output
     assert "Traceback" not in output
 
 
 def test_unknown_property(tmp_path: Path) -> None:
-    code, output, seconds = agent(properties(tmp_path, state_dri="x"))
+    code, output = agent(properties(tmp_path, state_dri="x"))
     assert (code, output.count("\n")) == (2, 1)
     assert "did you mean state.dir" in output
-    assert seconds < 30
 
 
 def test_cdc_is_off(tmp_path: Path) -> None:
     (tmp_path / "cassandra.yaml").write_text("cdc_enabled: false\n")
-    code, output, _ = agent(properties(tmp_path, cassandra_config=str(tmp_path / "cassandra.yaml")))
+    code, output = agent(properties(tmp_path, cassandra_config=str(tmp_path / "cassandra.yaml")))
     assert (code, output.count("\n")) == (2, 1)
     assert "cdc_enabled" in output
 
 
 def test_no_directory(tmp_path: Path) -> None:
-    code, output, _ = agent(properties(tmp_path, cdc_raw_dir="/does/not/exist"))
+    code, output = agent(properties(tmp_path, cdc_raw_dir="/does/not/exist"))
     assert (code, output.count("\n")) == (1, 1)
     assert "/does/not/exist" in output
 
 
 def test_a_state_dir_in_cdc_raw(tmp_path: Path) -> None:
-    code, output, _ = agent(properties(tmp_path, state_dir=str(tmp_path / "cdc_raw" / "state")))
+    code, output = agent(properties(tmp_path, state_dir=str(tmp_path / "cdc_raw" / "state")))
     assert (code, output.count("\n"), output.startswith("helenus-agent: state.dir=")) == (2, 1, True)
     assert not (tmp_path / "cdc_raw" / "state").exists()
 
@@ -80,30 +79,30 @@ def test_a_state_dir_in_cdc_raw(tmp_path: Path) -> None:
 def test_another_agent(tmp_path: Path) -> None:
     path = properties(tmp_path)
     state = State(tmp_path / "state")
-    code, output, _ = agent(path)
+    code, output = agent(path)
     state.close()
     assert (code, output.count("\n")) == (1, 1)
     assert "another agent" in output
 
 
 def test_no_cassandra(tmp_path: Path) -> None:
-    code, output, seconds = agent(properties(tmp_path))
+    code, output = agent(properties(tmp_path))
     assert (code, output.count("\n")) == (1, 1)
     assert "cassandra.contact.points" in output
-    assert seconds < 15
 
 
 def test_a_contact_point_without_an_address(tmp_path: Path) -> None:
     """As where a machine boots, or in containers: it may get one."""
     given = {"cassandra_contact_points": "no-such-node.invalid", "startup_timeout_ms": "2500"}
-    code, output, seconds = agent(properties(tmp_path, **given))
+    started = time.monotonic()
+    code, output = agent(properties(tmp_path, **given))
     assert code == 1
     assert "Traceback" not in output
     *waiting, last = output.splitlines()
     assert "agent.waiting" in waiting[0]
     assert last.startswith("helenus-agent: no contact point has an address")
     assert "cassandra.contact.points" in last
-    assert 2.5 <= seconds < 30
+    assert time.monotonic() - started >= 2.5, "it waited as long as it may"
 
 
 @pytest.fixture
@@ -129,10 +128,9 @@ def deaf() -> Iterator[int]:
 
 
 def test_a_cassandra_that_does_not_answer(tmp_path: Path, deaf: int) -> None:
-    code, output, seconds = agent(properties(tmp_path, cassandra_port=str(deaf), cassandra_connect_timeout_ms="2000"))
+    code, output = agent(properties(tmp_path, cassandra_port=str(deaf), cassandra_connect_timeout_ms="2000"))
     assert (code, output.count("\n")) == (1, 1), output
     assert str(deaf) in output
-    assert seconds < 20
 
 
 @pytest.mark.parametrize(("drain", "code"), [(False, 0), (True, 1)])

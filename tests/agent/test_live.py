@@ -17,7 +17,7 @@ from agent import golden
 from cassandra.cluster import Cluster
 from cassandra.policies import ConstantReconnectionPolicy
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from patience import eventually
+from patience import PATIENCE_S, eventually
 
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
@@ -259,9 +259,7 @@ def test_stopped_while_the_broker_is_away(live: Live) -> None:
     live.insert("stopped", 100, 200)
     time.sleep(2)
     assert live.stop(agent) == 0
-    started = time.monotonic()
-    assert live.start().wait(30) == 1
-    assert time.monotonic() - started < 20
+    assert live.start().wait(PATIENCE_S) == 1, "it ends by itself"
     assert "broker-unreachable" in live.out.read_text()
     live.stack.start(live.log)
     agent = live.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -267,12 +266,11 @@ def test_messages_for_nobody_are_passed_over(house: House) -> None:
 
 
 def test_a_pattern_takes_no_long_time() -> None:
+    """With Python's own matching it would not end before the test's timeout."""
     names = ["shop." + "a" * 48]
-    begun = time.monotonic()
     assert not Signal(EXECUTE, (r"shop\.(\w|\w)*!", r"(.*)*(.*)*(.*)*!")).tables(names)
     with pytest.raises(HelenusError, match="cannot read"):
         checked(Asked(where=f"id IN ({','.join(['0x1'] * 5000)}"), House.definition)  # type: ignore[arg-type]
-    assert time.monotonic() - begun < 5
 
 
 json_values = st.recursive(

@@ -140,10 +140,8 @@ def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipelin
     pipeline.connector.kill()
     session.execute(f"DELETE FROM {table} WHERE p = 3 AND c < 50")
     eventually(lambda: not list(session.execute(f"SELECT c FROM {table} WHERE p = 3 AND c = 100")), "they expired")
-    started = time.monotonic()
     pipeline.connector.start().ready()
     agrees(pipeline, session, table)
-    assert time.monotonic() - started < 60
 
 
 @pytest.mark.long  # likewise

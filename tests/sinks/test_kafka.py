@@ -31,6 +31,9 @@ pytestmark = [
 TESTS = Path(__file__).resolve().parents[1]
 OUTAGE = 20  # s
 
+LONGER_THAN_A_TEST_S = 3600
+"""What waits so long is cut short, or the test's timeout ends it."""
+
 
 @pytest.fixture(scope="module")
 def servers(only_kafka: Any) -> Any:
@@ -106,11 +109,9 @@ def test_a_flush_that_hangs_can_be_hurried(servers: Any, address: str) -> None:
     try:
         log.append("hurried", 0, b"k", b"v")
         timer.start()
-        started = time.monotonic()
         with pytest.raises(HelenusError, match="did not acknowledge 1 records") as error:
-            log.flush(120)
+            log.flush(LONGER_THAN_A_TEST_S)
         assert error.value.kind is Kind.APPEND_FAILED
-        assert time.monotonic() - started < 60
     finally:
         timer.join()
         servers.resume("kafka")

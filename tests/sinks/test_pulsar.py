@@ -31,6 +31,9 @@ pytestmark = pytest.mark.integration
 KEEP = {"retention.ms": "3600000"}
 KEY = '{"type":"record","name":"t","namespace":"ks","fields":[{"name":"id","type":"int"}]}'
 
+LONGER_THAN_A_TEST_S = 3600
+"""What waits so long is cut short, or the test's timeout ends it."""
+
 
 def value_schema(*columns: str) -> str:
     fields = ",".join(f'{{"name":"{column}","type":["null","string"],"default":null}}' for column in columns)
@@ -235,10 +238,8 @@ def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) 
         log.extend("stalls", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
         timer = threading.Timer(0.3, log.hurry, [0.3])
         timer.start()
-        started = time.monotonic()
         with pytest.raises(HelenusError):
-            log.flush(120)
-        assert time.monotonic() - started < 60
+            log.flush(LONGER_THAN_A_TEST_S)
         timer.join()
         log._latest = float("inf")
         log.extend("stalls", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
@@ -425,15 +426,13 @@ def test_a_topic_that_is_deleted_under_us_can_be_made_again(settings: PulsarConf
 
 
 def failure(settings: PulsarConfig, topic: str = "t") -> HelenusError:
-    """What it says when a topic is made and written to; within seconds."""
+    """What it says when a topic is made and written to."""
     log = PulsarLog(settings)
-    started = time.monotonic()
     try:
         log.create(topic, 1, KEEP)
         log.append(topic, 0, b"k", b"v")
         log.flush(15)
     except HelenusError as error:
-        assert time.monotonic() - started < 30
         return error
     finally:
         log.close()

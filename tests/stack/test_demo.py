@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -319,9 +318,7 @@ def test_interrupt_stops_everything(tmp_path: Path, sign: str) -> None:
         pids = [pid for path in stack_of(tmp_path) if (pid := Process(path).pid)]
         assert pids
         demo.send_signal(signal.SIGINT)
-        asked = time.monotonic()
         rest = demo.stdout.read()
         assert demo.wait() == 130, rest
-    assert time.monotonic() - asked < 20
     assert not stack_of(tmp_path)
     assert not [pid for pid in pids if alive(pid)]
