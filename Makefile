@@ -96,8 +96,12 @@ test-containers: $(READY) ## Our images and both compose files on a Docker engin
 	$(BIN)/pytest -m containers tests/containers -s
 
 .PHONY: clean
-clean: ## Remove what was built and installed
+clean: ## Remove what was built and installed; downloads stay, see clean-all
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: clean-all
+clean-all: clean ## Remove the servers too: .helenus-stack, and the downloads in ~/.cache/helenus (1.3 GB)
+	rm -rf .helenus-stack "$${XDG_CACHE_HOME:-$$HOME/.cache}/helenus"
 
 .PHONY: help
 help: ## Show this list

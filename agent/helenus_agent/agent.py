@@ -39,6 +39,7 @@ from helenus_agent.segments.removal import Removal
 from helenus_agent.segments.transfer import Transfer
 from helenus_agent.state import State, quarantine
 from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.names import counted
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log, TopicError
 
@@ -131,7 +132,7 @@ class Agent:
         if trouble := self._removal.error or self._following.refused.summary:
             return trouble
         count, where = self._removal.quarantined(self._follow.segments)
-        return f"{count} segments could not be read wholly, see {where}" if count else None
+        return f"{counted(count, 'segment')} could not be read wholly, see {where}" if count else None
 
     def run(self, stop: threading.Event, drain: bool = False) -> None:
         """Work until `stop`; with `drain`, until everything in cdc_raw is read and acknowledged.

@@ -20,6 +20,7 @@ from helenus_agent.node.cassandra import Node
 from helenus_agent.positions import Mark, Positions
 from helenus_agent.segments.reprocess import quarantined
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.names import counted
 
 _TIMEOUT = 2.0
 _PREFIX = "helenus_agent_"
@@ -98,7 +99,7 @@ def status(settings: AgentSettings) -> Status:
     except HelenusError as error:
         trouble.append(str(error))
     if held:
-        trouble.append(f"{len(held)} segments are in quarantine: helenus-agent reprocess puts them back")
+        trouble.append(f"in quarantine: {counted(len(held), 'segment')}; helenus-agent reprocess puts them back")
     trouble += [f"segment {segment.id} could not be read wholly" for segment in segments if segment.bad]
     metrics: dict[str, float] = {}
     if running and settings.http_port:
@@ -193,7 +194,7 @@ def table(found: Status) -> str:
         ("node", found.host_id or "unknown"),
         ("state", f"{found.state_dir}, {'never saved' if age is None else f'saved {_age(age)} ago'}"),
         ("cdc_raw", f"{found.raw_dir or 'unknown'}, {_room(found)}"),
-        ("done", f"{found.done} segments lately"),
+        ("done", f"{counted(found.done, 'segment')} lately"),
         ("quarantined", ", ".join(found.quarantined) or "none"),
     ]
     events = sum(value for name, value in metrics.items() if name.startswith("events_total"))
@@ -201,7 +202,7 @@ def table(found: Status) -> str:
         lines += [
             ("events", f"{events:,.0f} acknowledged since its start"),
             ("oldest unsent", _age(metrics.get("oldest_unsent_seconds", 0.0))),
-            ("lost", f"{metrics.get('lost_segments_total', 0):.0f} segments"),
+            ("lost", counted(metrics.get("lost_segments_total", 0), "segment")),
         ]
     lines += [("trouble", text) for text in found.trouble]
     rows = [("SEGMENT", "SIZE", "POSITION", "STATE")]

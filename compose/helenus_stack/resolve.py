@@ -22,6 +22,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import tenacity
 
+from helenus_schemas.names import counted
 from helenus_stack.errors import StackError
 from helenus_stack.jars import Artifact
 from helenus_stack.java import java_home
@@ -134,7 +135,9 @@ def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], p
     environment = {**os.environ, **trust(folder)}
     started = time.monotonic()
     size = f"{sum(artifact.size for artifact in artifacts) / 1e6:.0f} MB"
-    progress.say(f"fetching {len(artifacts)} files, {size}, with {'Maven' if command[0] == 'mvn' else 'Ivy'}")
+    progress.say(
+        f"fetching {counted(len(artifacts), 'file')}, {size}, with {'Maven' if command[0] == 'mvn' else 'Ivy'}"
+    )
     with (
         open(log, "w") as output,
         subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output) as client,
@@ -198,4 +201,4 @@ def _done(log: str, artifacts: Sequence[Artifact]) -> str:
     wanted = {artifact.file for artifact in artifacts}
     fetched = len(wanted.intersection(re.findall(r"Downloaded .*/(\S+)", log))) + log.count("SUCCESSFUL")
     found = len(re.findall(r"^\tfound ", log, re.MULTILINE))
-    return f"fetched {fetched} of {len(wanted)} files" if fetched else f"looked up {found} of {len(wanted)} files"
+    return f"{'fetched' if fetched else 'looked up'} {fetched or found} of {counted(len(wanted), 'file')}"

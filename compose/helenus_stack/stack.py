@@ -215,8 +215,11 @@ class Stack:
         if not self.directory.exists():
             return
         with self._alone():
+            files = sorted(self._run.glob("*.pid"))
+            if files:
+                self.progress.say(f"stopping {', '.join(file.stem for file in files)}: up to {STOP_SECONDS:.0f} s")
             programs.end(self.directory)
-            stop(map(Process, self._run.glob("*.pid")), STOP_SECONDS)
+            stop(map(Process, files), STOP_SECONDS)
             if delete and self._file.exists():
                 folders = [self.directory / name for name in ("run", "logs", "secrets", ".secrets")]
                 for folder in (*(server.folder for server in self.servers), *folders):

@@ -20,6 +20,7 @@ from helenus_connector.config.files import check, check_kafka, load, properties_
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.names import counted
 from helenus_schemas.service import logs
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import together
@@ -154,7 +155,9 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
         logs.configure(worker.log_level, worker.log_format)
         for settings in _each(connectors):
             for table, count in replay(worker, settings):
-                click.echo(f"{table.name}: {count} events replayed from {table.dead_letters} to {table.events}")
+                click.echo(
+                    f"{table.name}: {counted(count, 'event')} replayed from {table.dead_letters} to {table.events}"
+                )
 
 
 @main.command("rebuild", short_help="Write a data topic again from the rows of state=rows.")
@@ -174,7 +177,7 @@ def _rebuild(worker_properties: Path, connector_properties: Path, to: str | None
         logs.configure(worker.log_level, worker.log_format)
         _make_checkpoint(worker.checkpoint_dir.absolute())
         records = rebuild(worker, settings, to)
-        click.echo(f"{settings.name}: {records} records appended to {to or settings.data}")
+        click.echo(f"{settings.name}: {counted(records, 'record')} appended to {to or settings.data}")
 
 
 @main.command("schemas", short_help="Print the schemas of records.")

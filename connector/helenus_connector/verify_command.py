@@ -14,6 +14,7 @@ from rich.status import Status
 
 from helenus_connector.rest.client import Worker
 from helenus_connector.verify.report import DIFFERENT
+from helenus_schemas.names import counted
 
 _TURN_S = 0.5
 _SAY_S = 10.0
@@ -58,7 +59,7 @@ def lines(name: str, one: Shown) -> list[str]:
             note = "" if kind in report["differences"] else ", no difference"
             found.append(f"  {kind}: {of['count']}{note}{': ' if of['keys'] else ''}{', '.join(of['keys'])}{more}")
     if report["repaired"]:
-        found.append(f"  {report['repaired']} events were appended: the connector reads these keys again")
+        found.append(f"  {counted(report['repaired'], 'event')} appended: the connector reads these keys again")
     if report["behind"]:
         found.append(f"  {report['behind']}: what it has not published yet is shown as a difference")
     return found

@@ -1,4 +1,4 @@
-"""Names on the wire, of topics and in Avro."""
+"""Names on the wire, of topics and in Avro; and of numbers of things in messages."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def avro_name(name: str, taken: bool = False) -> str:
 
 def _hash(name: str) -> str:
     return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+def counted(count: float, noun: str) -> str:
+    """Return a number of things, as in `1 segment` and `1200 segments`."""
+    return f"{count:.0f} {noun}{'' if count == 1 else 's'}"

@@ -86,14 +86,14 @@ def test_a_segment_without_a_header_is_not_all_sent(bench: Bench) -> None:
     with open(bench.raw.find(11), "r+b") as file:
         file.seek(5)
         file.write(b"\xff")
-    assert "1 segments could not be read wholly" in str(drain(offline(bench)))
+    assert "1 segment could not be read wholly" in str(drain(offline(bench)))
 
 
 def test_first_entries_without_a_marker_are_not_all_sent(bench: Bench) -> None:
     work(bench)
     bench.raw.segment(11)
     bench.raw.unmarked(11, write_of(TABLE, 2))
-    assert "1 segments could not be read wholly" in str(drain(offline(bench)))
+    assert "1 segment could not be read wholly" in str(drain(offline(bench)))
 
 
 def test_prepared_segments_hold_nothing(bench: Bench) -> None:

@@ -277,7 +277,7 @@ def test_drained_without_its_node(agents: Agents, monkeypatch: pytest.MonkeyPatc
     agent = agents.command("drain", "--offline", str(agents.file()))
     _, errors = agent.communicate(timeout=60)
     assert (agent.returncode, agents.keys) == (1, [2, 3, 4, 5, 6]), errors
-    assert "not all could be sent: 1 segments could not be read wholly" in errors
+    assert "not all could be sent: 1 segment could not be read wholly" in errors
 
 
 def _with(other: Table) -> Callable[[FakeCassandra], Schema]:

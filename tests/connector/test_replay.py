@@ -76,7 +76,7 @@ def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
     done = run(table)
     assert done.exit_code == 0, done.output
     assert [line for line in done.output.splitlines() if line.startswith("n: ")] == [
-        "n: 1 events replayed from dlq-ks.a to events-ks.a",
+        "n: 1 event replayed from dlq-ks.a to events-ks.a",
         "n: 0 events replayed from dlq-ks.b to events-ks.b",
     ]
     assert log.records["events-ks.a"] == [(1, b"k", b"no event", ())]

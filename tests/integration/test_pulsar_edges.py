@@ -24,6 +24,7 @@ from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.event import datastax
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.wire import encode
+from helenus_schemas.names import counted
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.pulsar._admin import Admin
 from helenus_sinks.pulsar.config import PulsarConfig
@@ -424,7 +425,9 @@ def test_dead_letters_are_replayed_once(
     command = [script("helenus-connector"), "replay", pipeline.connector.arguments[1], str(table)]
     for count in (1, 0):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert f"poison: {count} events replayed from {dead_letters} to events-edge.poison" in done.stdout, done.stderr
+        assert f"poison: {counted(count, 'event')} replayed from {dead_letters} to events-edge.poison" in done.stdout, (
+            done.stderr
+        )
     assert len(list(pipeline.reader.messages("events-edge.poison"))) == before + 1
     rest("PUT", "/connectors/poison/resume")
     eventually(lambda: len(list(pipeline.reader.messages(dead_letters))) == 2, pipeline.connector.tail)
@@ -466,6 +469,6 @@ def test_events_on_one_log_and_records_on_the_other(
                 text=True,
                 timeout=120,
             )
-            assert "1 events replayed" in done.stdout, done.stderr
+            assert "1 event replayed" in done.stdout, done.stderr
     finally:
         own.stop()

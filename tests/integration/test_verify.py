@@ -221,7 +221,7 @@ def test_the_command_repairs_a_queue(pipeline: Pipeline, session: Any, ks: str) 
     assert status == 3, said
     assert 'missing: 1: {"k":1,"c":30}' in out
     assert 'ghost: 1: {"k":1,"c":5}' in out
-    assert "2 events were appended" in out
+    assert "2 events appended" in out
     found = {"connector": table.replace(".", "-"), "table": "queue"}
     assert pipeline.connector.total("helenus_connector_verify_differences", kind="missing", **found) == 1
     assert pipeline.connector.total("helenus_connector_verify_rows", **found) == 30

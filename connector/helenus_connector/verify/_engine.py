@@ -49,6 +49,7 @@ from helenus_connector.verify.report import (
 )
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind, error_in
+from helenus_schemas.names import counted
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.service.logs import setup
 
@@ -188,12 +189,12 @@ class _Run:
         is_last = False
         while count and not is_last:
             progress.differ = count
-            self._does(f"waiting to look at {count} keys again")
+            self._does(f"waiting to look at {counted(count, 'key')} again")
             left = self._options.patience - (time.monotonic() - since)
             progress.wait(max(0.0, min(pause, left)))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             is_last = time.monotonic() - since >= self._options.patience
-            self._does(f"looking at {count} keys again")
+            self._does(f"looking at {counted(count, 'key')} again")
             asked = self._kept_(self._mapped(_unmoved(found, kinds), look_again(self._job), SCHEMA))
             asked.count()  # their rows are read now
             self._wait_for(self._behind() if self._behind else None)
