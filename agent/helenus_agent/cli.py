@@ -24,7 +24,7 @@ from helenus_agent import metrics, status
 from helenus_agent.agent import Agent, may_pass
 from helenus_agent.commitlog import decoder
 from helenus_agent.config import AgentSettings, check, check_places, raw_directory, read_yaml
-from helenus_agent.monitor import Monitor
+from helenus_agent.monitor import Monitor, busy_port
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.offline import SavedNode
@@ -145,6 +145,8 @@ def _validate(properties: Path, connect: bool) -> None:
         directory = raw_directory(settings)
         check_places(settings, directory, {}, source)
         transfer_of(settings.segment_transfer, settings.segment_archive_dir)
+        if settings.http_port and (busy := busy_port(settings.http_host, settings.http_port)):
+            click.echo(f"{properties}: warning: http.port={settings.http_port}: {busy}", err=True)
         click.echo(f"{properties} is valid")
         if connect:
             _ask_servers(settings, directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 from http.server import ThreadingHTTPServer
 
@@ -15,6 +16,15 @@ from helenus_schemas.service.monitoring import Ready
 _AGAIN = 1.0  # s between two tries to listen
 _BUSY = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 _log = structlog.get_logger(__name__)
+
+
+def busy_port(host: str, port: int) -> str | None:
+    """Return why a port can't be listened on now, with advice; None if it can. An agent that runs has its own."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        return f"{error.strerror}: it is this agent's own if one runs, else choose another"
+    return None
 
 
 class Monitor:

@@ -119,13 +119,26 @@ def test_top_without_a_worker() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("answer", ['{"ok": true}', "[]", '{"snapshots": 5, "verifications": [5]}', ""])
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, '{"ok": true}'),
+        (200, "[]"),
+        (200, '{"snapshots": 5, "verifications": [5]}'),
+        (200, ""),
+        (404, '{"error_code": 404, "message": "HTTP 404 Not Found"}'),  # Kafka Connect
+        (405, '{"error_code": 405, "message": "HTTP 405 Method Not Allowed"}'),
+        (404, '{"status": 404, "message": null}'),
+        (404, "[]"),
+        (404, "<html>"),
+    ],
+)
 @pytest.mark.parametrize("command", ["verify n", "snapshot n", "snapshot n --show", "snapshot n --pause"])
-def test_a_service_that_is_no_worker(command: str, answer: str) -> None:
+def test_a_service_that_is_no_worker(command: str, status: int, answer: str) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(200)
+            self.send_response(status)
             self.end_headers()
             self.wfile.write(answer.encode())
 

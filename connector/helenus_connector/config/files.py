@@ -4,6 +4,8 @@ connect-standalone. A file of Debezium's is the worker's and a connector's in on
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,8 +14,19 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.settings import debezium
-from helenus_schemas.settings.properties import ConfigError, Problem, check_properties, read_properties, together
+from helenus_schemas.settings.properties import (
+    ConfigError,
+    Problem,
+    check_properties,
+    parsed,
+    read_properties,
+    together,
+)
 from helenus_sinks.kafka.settings import shown, wrong_settings
+
+_IS_CONNECTOR = {"keyspace", "table"}
+_OF_COLUMNS = re.compile(r"columns|(column|field)\.(exclude\.list|blacklist)")
+"""Keys that keep columns from being published: of two, the first would not count."""
 
 
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
@@ -22,12 +35,16 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
 
     def load_worker() -> WorkerSettings | ConnectorSettings:
         nonlocal model
+        with contextlib.suppress(OSError, ValueError):  # `load` says what is wrong with it
+            _check_kind(dict(parsed(worker)), worker, connectors)
         settings = WorkerSettings.load(worker)
         model = settings.model
         return settings
 
     def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
         properties = read_properties(path)
+        _check_kind(properties, path, connectors)
+        check_properties(path, _OF_COLUMNS)
         if not debezium.is_theirs(properties):
             return model.of(properties, str(path), properties)
         debezium.report(properties, str(path))
@@ -46,6 +63,19 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         raise ConfigError(problems)
     assert isinstance(found[0], WorkerSettings)
     return found[0], loaded
+
+
+def _check_kind(properties: Mapping[str, str], path: Path, connectors: Sequence[Path]) -> None:
+    """Raise ConfigError, of one line, for a worker's file in a connector's place, and the other way round."""
+    is_worker, is_connector = "checkpoint.dir" in properties, properties.keys() >= _IS_CONNECTOR
+    if debezium.is_theirs(properties) or is_worker == is_connector:
+        return
+    if is_worker and path in connectors:
+        reason = "it is a worker's file, in the place of a connector's: the worker's comes first, and once"
+        raise ConfigError([Problem(str(path), "", None, reason)])
+    if is_connector and path not in connectors:
+        reason = "it is a connector's file, in the place of the worker's, which comes first"
+        raise ConfigError([Problem(str(path), "", None, reason)])
 
 
 def properties_of(worker: Path, connectors: Sequence[Path]) -> list[Mapping[str, str]]:

@@ -16,6 +16,7 @@ from typing import Any
 from helenus_schemas.errors import HelenusError, Kind
 
 _TIMEOUT_S = 10.0
+_NO_RESOURCE = (404, 405)  # of a worker for a name it does not know, the first, with its own words
 
 
 class _Refused(HelenusError):
@@ -46,6 +47,8 @@ class Worker:
     def get(self, path: str) -> str:
         """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
         status, body = self._answer("GET", path, None)
+        if status in _NO_RESOURCE:
+            raise self._no_worker(path)
         if status >= 300:
             raise HelenusError(Kind.WORKER_UNREACHABLE, f"the worker answered {status}", self._address(path))
         return body
@@ -62,6 +65,8 @@ class Worker:
         if status >= 300:
             said = answer.get("message") if isinstance(answer, dict) else None
             kind = Kind.CONFIG if 400 <= status < 500 else Kind.WORKER_UNREACHABLE
+            if status in _NO_RESOURCE and (said is None or re.fullmatch(rf"HTTP {status} [A-Za-z ]+", str(said))):
+                raise self._no_worker(path)
             if said and re.fullmatch("Connector .* not found", str(said)):
                 raise HelenusError(kind, str(said), self.url, "helenus-connector top shows the names")
             if said:
@@ -91,7 +96,8 @@ class Worker:
         raise HelenusError(Kind.WORKER_UNREACHABLE, what, self._address(path))
 
     def _no_worker(self, path: str) -> HelenusError:
-        return HelenusError(Kind.WORKER_UNREACHABLE, "that is no worker of Helenus", self._address(path))
+        what = "that is no worker of Helenus"
+        return HelenusError(Kind.WORKER_UNREACHABLE, what, self._address(path))
 
     def _address(self, path: str) -> str:
         return self.url.rstrip("/") + path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -80,9 +81,10 @@ def read_properties(path: str | Path) -> dict[str, str]:
     return dict(found)
 
 
-def check_properties(path: str | Path) -> None:
-    """Raise ConfigError for keys that a properties file has more than once."""
-    if duplicates := _duplicates(_pairs(path)):
+def check_properties(path: str | Path, keys: re.Pattern[str] | None = None) -> None:
+    """Raise ConfigError for keys, or only for those that match `keys`, that a properties file has more than once."""
+    duplicates = [key for key in _duplicates(_pairs(path)) if keys is None or keys.fullmatch(key)]
+    if duplicates:
         reason = "it is given more than once, and the last one counts: leave the others out"
         raise ConfigError([Problem(str(path), key, None, reason) for key in duplicates])
 
