@@ -67,6 +67,7 @@ class Following:
         self._written: dict[int, int] = {}  # how far segments were, when the schema was learned
         self._asked = 0.0
         self._not_durable: set[str] = set()
+        self._unmatched: set[tuple[str, str]] = set()  # patterns that were warned of
         self.reached = positions.reached
         self.must_save = False
         self.headroom = Headroom()
@@ -127,6 +128,7 @@ class Following:
         newest, meanwhile = self._follow.newest, schema.altered_meanwhile
         report = self.tables.update(schema.tables, schema.views, newest, schema.stamps, meanwhile)
         self._report(report)
+        self._warn_of_patterns()
         self._others = self.tables.others
         not_durable = {table.keyspace for table in self.tables.followed_now} & set(schema.not_durable)
         for keyspace in not_durable - self._not_durable:
@@ -301,6 +303,13 @@ class Following:
         if remembered != self._saved or self._others != self._others_saved:
             saved_tables.save(self._state.directory, *remembered, self._others)
             self._saved, self._others_saved = remembered, self._others
+
+    def _warn_of_patterns(self) -> None:
+        """Log each pattern once that matches no table: if it is to exclude one, that table is published."""
+        for key, pattern, near in self.tables.unmatched_patterns():
+            if (key, pattern) not in self._unmatched:
+                self._unmatched.add((key, pattern))
+                _log.warning("tables.unmatched", key=key, pattern=pattern, similar=near or None)
 
     def _report(self, report: Report) -> None:
         for table, why in report.refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import threading
 from http.server import ThreadingHTTPServer
@@ -23,7 +24,7 @@ def busy_port(host: str, port: int) -> str | None:
     try:
         socket.create_server((host, port)).close()
     except OSError as error:
-        return f"{error.strerror}: it is this agent's own if one runs, else choose another"
+        return f"{os.strerror(error.errno or 0)}: it is this agent's own if one runs, else choose another"
     return None
 
 

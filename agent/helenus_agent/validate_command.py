@@ -35,6 +35,10 @@ def refusals(settings: AgentSettings, directory: Path, log: Log) -> Iterator[Hel
         report = tables.update(schema.tables, schema.views, 0, schema.stamps)
         for table, why in report.refused:
             yield HelenusError(Kind.TABLE_UNSUPPORTED, f"its changes can't be published: {why}", table.full_name)
+        for key, pattern, near in tables.unmatched_patterns():
+            advice = f"did you mean {near}? " if near else ""
+            advice += "correct it, or take it out; an agent that runs warns, and takes such a table when it is created"
+            yield HelenusError(Kind.CONFIG, f"{key}={pattern}: no table matches it", advice=advice)
         followed = tables.followed_now
     except HelenusError as error:
         yield error

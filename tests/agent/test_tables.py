@@ -54,6 +54,18 @@ def test_an_unchanged_table_keeps_its_plan() -> None:
     assert tables.followed == [A, wider]
 
 
+def test_patterns_that_match_no_table() -> None:
+    """Such as one with a slip in it: what it is to exclude would be published in silence."""
+    tables = Tables((r"ks\..*", r"kss\..*"), (r"ks\.plian", r"ks\.plain", r"ks\.(a|b)"), cells=(r"zz\.q",))
+    updated(tables, A, PLAIN)
+    assert list(tables.unmatched_patterns()) == [
+        ("table.include.list", r"kss\..*", "ks.a"),
+        ("table.exclude.list", r"ks\.plian", "ks.plain"),
+        ("cells.include.list", r"zz\.q", ""),
+    ]
+    assert not list(Tables().unmatched_patterns())
+
+
 def test_lists_of_tables() -> None:
     other = table_of("a", "pk int pk, v int", keyspace="other")
     for include, exclude, wanted in (

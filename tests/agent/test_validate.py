@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,14 @@ def test_what_the_servers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     log.counts[f"events-{ORDERS.full_name}"] = 4
     unasked = "whether this login may produce to Pulsar's topics, or make them"
     assert said() == (0, [f"the servers refuse nothing; not asked: {unasked}"])
+    file.write_text(file.read_text() + "table.exclude.list=ks\\\\.ordres\n")
+    code, (line,) = said()
+    assert code == 2
+    said_of_it = (
+        r"helenus-agent: table.exclude.list=ks\.ordres: no table matches it: did you mean ks.orders? correct it"
+    )
+    assert line.startswith(said_of_it)
+    file.write_text(file.read_text().replace("ordres", "orders|x.*"))
     cassandra.settings["cdc_enabled"] = "false"
     code, (line,) = said()
     assert (code, "the node runs with cdc_enabled: false" in line) == (2, True)
@@ -155,3 +164,16 @@ def test_what_the_servers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     code, lines = said()
     assert (code, lines[0].startswith("helenus-agent: away (fake)"), lines[1]) == (1, True, f"helenus-agent: {away}")
     assert not (tmp_path / "state").exists()
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """A warning: it may be that of this agent, which runs."""
+    file = tmp_path / "agent.properties"
+    (tmp_path / "raw").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = {**KAFKA, "cdc.raw.dir": str(tmp_path / "raw"), "state.dir": str(tmp_path / "state"), "http.port": port}
+        file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+        done = CliRunner().invoke(main.commands["validate"], [str(file)])
+    assert (done.exit_code, done.stdout) == (0, f"{file} is valid\n")
+    assert f"warning: http.port={port}: Address already in use: it is this agent's own if one runs" in done.stderr

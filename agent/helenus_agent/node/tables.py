@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,6 +112,17 @@ class Tables:
         """The ids of all other tables and views there are."""
         remembered = {table.id.bytes for table in self.remembered}
         return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
+
+    def unmatched_patterns(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each pattern that matches no table there is, with its key, and the most similar table's name or ""."""
+        names = [table.full_name for table in self._known.values() if table.id not in self._dropped]
+        lists = {"include": self._include, "exclude": self._exclude}
+        keys = {f"table.{kind}.list": patterns for kind, patterns in lists.items()}
+        for key, patterns in {**keys, "cells.include.list": self._cells}.items():
+            for pattern in patterns:
+                if not any(pattern.fullmatch(name) for name in names):
+                    near = difflib.get_close_matches(pattern.pattern.replace("\\", ""), names, 1)
+                    yield key, pattern.pattern, next(iter(near), "")
 
     def index(self, table: uuid.UUID) -> int:
         """The index of a table in `followed`. One that only an earlier run followed is added."""
