@@ -112,5 +112,7 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.
 	@echo "Installing into $(VENV): once, some minutes; downloads 430 MB, takes 1.4 GB of disk ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[stack]" --group dev
+	@# A dot every five seconds: pip is quiet for minutes.
+	@(while sleep 5; do printf .; done) & dots=$$!; trap "kill $$dots; echo" EXIT; \
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[stack]" --group dev
 	@touch $@

@@ -252,7 +252,8 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
             }
         )
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
-        REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
+        if settings.metrics_other_products:
+            REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
         _log.info(
             "agent.started",
             version=__version__,

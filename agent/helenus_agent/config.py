@@ -140,6 +140,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """Where `/metrics` and `/health` are served."""
     http_port: Annotated[int, Field(ge=0, lt=65536), About("Agent", "HIGH")] = 0
     """Their port; 0 switches them off."""
+    metrics_other_products: Annotated[bool, About("Agent", "LOW")] = True
+    """Whether `/metrics` has values under the names of DataStax's agent, Debezium and the Sidecar too."""
 
     @classmethod
     def of(

@@ -365,12 +365,14 @@ def _make_checkpoint(directory: Path) -> None:
 
 
 def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
+    from helenus_connector import metrics
     from helenus_connector.control.topics import reach
     from helenus_connector.worker import Worker
 
     _make_checkpoint(worker.checkpoint_dir.absolute())
     reach(worker)
     running = Worker(worker, files)
+    metrics.TWINS.is_on = worker.metrics_other_products
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
     structlog.get_logger(__name__).info("worker.starting", connectors=list(files), listeners=worker.listeners)

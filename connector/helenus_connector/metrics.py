@@ -208,12 +208,16 @@ def reasons(before: set[tuple[str, ...]], now: set[tuple[str, ...]]) -> None:
 
 
 class Twins(Collector):
-    """The metrics that others have too, made of ours when they are asked for."""
+    """The metrics that others have too, made of ours when they are asked for; none unless it `is_on`."""
+
+    is_on = True
 
     def describe(self) -> Iterable[Metric]:
         return ()  # to be registered, it need not be asked for its values
 
     def collect(self) -> Iterator[Metric]:
+        if not self.is_on:
+            return
         yield from self._connects()
         yield from self._datastax()
         yield from self._debeziums()
@@ -316,4 +320,6 @@ def by_table(metric: Collector, **only: str) -> dict[Labels, float]:
     return found
 
 
-REGISTRY.register(Twins())
+TWINS = Twins()
+"""Those under the names of other products; `is_on` switches them off."""
+REGISTRY.register(TWINS)

@@ -109,3 +109,16 @@ def test_names_of_debezium() -> None:
     assert read("debezium_metrics_TotalNumberOfEventsSeen", **server) == 3
     assert read("debezium_metrics_NumberOfEventsFiltered", **server) == 1
     assert read("debezium_metrics_NumberOfErroneousEvents", **server) == 0
+
+
+def test_other_products_names_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = ("kafka_connect_", "debezium_", "com_datastax_", "org_apache_")
+
+    def names() -> set[str]:
+        lines = generate_latest().decode().splitlines()
+        return {line.split("{")[0] for line in lines if line.startswith(theirs)}
+
+    assert names()
+    monkeypatch.setattr(metrics.TWINS, "is_on", False)
+    assert not names()
+    assert "helenus_connector_lag_events" in generate_latest().decode()

@@ -29,6 +29,7 @@ SnapshotMode = Annotated[
 ]
 Name = Annotated[str, Field(min_length=1)]
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
+_TEXT_LISTS = frozenset(("table", *(f"{side}_converter_schema_registry_url" for side in ("key", "value"))))
 CLASS = "helenus.CassandraSource"
 _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
 
@@ -44,9 +45,7 @@ class ConnectorSettings(StateSettings):
     needs_registry: ClassVar[bool] = True
     """Whether Avro records need a Schema Registry."""
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
-    text_lists: ClassVar[frozenset[str]] = frozenset(
-        ("table", "key_converter_schema_registry_url", "value_converter_schema_registry_url")
-    )
+    text_lists: ClassVar[frozenset[str]] = _TEXT_LISTS
     placeholders: ClassVar[Mapping[str, Sequence[str]]] = dict.fromkeys(_TOPICS, ("keyspace", "table"))
 
     name: Annotated[Name, About("Common", "HIGH")]
@@ -164,9 +163,8 @@ class ConnectorSettings(StateSettings):
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
-    """A regular expression for the names of the columns to publish. Key columns are always published. Each alternative
-    has to match a column, or, in a negative look-ahead, to exclude one.
-    """
+    """A regular expression for names of columns to publish, each alternative of which has to match, or in a negative
+    look-ahead to exclude, a column. Key columns are always published."""
     column_exclude_list: Annotated[CommaList, AfterValidator(excluded), About("Table")] = ()
     """Columns that are not published, as `keyspace.table.column`; each part is a regular expression for a whole name.
 

@@ -113,6 +113,8 @@ class WorkerSettings(PulsarSettings, LogSettings):
     standby_timeout_ms: Annotated[int | None, Field(ge=-1), About("Worker")] = None
     """For how long, in ms, the worker stands by while another one has its `checkpoint.dir`, to take over when that one
     ends; -1: for ever, 0: not at all. By default as long as `startup.timeout.ms`."""
+    metrics_other_products: Annotated[bool, About("Worker", "LOW")] = True
+    """Whether `/metrics` has values under the names of Kafka Connect, Debezium and DataStax's connector too."""
     spark: Annotated[PassThrough, About("Worker")] = {}
     """Settings of Spark: `spark.master` and others."""
 
