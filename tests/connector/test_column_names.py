@@ -66,6 +66,10 @@ USERS = table("email", "name", "phone")
         {"column.exclude.list": "shop.users.e_mail,shop.users.phone"},
         {"column.exclude.list": "shop.users.Email"},
         {"column.exclude.list": "shop.users.(emial|phnoe)"},
+        {"column.exclude.list": "shop.users.(email|phnoe)"},
+        {"column.exclude.list": "shop.users.(e(mail|mial)|phone)"},
+        {"column.exclude.list": "shop.(user|people).email"},
+        {"column.exclude.list": "(shop|shp).users.(emial|phone)"},
         {"column.exclude.list": "shop.user.email"},
         {"column.exclude.list": "shp.users.email"},
         {"column.exclude.list": "shp.usres.emial"},
@@ -118,6 +122,7 @@ def test_what_the_message_says() -> None:
         {"column.exclude.list": "shop.users.email"},
         {"column.exclude.list": "sh.*.users.(email|phone)"},
         {"column.exclude.list": r".*\..*\.e.*"},
+        {"column.exclude.list": "shop.users.(?!name$)[a-z]+"},
         {"column.exclude.list": "shop.users.email", "columns": "email|name"},
     ],
 )
@@ -140,6 +145,10 @@ def test_other_tables_go_on() -> None:
     assert not errors(excluding("shop.\\w+.email", tables="users,orders"), USERS, orders)
     assert errors(excluding("shop.\\w+.emial", tables="users,orders"), USERS, orders).keys() == {"users", "orders"}
     assert not errors(settings("users,orders", columns="email|total"), USERS, orders)
+    both = "shop.(users|orders).(email|total)"
+    assert not errors(excluding(both, tables="users,orders"), USERS, orders)
+    slip = both.replace("users", "usres")
+    assert errors(excluding(slip, tables="users,orders"), USERS, orders).keys() == {"users", "orders"}
     assert errors(settings("users,orders", columns="email|totla"), USERS, orders).keys() == {"users", "orders"}
 
 

@@ -133,9 +133,24 @@ def _warn(connector: str, entry: str) -> None:
     _log.warning("config.column_missing", connector=connector, entry=entry)
 
 
+@functools.lru_cache(1000)  # asked for each table and definition
+def _variants(text: str) -> tuple[Exclusion, ...]:
+    """Return an entry once for each alternative of its parts, one part at a time: each has to name a column.
+
+    Of `(users|orders).(email|phone)` some table needs `email` and some `phone`; and each table one of the two.
+    """
+    parts = column_parts(text)
+    found = [Exclusion(text, *parts)]
+    for index, part in enumerate(parts):
+        # What an entry does not exclude needs no name.
+        patterns = (alternative.pattern for alternative in alternatives(part) if not alternative.is_excluding)
+        found += [Exclusion(text, *parts[:index], pattern, *parts[index + 1 :]) for pattern in patterns]
+    return tuple(dict.fromkeys(found))
+
+
 def _exclusions(settings: ConnectorSettings) -> Iterator[Exclusion]:
     for text in settings.column_exclude_list:
-        yield Exclusion(text, *column_parts(text))
+        yield from _variants(text)
 
 
 def _has_matches(pattern: Exclusion | Alternative, table: Table) -> bool:
