@@ -298,7 +298,11 @@ class Worker:
             self._waiting.forget(name)
             if connector.looked is False and not found:
                 _log.warning("tables.none", connector=name, reason=no_tables(settings))
+            before = {task.table: str(task.error) for task in list(connector.tasks.values())}
             self.connectors.looked(name, settings, found)
+            for task in list(connector.tasks.values()):
+                if task.error is not None and str(task.error) != before.get(task.table):
+                    _log.error("task.failed", connector=name, table=task.table, error=str(task.error))
 
     @staticmethod
     def _look_at(connector: Connector) -> float:

@@ -319,6 +319,21 @@ def test_a_table_of_a_pattern_that_fails_for_want_of_it_is_looked_for_at_once(
     assert "log_b" not in str(worker.ready())
 
 
+def test_a_table_that_is_refused_is_logged_once(worker: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a column that it does not have; its connector goes on with others."""
+    worker.connectors.put("shop", {**CONFIG, "table": "t,u|v"})
+    monkeypatch.setattr(
+        worker.tables, "look", lambda *_: {"t": HelenusError(Kind.CONFIG, "no such column", "ks.t"), "u": None}
+    )
+    with capture_logs() as logged:
+        for _ in range(3):
+            worker.connectors.all()["shop"].look_at = 0
+            worker.look()
+    failed = [line for line in logged if line["event"] == "task.failed"]
+    assert [(line["connector"], line["table"]) for line in failed] == [("shop", "ks.t")]
+    assert "no such column" in failed[0]["error"]
+
+
 def reasons(worker: Fake) -> tuple[str, str]:
     """What the status of the connector, and of its task, says besides their states."""
     status = worker.connectors.status("shop")

@@ -144,7 +144,7 @@ def _variants(text: str) -> tuple[Exclusion, ...]:
     for index, part in enumerate(parts):
         # What an entry does not exclude needs no name.
         patterns = (alternative.pattern for alternative in alternatives(part) if not alternative.is_excluding)
-        found += [Exclusion(text, *parts[:index], pattern, *parts[index + 1 :]) for pattern in patterns]
+        found += [Exclusion(text, *[*parts[:index], pattern, *parts[index + 1 :]]) for pattern in patterns]
     return tuple(dict.fromkeys(found))
 
 
