@@ -134,6 +134,12 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
         1,
         r"no such table.*bad\.unmapable.*did you mean unmappable\?.*create the table",
     ),
+    "keyspace that is named wrongly": (
+        {},
+        {"keyspace": "bda"},
+        1,
+        r"no such table \(bda\.t\): the keyspace has no tables: did you mean bad\?.*create the table",
+    ),
     "excluded column that is named wrongly": (
         {},
         {"column.exclude.list": "bad.t.w"},

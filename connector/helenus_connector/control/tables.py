@@ -119,6 +119,11 @@ class Tables:
         self, settings: ConnectorSettings, name: str, tables: Mapping[str, Table], session: Any
     ) -> HelenusError | None:
         of_table = settings.of_table(name)
+        if name not in tables and not tables:
+            found = {row.keyspace_name for row in self._ask(settings, lambda session: session.execute(_WITH_CDC).all())}
+            near = nearest(settings.keyspace, found - {settings.keyspace})
+            advice = f"the keyspace has no tables: {near}create the table, or correct keyspace and table"
+            return HelenusError(Kind.TABLE_MISSING, missing(of_table).what, f"{settings.keyspace}.{name}", advice)
         if name not in tables:
             return missing(of_table, tables)
         return _obstacle(of_table, tables[name], session)
