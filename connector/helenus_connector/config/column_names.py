@@ -130,7 +130,7 @@ def listed(names: Iterable[str]) -> str:
 
 @functools.cache  # once: tables of patterns are checked every few seconds
 def _warn(connector: str, entry: str) -> None:
-    _log.warning("config.column_missing", connector=connector, entry=entry)
+    _log.warning("columns.unmatched", connector=connector, entry=entry)
 
 
 @functools.lru_cache(1000)  # asked for each table and definition
