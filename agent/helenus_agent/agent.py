@@ -38,8 +38,10 @@ from helenus_agent.segments.follow import Follow
 from helenus_agent.segments.removal import Removal
 from helenus_agent.segments.transfer import Transfer
 from helenus_agent.state import State, quarantine
+from helenus_schemas import errors
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.names import counted
+from helenus_schemas.service import descriptors
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log, TopicError
 
@@ -56,8 +58,9 @@ _log = structlog.get_logger(__name__)
 
 
 def may_pass(error: BaseException) -> bool:
-    """True if a retry may succeed: a server is away."""
-    return isinstance(error, HelenusError) and error.action is Action.RETRY
+    """True if a retry may succeed: a server is away, or this process has no descriptor left."""
+    is_transient = isinstance(error, HelenusError) and error.action is Action.RETRY
+    return is_transient or descriptors.are_exhausted(error)
 
 
 class Agent:
@@ -367,13 +370,16 @@ class Agent:
 
     def _failed(self, retry: RetryCallState) -> None:
         error = retry.outcome.exception() if retry.outcome else None
+        if error is not None and descriptors.are_exhausted(error):
+            error = HelenusError(Kind.STATE, errors.reason(error), advice=descriptors.ADVICE)
         if not isinstance(error, HelenusError):
             return
         self._trouble = str(error)
         metrics.RETRIES.labels(error.kind.value).inc()
         wait = round(retry.next_action.sleep, 1) if retry.next_action else 0.0
         _log.warning("agent.retry", kind=error.kind.value, error=str(error), attempt=retry.attempt_number, wait_s=wait)
-        self._rewind()
+        with descriptors.exhaustion_tolerated():  # the next attempt fails by it again, and goes back then
+            self._rewind()
 
     def _rewind(self) -> None:
         """Go back to the saved positions: what may not have arrived is read again."""

@@ -34,7 +34,7 @@ from helenus_agent.state import State, note_cdc_off, owned
 from helenus_agent.validate_command import refusals, unasked
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.service import logs
+from helenus_schemas.service import descriptors, logs
 from helenus_schemas.settings.properties import check_properties, together
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.log import KafkaLog
@@ -214,6 +214,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     something is not, or None. `offline`: without Cassandra. Raises HelenusError.
     """
     logs.configure(settings.log_level, settings.log_format)
+    descriptors.raise_limit()
     stop = threading.Event()
     log = _log_of(settings)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import threading
-from http.server import ThreadingHTTPServer
 
 import structlog
 
@@ -15,7 +14,7 @@ from helenus_schemas.service import monitoring, page
 from helenus_schemas.service.monitoring import Ready
 
 _AGAIN = 1.0  # s between two tries to listen
-_BUSY = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
+_BUSY = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE}
 _log = structlog.get_logger(__name__)
 
 
@@ -35,7 +34,7 @@ class Monitor:
         self._host = host
         self._port = port
         self._stop = threading.Event()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: monitoring.Listener | None = None
         self._thread: threading.Thread | None = None
 
     def serve(self, ready: Ready) -> None:
@@ -59,7 +58,6 @@ class Monitor:
             self._thread.join()
         if self._server is not None:
             self._server.shutdown()
-            self._server.server_close()
 
     def _wait(self, ready: Ready) -> None:
         while not self._stop.wait(_AGAIN):

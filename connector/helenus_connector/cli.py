@@ -21,7 +21,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.names import counted
-from helenus_schemas.service import logs
+from helenus_schemas.service import descriptors, logs
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.properties import together
 
@@ -343,6 +343,7 @@ def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> No
     logs.configure(worker.log_level, worker.log_format)
     written = properties_of(worker_properties, connector_properties)
     files = {c.name: properties for c, properties in zip(connectors, written, strict=True)}
+    descriptors.raise_limit()
     try:
         check_kafka(worker, worker_properties)
         _run_worker(worker, files)

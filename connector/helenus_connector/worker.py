@@ -38,6 +38,7 @@ from helenus_connector.state.followers import Followers
 from helenus_connector.state.merger import Merger
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.service import descriptors
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -130,7 +131,8 @@ class Worker:
             while not self._stopping.is_set():
                 if looking is None or looking.done():
                     if looking is not None:
-                        looking.result()
+                        with descriptors.exhaustion_tolerated():
+                            looking.result()
                         self._end_if_all_failed()
                         looked = True
                     looking = _in_thread(lambda: self._look(directory))
@@ -139,7 +141,8 @@ class Worker:
                     session = _in_thread(lambda: self._session(directory))
                 if time.monotonic() - self._made_at > _TOPICS_S:
                     self._made_at = time.monotonic()
-                    self._make_topics()
+                    with descriptors.exhaustion_tolerated():
+                        self._make_topics()
                 if session is not None and session.done() and self._spark is None:
                     self._spark = session.result()
                     self._followers = Followers(self.worker, self.connectors, directory, self._spark)
@@ -147,7 +150,8 @@ class Worker:
                     self.signals.start()
                     self.verifications.start(self._spark, directory)
                 if self._spark is not None:
-                    self._turn(directory)
+                    with descriptors.exhaustion_tolerated():
+                        self._turn(directory)
                 self._note_hindered()
                 is_starting = self._spark is None or not self._all_run()
                 self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)

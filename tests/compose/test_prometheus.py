@@ -41,9 +41,8 @@ def metrics() -> Iterator[int]:
     agent.RETRIES.labels("append-failed").inc()
     connector.ERRORS.labels("cassandra-read").inc()
     server = monitoring.serve("127.0.0.1", 0, lambda: None)
-    yield server.server_port
+    yield server.port
     server.shutdown()
-    server.server_close()
     connector.forget(LABELS)
     agent.RAW_LIMIT.set(0)
     agent.RAW_BYTES.set(0)

@@ -122,12 +122,11 @@ def test_how_long_a_reader_is_behind() -> None:
 def test_the_agents_page() -> None:
     server = monitoring.serve("127.0.0.1", 0, lambda: None, page.load("helenus_agent", "page.html"))
     try:
-        answer = requests.get(f"http://127.0.0.1:{server.server_port}/", timeout=10)
+        answer = requests.get(f"http://127.0.0.1:{server.port}/", timeout=10)
         assert "Helenus agent" in answer.text
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
     finally:
         server.shutdown()
-        server.server_close()
 
 
 # long: a browser starts for each; it is skipped where there is none.
@@ -202,7 +201,7 @@ def test_the_agents_page_in_a_browser() -> None:
     server = monitoring.serve("127.0.0.1", 0, lambda: reasons[0] if reasons else None, agents)
     try:
         with browser(390, 800) as driver:
-            driver.get(f"http://127.0.0.1:{server.server_port}/")
+            driver.get(f"http://127.0.0.1:{server.port}/")
             until(driver, lambda: "the broker is away" in driver.find_element("id", "health").text)
             reasons.clear()
             until(driver, lambda: driver.find_element("id", "health").text.startswith("Ready"))
@@ -210,4 +209,3 @@ def test_the_agents_page_in_a_browser() -> None:
             assert "1 event" in driver.find_element("id", "tables").text
     finally:
         server.shutdown()
-        server.server_close()

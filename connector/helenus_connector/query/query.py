@@ -26,6 +26,7 @@ from helenus_connector.query.session import answers, is_local, slots
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.start_turn import start_in_turn
 from helenus_schemas.errors import HelenusError, Kind, error_in
+from helenus_schemas.service import descriptors
 
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
@@ -170,7 +171,7 @@ class Query:
             except HelenusError as failure:  # as of a full disk
                 error = failure
             except Exception as failure:
-                if not answers(spark):
+                if not descriptors.are_exhausted(failure) and not answers(spark):
                     what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
                     raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
                 error = _error(str(failure))

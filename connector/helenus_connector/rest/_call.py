@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -46,7 +46,7 @@ class Call:
     @property
     def task(self) -> int:
         """The task that is asked for."""
-        if not self.path["task"].isdecimal():
+        if not re.fullmatch(r"\d{1,9}", self.path["task"], re.ASCII):
             raise HTTPException(404)
         return int(self.path["task"])
 
@@ -85,11 +85,12 @@ def texts(body: Any) -> dict[str, str | None]:
 
 
 def _whole(value: object) -> int:
-    """A whole number, or one as a text. Raises ValueError for all else that `int` takes: true, 3.9."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"-?\d+", value, re.ASCII):
-        return int(value)
+    """A whole number of 64 bits, or one as a text. Raises ValueError for all else that `int` takes: true, 3.9."""
+    is_text = isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value, re.ASCII)
+    if is_text or (isinstance(value, int) and not isinstance(value, bool)):
+        number = int(cast("str | int", value))
+        if -(1 << 63) <= number < 1 << 63:
+            return number
     raise ValueError(f"not a whole number: {value!r}")
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import connections
+from helenus_schemas.service.connections import BoundedListener
 
 
-def listen(settings: WorkerSettings) -> socket.socket:
+def listen(settings: WorkerSettings) -> BoundedListener:
     """A socket that listens on `listeners`. Raises HelenusError CONFIG: the address is taken, or not this machine's."""
     host, port = settings.listener
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return connections.listen(host, port)
     except OSError as error:
-        # As getaddrinfo has it, whose words differ.
-        has_none = error.errno is not None and error.errno < 0
-        why = "the host has no address" if has_none else str(error.strerror).partition(" (while")[0]
         advice = "set listeners to an address of this machine that is free"
-        raise HelenusError(Kind.CONFIG, f"cannot listen: {why}", f"{host}:{port}", advice) from None
+        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
 
 
 def tls(settings: WorkerSettings) -> ssl.SSLContext:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import ipaddress
-import json
-import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,9 +15,9 @@ from urllib.parse import unquote
 
 import structlog
 import uvicorn
+from anyio import CapacityLimiter, to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -36,6 +32,7 @@ from helenus_connector.log.choice import events_log
 from helenus_connector.rest import _plugins as rest_plugins
 from helenus_connector.rest._call import Call, Handler, Resources
 from helenus_connector.rest._connectors import ConnectorResources
+from helenus_connector.rest._limits import Limits, Protocol, read_json
 from helenus_connector.rest._overview import OverviewResources
 from helenus_connector.rest._snapshots import SnapshotResources
 from helenus_connector.rest._verifications import VerificationResources
@@ -45,11 +42,15 @@ from helenus_connector.verify.verifications import Verifications
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import page
-from helenus_schemas.service.monitoring import Ready
+from helenus_schemas.service.connections import BACKLOG, HEAD_BYTES, BoundedListener
+from helenus_schemas.service.monitoring import HEADERS, Ready, is_loopback, is_own_name
 from helenus_schemas.settings import masking
 
 _log = structlog.get_logger(__name__)
-_BODY_BYTES = 1 << 20
+_QUICK = ("/health", "/health/ready", "/metrics")
+"""They ask no server, and have threads of their own: others may all wait for servers that are away."""
+_QUICK_THREADS = 4
+_PATH = 200  # characters of a path in a line of log
 _TICK_S = 1.0
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -85,7 +86,7 @@ class _Server(uvicorn.Server):
 class Listener:
     """Serves in a thread of its own until `shutdown`."""
 
-    def __init__(self, config: uvicorn.Config, listening: socket.socket) -> None:
+    def __init__(self, config: uvicorn.Config, listening: BoundedListener) -> None:
         self.port: int = listening.getsockname()[1]
         self._server = _Server(config)
         self._thread = threading.Thread(
@@ -138,24 +139,28 @@ def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> Liste
 def _serve(settings: WorkerSettings, app: ASGIApp) -> Listener:
     host, _ = settings.listener
     secret = settings.rest_basic_auth_user_info
+    context = tls(settings) if settings.secure else None
+    listening = listen(settings)
     config = uvicorn.Config(
-        app,
+        Limits(app, listening),
         lifespan="off",
         ws="none",
-        http="h11",
+        http=Protocol,
+        loop="asyncio",  # which accepts by the listener's own method
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=list(HEADERS.items()),
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=2,
     )
     config.load()
-    if settings.secure:
-        config.ssl = tls(settings)
-    listening = listen(settings)
+    config.ssl = context
     if _is_open(settings):
         advice = "set rest.basic.auth.user.info: everybody who reaches it may change connectors"
         _log.warning("rest.open", listeners=settings.listeners, advice=advice)
-    elif not _is_loopback(host) and secret and not settings.secure:
+    elif not is_loopback(host) and secret and not settings.secure:
         _log.warning("rest.plain", listeners=settings.listeners, advice="use https: passwords can be read on the way")
     return Listener(config, listening)
 
@@ -186,10 +191,14 @@ def _guarded(settings: WorkerSettings, resources: Resources) -> ASGIApp:
     secret = settings.rest_basic_auth_user_info
     host, _ = settings.listener
     names = {name.lower() for name in (host, settings.rest_advertised_host_name) if name}
+    quick = CapacityLimiter(_QUICK_THREADS)
     app = Starlette(
-        routes=[Route(path, _endpoint(handlers), methods=_METHODS) for path, handlers in resources.items()],
+        routes=[
+            Route(path, _endpoint(handlers, quick if path in _QUICK else None), methods=_METHODS)
+            for path, handlers in resources.items()
+        ],
         middleware=[
-            Middleware(_OwnPages, names=names if _is_loopback(host) else None, writable=not _is_open(settings)),
+            Middleware(_OwnPages, names=names if is_loopback(host) else None, writable=not _is_open(settings)),
             Middleware(_Guard, user_info=secret.get_secret_value() if secret else None),
         ],
         exception_handlers={HTTPException: _refused, HelenusError: _failed, Exception: _failed},
@@ -257,7 +266,7 @@ class _OwnPages:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if self._names is not None and host and not self._is_own(host):
+        if self._names is not None and host and not is_own_name(host, self._names):
             what = "this listener answers to localhost, 127.0.0.1, [::1] and rest.advertised.host.name alone"
             await _error(403, f"Host: {masking.shown(host, secret=False)}: {what}")(scope, receive, send)
         elif scope["method"] not in _SAFE and self._is_foreign(headers, f"{scope['scheme']}://{host}"):
@@ -268,11 +277,6 @@ class _OwnPages:
             await _error(403, what)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-    def _is_own(self, host: str) -> bool:
-        # Any port will do: there may be a tunnel.
-        name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
-        return _is_loopback(name) or name in (self._names or ())
 
     @staticmethod
     def _is_foreign(headers: Mapping[bytes, str], own: str) -> bool:
@@ -304,7 +308,9 @@ class _Guard:
         return scheme.lower() == b"basic" and hmac.compare_digest(login.strip(), self._login or b"")
 
 
-def _endpoint(handlers: dict[str, Handler]) -> Callable[[Request], Any]:
+def _endpoint(handlers: dict[str, Handler], limiter: CapacityLimiter | None) -> Callable[[Request], Any]:
+    """`limiter` bounds the threads; None for the one that the rest share, which has forty."""
+
     async def endpoint(request: Request) -> Response:
         if request.method == "OPTIONS":
             allowed = ", ".join([*handlers, *(["HEAD"] if "GET" in handlers else []), "OPTIONS"])
@@ -314,33 +320,22 @@ def _endpoint(handlers: dict[str, Handler]) -> Callable[[Request], Any]:
             raise HTTPException(405)
         path = {key: unquote(value) for key, value in request.path_params.items()}
         accept = request.headers.get("accept", "")
-        call = Call(str(request.base_url), path, request.query_params, await _body(request), accept)
-        answer = await run_in_threadpool(handler, call)
+        call = Call(str(request.base_url), path, request.query_params, await read_json(request), accept)
+        # However busy the threads are, this process lives.
+        is_inline = request.scope["path"] == _OPEN
+        answer = handler(call) if is_inline else await to_thread.run_sync(handler, call, limiter=limiter)
         if request.method not in ("GET", "HEAD"):
             client = request.client.host if request.client else ""
             _log.info(
-                "rest.call", method=request.method, path=request.url.path, status=answer.status_code, client=client
+                "rest.call",
+                method=request.method,
+                path=request.url.path[:_PATH],
+                status=answer.status_code,
+                client=client,
             )
         return answer
 
     return endpoint
-
-
-async def _body(request: Request) -> Any:
-    """The body as JSON; None if there is none."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _BODY_BYTES:
-            raise HTTPException(413)
-    if not body:
-        return None
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415)
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(500, f"the body is no JSON: {error}") from None
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -360,11 +355,4 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 def _is_open(settings: WorkerSettings) -> bool:
     """Whether more than this machine reach the listener, and it asks for no login."""
     login = settings.rest_basic_auth_user_info or settings.listeners_https_ssl_cafile
-    return not (_is_loopback(settings.listener[0]) or login)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return not (is_loopback(settings.listener[0]) or login)

@@ -17,6 +17,8 @@ from typing import Any, cast
 
 import structlog
 
+from helenus_schemas.service._log_rate import LibraryFilter, LogRate
+
 ROOT = "root"
 NAMES = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 """Levels as Kafka Connect calls them."""
@@ -54,7 +56,9 @@ class _Logger(structlog.PrintLogger):
         self.name = name
 
 
+_rate = LogRate()
 _handler = _Handler()
+_handler.addFilter(LibraryFilter(_rate))
 _format: str | None = None
 _levels: dict[str, Level] = {ROOT: Level("INFO")}
 _filters = {name: structlog.make_filtering_bound_logger(number) for name, number in NAMES.items()}
@@ -72,6 +76,7 @@ def configure(level: str = "info", format: str = "text") -> None:
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
     )
     processors: list[structlog.typing.Processor] = [
+        _bound,
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -85,10 +90,18 @@ def configure(level: str = "info", format: str = "text") -> None:
     )
     # Libraries log through logging, in the same form: only their warnings are of use to an operator.
     last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
-    foreign = [*processors[:-1], structlog.stdlib.add_logger_name, processors[-1]]
+    foreign = [*processors[1:-1], structlog.stdlib.add_logger_name, processors[-1]]
     _handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=foreign))
     logging.basicConfig(level=logging.WARNING, handlers=[_handler])
     logging.getLogger("cassandra").setLevel(logging.ERROR)
+
+
+def _bound(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Drop a line of an event that repeats itself too fast."""
+    dropped = _rate.admit(str(event.get("event")))
+    if dropped is None:
+        raise structlog.DropEvent
+    return {**event, "left_out": dropped} if dropped else event
 
 
 def setup() -> Setup:

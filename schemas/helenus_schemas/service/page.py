@@ -33,7 +33,6 @@ def load(package: str, name: str) -> Page:
     ]
     headers = {
         "Content-Security-Policy": "; ".join(policy),
-        "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-store",
