@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import requests
+from hostile_clients import connected
 from integration.pipeline import Lasting, Pipeline
 from integration.side_by_side import Side, different, drive
 from kafka_connect.kafka_connect import KafkaConnect
@@ -96,6 +97,15 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (3, 'three', 'third')")
     client.resume_connector("live")
     arrives(3, {"v": "three"})
+    # Clients that connect and say nothing, and such as never finish a request, take nothing from its work.
+    status = Path(f"/proc/{pipeline.connector.process.pid}")
+    threads = len(list((status / "task").iterdir()))
+    with connected(pipeline.connector.port, 2000), connected(pipeline.connector.port, 1000, b"GET / HTTP/1.1\r\nX: "):
+        session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (5, 'five', 'fifth')")
+        arrives(5, {"v": "five"})
+        reaches(client, "live", "RUNNING")
+        assert len(list((status / "task").iterdir())) < threads + 100
+        assert len(list((status / "fd").iterdir())) < 1024
     # After a reset of its offsets a stopped one publishes everything again.
     before = {p: len(values(p)) for p in (1, 2, 3)}
     client.stop_connector("live")

@@ -28,6 +28,7 @@ SnapshotMode = Annotated[
     Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
 ]
 Name = Annotated[str, Field(min_length=1)]
+_NAME_LENGTH = 255  # as file names, and more than topics have
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 _TEXT_LISTS = frozenset(("table", *(f"{side}_converter_schema_registry_url" for side in ("key", "value"))))
 CLASS = "helenus.CassandraSource"
@@ -269,6 +270,8 @@ class ConnectorSettings(StateSettings):
     def _printable(cls, value: str) -> str:
         if not value.isprintable():
             raise ValueError("a name has no control characters")
+        if len(value) > _NAME_LENGTH:
+            raise ValueError(f"a name has {_NAME_LENGTH} characters at most")
         return value
 
     @field_validator("connector_class")

@@ -46,6 +46,9 @@ class Protocol(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client that would rather have a WebSocket is answered as all others: no reason for three lines of log."""
+
 
 class Limits:
     """Tells the listener how far a request is, so that the time for it is bounded; refuses long heads."""

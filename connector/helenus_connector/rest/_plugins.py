@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import structlog
@@ -14,6 +15,9 @@ from helenus_connector.rest import _definitions as plugin
 from helenus_connector.rest._call import Call, Resources
 from helenus_schemas.service import logs
 
+_LOGGER = re.compile(r"[\w$]+([.-][\w$]+)*", re.ASCII)
+_LOGGER_LENGTH = 200
+_LOGGERS = 500  # there are some hundred of ours; each that is named is kept, with its level
 _log = structlog.get_logger(__name__)
 
 
@@ -70,8 +74,14 @@ def _set_level(call: Call) -> Response:
     known = logs.parse(level)
     if known is None:
         raise HTTPException(404, f"invalid log level '{level}'.")
-    changed = logs.change(call.path["logger"], known)
-    _log.info("logs.level", logger_name=call.path["logger"], set_to=known)
+    name, levels = call.path["logger"], logs.levels()
+    is_known = name in levels or any(other.startswith(f"{name}.") for other in levels)
+    if not is_known and not (_LOGGER.fullmatch(name) and len(name) <= _LOGGER_LENGTH):
+        raise HTTPException(400, "a logger is named as a module: names with dots between them")
+    if not is_known and len(levels) >= _LOGGERS:
+        raise HTTPException(400, f"{_LOGGERS} loggers have levels: restart the worker to begin anew")
+    changed = logs.change(name, known)
+    _log.info("logs.level", logger_name=name, set_to=known)
     # There is one worker, so the scope makes no difference but for the answer.
     return Response(status_code=204) if call.query.get("scope", "").lower() == "cluster" else JSONResponse(changed)
 
