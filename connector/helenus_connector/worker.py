@@ -6,8 +6,9 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,6 +54,8 @@ _GRACE_S = 3.0
 _MAY_COME = (Kind.TABLE_MISSING,)
 """Errors that stop a connector, but not while servers and tables come that are not there when the worker starts."""
 _TOPICS = "topics of all connectors"
+_SLOW_S = 20.0  # a Cassandra of which no contact point answers takes ten for each, by default
+_MOST_LOOKS = 100  # at once: each takes a thread, and some more of the driver's
 _NO_SPARK = "starting: Spark is not there yet"
 _NO_BATCH = "starting: no batch done yet"
 
@@ -73,6 +76,7 @@ class Worker:
         self.verifications: Verifications
         self.connectors.files = self._keyspaces.without
         self._tables = Tables(registered(worker.checkpoint_dir))
+        self._looks: dict[object, Future[None]] = {}
         self._failures: dict[str, int] = {}
         self._waiting = ReasonLog()
         self._queries: dict[str, Query | Merger] = {}
@@ -272,13 +276,32 @@ class Worker:
                 _log.info("query.ended", group=group)
 
     def _look(self, directory: Path) -> None:
-        """Look at the tables of the connectors whose time has come, one after the other."""
+        """Look at the tables of the connectors whose time has come: of those with the same servers one after the other,
+        and beside others. Servers that do not answer delay the others for some seconds, and once.
+        """
         self.connectors.join(self._keyspaces.look(self._tables, self._may_wait()))
+        due: dict[object, list[tuple[str, Connector]]] = {}
         for name, connector in self.connectors.all().items():
+            if connector.wanted != "STOPPED" and not connector.error and time.time() >= self._look_at(connector):
+                due.setdefault(connector.settings.servers, []).append((name, connector))
+        for servers, of_servers in due.items():
+            if servers not in self._looks and len(self._looks) < _MOST_LOOKS:
+                self._looks[servers] = _in_thread(partial(self._look_in_turn, of_servers, directory))
+        wait(self._looks.values(), _SLOW_S)
+        for servers, look in list(self._looks.items()):
+            if look.done():
+                del self._looks[servers]
+                look.result()
+            else:
+                for _, connector in due.get(servers, ()):
+                    if not connector.looked:
+                        connector.waiting = f"its servers have not answered for {_SLOW_S:.0f} s"
+
+    def _look_in_turn(self, connectors: Sequence[tuple[str, Connector]], directory: Path) -> None:
+        """Look at the tables of connectors with the same servers."""
+        for name, connector in connectors:
             if self._stopping.is_set():
                 return
-            if connector.wanted == "STOPPED" or connector.error or time.time() < self._look_at(connector):
-                continue
             with self.connectors.lock:
                 settings = connector.settings
                 again = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
@@ -355,7 +378,8 @@ class Worker:
         connectors = self.connectors.all()
         if not connectors and (failure := self._keyspaces.failure()):
             raise failure
-        if not connectors or any(c.file is None or c.wanted != "RUNNING" for c in connectors.values()):
+        # One that was changed over REST can be changed again, here and now.
+        if not connectors or any(not c.is_as_in_file or c.wanted != "RUNNING" for c in connectors.values()):
             return
         errors = []
         for connector in connectors.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.files import load
 from helenus_connector.config.model import SERVERS
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
@@ -34,6 +36,7 @@ from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.settings.model import About
+from helenus_schemas.settings.properties import ConfigError
 
 PLUGIN = "helenus.CassandraSource"
 SECRET = "hunter2"
@@ -225,54 +228,88 @@ def test_references_are_kept_and_shown_as_they_are(tmp_path: Path, monkeypatch: 
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """A folder with the files of a worker and its connectors, and a secret outside the folder."""
+    """A folder with the files of a worker, one below it for connectors, and a secret outside the folder."""
     folder = tmp_path / "etc"
-    (folder / "below").mkdir(parents=True)
-    for file in (folder / "s.properties", folder / "below" / "s.properties", tmp_path / "s.properties"):
+    below = folder / "connectors"
+    below.mkdir(parents=True)
+    for file in (folder / "s.properties", below / "s.properties", below / "worker", tmp_path / "s.properties"):
         file.write_text(f"pw={SECRET}\nkafka=of-the-worker\n")
-    (folder / "link.properties").symlink_to(tmp_path / "s.properties")
-    (folder / "away").symlink_to(tmp_path)
+    (below / "link.properties").symlink_to(tmp_path / "s.properties")
+    (below / "hard.properties").hardlink_to(folder / "s.properties")
+    (below / "away").symlink_to(tmp_path)
+    os.mkfifo(below / "fifo")
+    (below / "directory").mkdir()
+    (below / "zero").symlink_to("/dev/zero")
+    with open(below / "huge", "wb") as huge:
+        huge.truncate(1 << 30)
     (folder / "w.properties").write_text(
         "bootstrap.servers=127.0.0.1:1\nlisteners=http://127.0.0.1:0\n"
         f"checkpoint.dir={tmp_path / 'checkpoint'}\n"
         f"kafka.sasl.password=${{file:{folder}/s.properties:kafka}}\nkafka.sasl.username=u\n"
+        f"kafka.ssl.key.password=${{file:{below}/worker:kafka}}\n"
     )
     return folder
 
 
-def test_references_over_rest_stay_in_the_folder_of_the_workers_file(
+def allow(secrets: Path, *folders: Path) -> Path:
+    """The worker's file, with these folders allowed."""
+    path = secrets / "w.properties"
+    allowed = ", ".join(map(str, folders))
+    path.write_text(path.read_text() + f"config.providers.file.param.allowed.paths={allowed}\n")
+    return path
+
+
+def refused(api: Api, reference: str, because: str = "over REST may not refer to it") -> None:
+    """Whether it is the value of a secret, of another key, or of one that there isn't."""
+    for body in ({"cassandra.password": reference}, {"data.topic": reference}, {"nothing": reference}):
+        config = {**CONFIG, **body}
+        status, answer = api.ask("PUT", "/connectors/f1/config", config)
+        assert status == 400, reference
+        assert because in answer["message"]
+        assert SECRET not in answer["message"]
+        _, answer = api.ask("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {**config, "name": "f1"})
+        assert answer["error_count"] > 0
+        assert SECRET not in json.dumps(answer)
+
+
+def test_no_reference_is_allowed_over_rest_by_default(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", SECRET)
+    with served(WorkerSettings.load(secrets / "w.properties")) as api:
+        for file in (secrets / "s.properties", secrets / "connectors/s.properties", secrets / "w.properties"):
+            refused(api, f"${{file:{file}:pw}}")
+        refused(api, "${env:PW}")
+
+
+def test_references_over_rest_stay_in_the_folders_that_a_worker_allows(
     secrets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PW", SECRET)
-    path = secrets / "w.properties"
-    refused = [
-        f"${{file:{secrets.parent}/s.properties:pw}}",
-        f"${{file:{secrets}/../s.properties:pw}}",
-        f"${{file:{secrets}/link.properties:pw}}",
-        f"${{file:{secrets}/away/s.properties:pw}}",
-        f"${{file:{secrets.parent}/there-is-none:pw}}",
-        f"${{file:{path}:bootstrap.servers}}",
-        f"${{file:{secrets}/below/../s.properties:kafka}}",
-        f"${{file:{secrets}-2/s.properties:pw}}",
-        "${file:/proc/self/environ:PW}",
-        "x${env:PW}",
-        "${env:NONE_SUCH}",
-    ]
-    with served(WorkerSettings.load(path)) as api:
-        for reference in refused:
-            for body in ({"cassandra.password": reference}, {"data.topic": reference}, {"nothing": reference}):
-                config = {**CONFIG, **body}
-                status, answer = api.ask("PUT", "/connectors/f1/config", config)
-                assert status == 400, reference
-                assert "over REST may not refer to it" in answer["message"]
-                assert SECRET not in answer["message"]
-                _, answer = api.ask("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {**config, "name": "f1"})
-                assert answer["error_count"] > 0
-                assert SECRET not in json.dumps(answer)
-        for file in ("s.properties", "below/s.properties"):
-            config = {**CONFIG, "cassandra.password": f"${{file:{secrets}/{file}:pw}}"}
-            assert api.ask("PUT", "/connectors/f1/config", config)[0] in (200, 201)
-            assert api.connectors.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore
+    below = secrets / "connectors"
+    with served(WorkerSettings.load(allow(secrets, below, Path("/none")))) as api:
+        for reference in (
+            f"${{file:{secrets.parent}/s.properties:pw}}",
+            f"${{file:{secrets}/s.properties:pw}}",
+            f"${{file:{below}/../s.properties:pw}}",
+            f"${{file:{below}/link.properties:pw}}",
+            f"${{file:{below}/away/s.properties:pw}}",
+            f"${{file:{secrets.parent}/there-is-none:pw}}",
+            f"${{file:{secrets / 'w.properties'}:bootstrap.servers}}",
+            f"${{file:{below}/worker:kafka}}",
+            f"${{file:{below}/worker:pw}}",
+            f"${{file:{below}/../connectors/worker:pw}}",
+            f"${{file:{below}/hard.properties:pw}}",
+            f"${{file:{below}-2/s.properties:pw}}",
+            f"${{file:{below}/zero:pw}}",
+            "${file:/proc/self/environ:PW}",
+            "x${env:PW}",
+            "${env:NONE_SUCH}",
+        ):
+            refused(api, reference)
+        for name, because in (("fifo", "regular file"), ("directory", "regular file"), ("huge", "more than 4 MiB")):
+            refused(api, f"${{file:{below}/{name}:pw}}", because)
+        config = {**CONFIG, "cassandra.password": f"${{file:{below}/s.properties:pw}}"}
+        assert api.ask("PUT", "/connectors/f1/config", config)[0] in (200, 201)
+        assert api.connectors.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore
         messages = [
             api.ask("PUT", "/connectors/f1/config", {**CONFIG, "cassandra.password": f"${{file:{file}:pw}}"})[1]
             for file in (secrets.parent / "s.properties", secrets.parent / "there-is-none")
@@ -281,13 +318,55 @@ def test_references_over_rest_stay_in_the_folder_of_the_workers_file(
         assert texts[0] == texts[1]
 
 
-def test_folders_that_a_worker_allows(secrets: Path) -> None:
-    path = secrets / "w.properties"
-    path.write_text(path.read_text() + f"config.providers.file.param.allowed.paths={secrets / 'below'}, /none\n")
-    with served(WorkerSettings.load(path)) as api:
-        for file, status in (("below/s.properties", 201), ("s.properties", 400)):
-            config = {**CONFIG, "cassandra.password": f"${{file:{secrets}/{file}:pw}}"}
-            assert api.ask("PUT", f"/connectors/{status}/config", config)[0] == status
+@pytest.mark.parametrize("folder", [".", "..", "../checkpoint", "connectors/away/etc", "/"])
+def test_a_folder_for_connectors_has_nothing_of_the_worker(secrets: Path, folder: str) -> None:
+    with pytest.raises(ConfigError, match="name a folder that is for connectors alone"):
+        WorkerSettings.load(allow(secrets, secrets / "connectors", secrets / folder))
+
+
+def test_files_of_connectors_are_not_read_over_rest(secrets: Path) -> None:
+    """They may hold secrets themselves."""
+    path = secrets / "connectors/f9.properties"
+    path.write_text(
+        "".join(f"{key}={value}\n" for key, value in {**CONFIG, "name": "f9", "table": "a", "data.topic": "t"}.items())
+    )
+    worker, _ = load(allow(secrets, secrets / "connectors"), [path])
+    with served(worker) as api:
+        refused(api, f"${{file:{path}:data.topic}}")
+
+
+def test_files_that_are_replaced_while_it_runs(tmp_path: Path) -> None:
+    """As Kubernetes replaces a mounted secret: `..data` is a link that leads elsewhere after each renewal."""
+    mount, below = tmp_path / "etc", tmp_path / "etc" / "connectors"
+    for version in (1, 2):
+        folder = mount / f"..{version}"
+        (folder / "connectors").mkdir(parents=True)
+        (folder / "worker.properties").write_text(
+            f"bootstrap.servers=127.0.0.1:1\nlisteners=http://127.0.0.1:0\ncheckpoint.dir={tmp_path / 'checkpoint'}\n"
+            f"kafka.sasl.username=u\nkafka.sasl.password=${{file:{below}/kafka:pw}}\n"
+            f"config.providers.file.param.allowed.paths={below}\n"
+        )
+        for name in ("kafka", "orders"):
+            (folder / "connectors" / name).write_text(f"pw={SECRET}{version}\n")
+    data = mount / "..data"
+    data.symlink_to("..1")
+    for name in ("worker.properties", "connectors"):
+        (mount / name).symlink_to(f"..data/{name}")
+    with served(WorkerSettings.load(mount / "worker.properties")) as api:
+        for version in (1, 2):
+            for own in (below / "kafka", data / "connectors/kafka", mount / f"..{version}/connectors/kafka"):
+                refused(api, f"${{file:{own}:pw}}")
+            for own in (mount / "worker.properties", data / "worker.properties"):
+                refused(api, f"${{file:{own}:bootstrap.servers}}")
+            config = {**CONFIG, "cassandra.password": f"${{file:{below}/orders:pw}}"}
+            assert api.ask("PUT", "/connectors/f1/config", config)[0] in (200, 201)
+            password = api.connectors.all()["f1"].settings.cassandra_password
+            assert password is not None
+            assert password.get_secret_value() == f"{SECRET}{version}"
+            (mount / "..new").symlink_to("..2")
+            (mount / "..new").replace(data)
+            for name in ("worker.properties", "connectors/kafka", "connectors/orders"):
+                (mount / f"..1/{name}").unlink(missing_ok=True)
 
 
 def test_a_connectors_own_file_may_refer_to_anything(secrets: Path) -> None:
@@ -344,9 +423,57 @@ def test_a_files_secrets_are_for_its_servers(secrets: Path, key: str, written: s
         assert api.ask("PATCH", "/connectors/f1/config", {"query.concurrency": "3"})[0] == 200
         status, answer = api.ask("PATCH", "/connectors/f1/config", change)
         assert (status, SECRET in json.dumps(answer)) == (400, False)
-        assert ("may not refer to it" if written == "reference" else "give the secret itself") in answer["message"]
+        assert ("give it again" if written == "reference" else "give the secret itself") in answer["message"]
+        if written == "reference":
+            status, answer = api.ask("PATCH", "/connectors/f1/config", {**change, "cassandra.password": secret})
+            assert status == 400
+            assert "may not refer to it" in answer["message"]
         assert api.ask("PATCH", "/connectors/f1/config", {**change, "cassandra.password": "theirs"})[0] == 200
         assert api.connectors.all()["f1"].settings.cassandra_password.get_secret_value() == "theirs"  # type: ignore
+
+
+@pytest.mark.parametrize("key", sorted(SERVERS))
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+@pytest.mark.parametrize("written", ["reference", "variable", "itself"])
+def test_secrets_are_for_the_servers_that_they_were_given_for(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch, key: str, method: str, written: str
+) -> None:
+    """Of connectors that were made over REST, too. Who may not read a secret could have it sent to a server of theirs:
+    they give it again, or nothing changes.
+    """
+    monkeypatch.setenv("PW", SECRET)
+    registry = "value.converter.schema.registry."
+    reference = f"${{file:{secrets}/connectors/s.properties:pw}}"
+    secret = {"reference": reference, "variable": "${env:PW}", "itself": SECRET}[written]
+    config = {
+        **CONFIG,
+        "name": "f1",
+        "cassandra.contact.points": "10.0.0.1",
+        "cassandra.username": "u",
+        "cassandra.password": secret,
+        "cassandra.ssl.enabled": "false",
+        f"{registry}url": "http://r",
+    }
+    names = {"port": "1", "enabled": "true", "hostname": "false", "cafile": "/ca", "points": "evil", "url": "http://e"}
+    change = {key: names[key.rpartition(".")[2]]}
+    if key == "key.converter.schema.registry.url":
+        change[f"{registry}url"] = "http://e"
+    path = allow(secrets, secrets / "connectors")
+    path.write_text(path.read_text() + "config.providers.env.param.allowlist.pattern=PW\n")
+    with served(WorkerSettings.load(path)) as api:
+        assert api.ask("PUT", "/connectors/f1/config", config)[0] == 201
+        shown = api.ask("GET", "/connectors/f1/config")[1]
+        assert api.ask("PUT", "/connectors/f1/config", {**shown, "query.concurrency": "3"})[0] == 200
+        assert api.ask("PATCH", "/connectors/f1/config", {"query.concurrency": "4"})[0] == 200
+        body = change if method == "PATCH" else {**shown, **change}
+        status, answer = api.ask(method, "/connectors/f1/config", body)
+        # A whole configuration has the reference in it, as it was given; stars are not the secret.
+        is_given_again = method == "PUT" and written != "itself"
+        assert (status, "give it again" in answer.get("message", "")) == (
+            (200, False) if is_given_again else (400, True)
+        )
+        assert SECRET not in json.dumps(answer)
+        assert api.ask(method, "/connectors/f1/config", {**body, "cassandra.password": secret})[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,11 @@ class ConnectorSettings(StateSettings):
             if given.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
                 yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
 
+    @property
+    def servers(self) -> tuple[object, ...]:
+        """Identifies the servers that a look at its tables asks."""
+        return *self.server, self.value_converter_schema_registry_url
+
     @field_validator("name")
     @classmethod
     def _printable(cls, value: str) -> str:

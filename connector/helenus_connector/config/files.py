@@ -62,6 +62,7 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
     if problems:
         raise ConfigError(problems)
     assert isinstance(found[0], WorkerSettings)
+    found[0].refuse_to_connectors(connectors)
     return found[0], loaded
 
 

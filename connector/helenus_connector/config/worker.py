@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,7 +25,7 @@ from helenus_schemas.settings.fields import (
     ReplicationFactor,
 )
 from helenus_schemas.settings.model import About, Alias
-from helenus_schemas.settings.properties import read_properties
+from helenus_schemas.settings.properties import ConfigError, Problem, read_properties
 from helenus_schemas.settings.shared import BROKERS, LogSettings, PulsarSettings
 
 _MASTER = re.compile(
@@ -57,7 +57,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     text_lists: ClassVar[frozenset[str]] = frozenset(("bootstrap_servers",))
     own_references: ClassVar[tuple[str, ...]] = ("spark.",)
 
-    _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
+    _own: frozenset[Path] = PrivateAttr(default=frozenset())
 
     log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
     """Where events come from, and records go to."""
@@ -95,8 +95,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
     A listener on loopback answers to this name too.
     """
     config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
-    """Folders whose files connectors made over REST may refer to as `${file:PATH:KEY}`; by default the folder of the
-    worker's own file. That file itself, and the secrets that it refers to, are never allowed.
+    """Folders whose files connectors made over REST may refer to as `${file:PATH:KEY}`; by default none. The worker's
+    own file may not be in one, and the files that it refers to are never allowed. Set it with a login: who may use the
+    REST API can read what is in them.
     """
     config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
     """A regular expression for the variables that connectors made over REST may refer to, as `${env:NAME}`.
@@ -132,15 +133,23 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """As `Settings.load`; connectors that come over REST may then use files in this one's folder."""
+        """As `Settings.load`; connectors that come over REST may then use none of the worker's own files."""
         settings = super().load(path)
-        own = Path(os.path.realpath(path))
-        settings._own = frozenset({own, *masking.files(read_properties(path).values())})
-        if "config_providers_file_param_allowed_paths" in settings.model_fields_set:
-            return settings
-        return settings.model_copy(
-            update={"config_providers_file_param_allowed_paths": (str(Path(path).absolute().parent),)}
-        )
+        # By their names: what they lead to may be replaced while the worker runs.
+        own = masking.absolute(path)
+        named = (getattr(settings, name) for name in cls.model_fields if name.endswith("file"))
+        settings._own = frozenset({own, *filter(None, named), *masking.files(read_properties(path).values())})
+        key = "config.providers.file.param.allowed.paths"
+        for folder in settings.config_providers_file_param_allowed_paths:
+            for mine, what in ((own, "the worker's own file"), (settings.checkpoint_dir, "checkpoint.dir")):
+                if any(Path(name(mine)).is_relative_to(name(folder)) for name in (masking.absolute, os.path.realpath)):
+                    reason = f"{what} is in it: name a folder that is for connectors alone"
+                    raise ConfigError([Problem(str(path), key, folder, reason)])
+        return settings
+
+    def refuse_to_connectors(self, files: Iterable[Path]) -> None:
+        """Never let connectors that come over REST refer to these files, such as those of other connectors."""
+        self._own |= {masking.absolute(file) for file in files}
 
     @classmethod
     def of(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:

@@ -268,7 +268,7 @@ class Connectors:
             else:
                 if connector.error is not None or not only_failed:
                     connector.error = connector.trouble = None
-                    connector.look_at = 0.0
+                    connector.look_at, connector.restarted = 0.0, True
                 for of_table in connector.tasks.values() if include_tasks else ():
                     if of_table.error is not None or not only_failed:
                         self._restart(of_table)

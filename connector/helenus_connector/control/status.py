@@ -164,7 +164,7 @@ class Connector:
     `error` speaks against all of it; `trouble` may pass. `waiting` is what it waits for: tables. `hindered` is why the
     query of its group makes no batches; it is `idle` while that query has done none since its last start. Its tables
     were looked at last at `looked_at`, s since the epoch, and are again at `look_at`; `looked` says that this went well
-    once.
+    once, `restarted` that somebody asked for another try.
     """
 
     config: dict[str, str]
@@ -180,6 +180,7 @@ class Connector:
     look_at: float = 0.0
     looked_at: float = 0.0
     looked: bool = False
+    restarted: bool = False
     forgotten: set[str] = field(default_factory=set)
 
     def remove_absent(self, tables: Container[str], now: float) -> None:
@@ -194,6 +195,18 @@ class Connector:
                 del self.tasks[table]
                 advice = "it was dropped, or altered to cdc = false: it joins again when it is back"
                 _log.info("table.left", connector=task.connector, table=task.table, advice=advice)
+
+    @property
+    def is_as_in_file(self) -> bool:
+        """Whether its file alone says what it does: it was neither changed nor restarted over REST."""
+        if self.file is None or self.restarted:
+            return False
+        unnamed = ("name", "connector.class")  # which are added where a file has none
+        return all(
+            self.config.get(key) == self.file.get(key)
+            for key in self.config.keys() | self.file.keys()
+            if key not in unnamed or key in self.file
+        )
 
     def failure(self) -> HelenusError | None:
         """Why nothing of it works, if nothing does."""

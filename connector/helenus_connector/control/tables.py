@@ -64,7 +64,7 @@ def missing(settings: ConnectorSettings, tables: Iterable[str] = ()) -> HelenusE
 class Tables:
     """The definitions of tables, for the driver. Keeps a session for each Cassandra that connectors name.
 
-    `registered` is the file of the schemas that were registered. One thread uses it at a time.
+    `registered` is the file of the schemas that were registered. Threads may use it at once for different servers.
     """
 
     def __init__(self, registered: Path | None = None) -> None:
@@ -170,7 +170,9 @@ class Tables:
     def _session(self, settings: ConnectorSettings) -> Any:
         server = settings.server
         if server not in self._sessions:
-            self._sessions[server] = connect(settings)
+            session = connect(settings)
+            if self._sessions.setdefault(server, session) is not session:  # another thread was faster
+                session.cluster.shutdown()
         return self._sessions[server]
 
     def _tables(self, settings: ConnectorSettings) -> dict[str, Table]:
@@ -190,7 +192,7 @@ class Tables:
         try:
             return question(session)
         except (DriverException, NoHostAvailable) as error:
-            self._sessions.pop(settings.server).cluster.shutdown()
+            self._sessions.pop(settings.server, session).cluster.shutdown()
             what, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
             raise HelenusError(Kind.CASSANDRA_READ, what, settings.keyspace, advice) from None
 

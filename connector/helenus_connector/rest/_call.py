@@ -112,9 +112,14 @@ def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def checked(
-    given: Mapping[str, str | None], stored: Mapping[str, str], model: Model, file: Mapping[str, str]
+    given: Mapping[str, str | None],
+    stored: Mapping[str, str],
+    model: Model,
+    file: Mapping[str, str],
+    request: Mapping[str, str | None] | None = None,
 ) -> dict[str, str]:
     """Properties that a connector can have, with its stored secrets in the place of stars; `file` as of `Model.of`.
+    `request` are those of a request that has not all of them.
 
     Raises 400.
     """
@@ -129,6 +134,7 @@ def checked(
         whole = plugin.restored(texts, stored)
         if file and not model.names_servers_of(file, whole):
             plugin.refuse_kept(texts, stored, file)
+        plugin.refuse_carried(given if request is None else request, whole, stored, model)
     except ConfigError as error:
         raise invalid(list(map(str, error.problems))) from None
     if wrong := plugin.problems(whole, str(whole["name"]), model, file):

@@ -21,6 +21,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
 Json = dict[str, Any]
+_MOST = 1000  # connectors: each may have many tables, and all are looked at and saved together
 
 
 class ConnectorResources:
@@ -95,13 +96,22 @@ class ConnectorResources:
             stored = self._connectors.config(call.name)
             merged = {**plugin.shown(stored), **changes}
             left = {key: value for key, value in merged.items() if value is not None}
-            self._store(call.name, self._checked(call.name, left, stored))
+            self._store(call.name, self._checked(call.name, left, stored, changes))
         return JSONResponse(self._shown(call.name))
 
-    def _checked(self, name: str, given: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str]:
-        return checked(given, stored, self._connectors.model, self._connectors.file(name))
+    def _checked(
+        self,
+        name: str,
+        given: Mapping[str, str | None],
+        stored: Mapping[str, str],
+        request: Mapping[str, str | None] | None = None,
+    ) -> dict[str, str]:
+        return checked(given, stored, self._connectors.model, self._connectors.file(name), request)
 
     def _store(self, name: str, given: Mapping[str, str], state: Wanted | None = None) -> None:
+        names = self._connectors.names()
+        if name not in names and len(names) >= _MOST:
+            raise HTTPException(409, f"the worker has {_MOST} connectors: delete one first, or run another worker")
         try:
             self._connectors.put(name, given, state)
         except ConfigError as error:

@@ -67,6 +67,29 @@ def refuse_kept(given: Mapping[str, str], stored: Mapping[str, str], file: Mappi
         raise ConfigError([Problem("", key, given[key], what) for key in kept])
 
 
+def refuse_carried(
+    request: Mapping[str, str | None], given: Mapping[str, str], stored: Mapping[str, str], model: Model
+) -> None:
+    """Raise ConfigError for secrets that a connector has, if a request names other servers for it and does not give
+    them again: who makes the request may not know them, and the other servers would be told.
+
+    `given` are all properties that it would have, with the secrets in the place of stars.
+    """
+    if not stored or model.names_servers_of(stored, given):
+        return
+    what = "give it again, and not as stars: it was given for other servers"
+    carried = [
+        key
+        for key, value in given.items()
+        if value == stored.get(key)
+        and ConnectorSettings.key_of(key) not in SERVERS
+        and (masking.refers(value) or masking.shown(value, ConnectorSettings.hides(key, value)) != value)
+        and masking.STARS in (request.get(key) or masking.STARS)
+    ]
+    if carried:
+        raise ConfigError([Problem("", key, shown(stored)[key], what) for key in carried])
+
+
 def definitions() -> list[Json]:
     """The keys, by group."""
     fields, texts = _fields(), ConnectorSettings.texts()

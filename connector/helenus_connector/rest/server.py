@@ -162,6 +162,10 @@ def _serve(settings: WorkerSettings, app: ASGIApp) -> Listener:
         _log.warning("rest.open", listeners=settings.listeners, advice=advice)
     elif not is_loopback(host) and secret and not settings.secure:
         _log.warning("rest.plain", listeners=settings.listeners, advice="use https: passwords can be read on the way")
+    if settings.config_providers_file_param_allowed_paths and not _has_login(settings):
+        advice = "set rest.basic.auth.user.info: whoever reaches the listener may have these files sent anywhere"
+        folders = ",".join(settings.config_providers_file_param_allowed_paths)
+        _log.warning("rest.references_open", folders=folders, advice=advice)
     return Listener(config, listening)
 
 
@@ -354,5 +358,8 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 def _is_open(settings: WorkerSettings) -> bool:
     """Whether more than this machine reach the listener, and it asks for no login."""
-    login = settings.rest_basic_auth_user_info or settings.listeners_https_ssl_cafile
-    return not (is_loopback(settings.listener[0]) or login)
+    return not (is_loopback(settings.listener[0]) or _has_login(settings))
+
+
+def _has_login(settings: WorkerSettings) -> bool:
+    return bool(settings.rest_basic_auth_user_info or settings.listeners_https_ssl_cafile)

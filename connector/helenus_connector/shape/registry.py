@@ -33,6 +33,7 @@ from helenus_schemas.avro.compare import (
     without_names,
 )
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings import regular_files
 
 _CONFLICT = 409
 _REFUSED = {_CONFLICT, 422}
@@ -148,6 +149,7 @@ class Registry:
             # To load the certificates that it never needs takes 35 ms of CPU, for each of hundreds of tables.
             config.setdefault("ssl.ca.location", False)
         try:
+            regular_files.check(*(Path(value) for key, value in self._config.items() if key.startswith("ssl.")))
             client = SchemaRegistryClient(config)
             limit_answers(client)
             return client

@@ -26,6 +26,7 @@ from cassandra.policies import (
 from cassandra.query import SimpleStatement, named_tuple_factory
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings import regular_files
 from helenus_schemas.settings.shared import CassandraSettings
 
 _ASK_NEXT_S = 1.0
@@ -153,13 +154,14 @@ def _reason(error: Exception) -> str:
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
     if not settings.cassandra_ssl_enabled:
         return None
+    files = (settings.cassandra_ssl_cafile, settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
     try:
+        regular_files.check(*files)
         context = ssl.create_default_context(cafile=settings.cassandra_ssl_cafile)
         context.check_hostname = settings.cassandra_ssl_check_hostname
         if settings.cassandra_ssl_certfile:
             context.load_cert_chain(settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
     except (OSError, ssl.SSLError) as error:
-        files = (settings.cassandra_ssl_cafile, settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
         where = ", ".join(str(file) for file in files if file)
         raise HelenusError(Kind.CONFIG, f"cannot use the certificates of cassandra.ssl.*: {error}", where) from None
     return context

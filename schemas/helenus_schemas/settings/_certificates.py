@@ -10,6 +10,8 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
+from helenus_schemas.settings import regular_files
+
 
 def unusable(files: Mapping[str, Path], passwords: Mapping[str, str]) -> dict[str, str]:
     """Why files can't be used, by their fields."""
@@ -26,6 +28,7 @@ def unusable(files: Mapping[str, Path], passwords: Mapping[str, str]) -> dict[st
 
 def _no_authorities(file: Path) -> str | None:
     try:
+        regular_files.check(file)
         ssl.create_default_context(cafile=file)
     except (OSError, ValueError):
         return "it holds no certificates in PEM"
@@ -34,6 +37,7 @@ def _no_authorities(file: Path) -> str | None:
 
 def _no_pair(certificate: Path, key: Path | None, password: str) -> str | None:
     try:
+        regular_files.check(certificate, key)
         # Without a function, OpenSSL would ask for the key's password at the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, lambda: password)
     except ssl.SSLError as error:

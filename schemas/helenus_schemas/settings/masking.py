@@ -13,14 +13,16 @@ from pathlib import Path
 
 import javaproperties
 
-from helenus_schemas.settings.properties import parsed
+from helenus_schemas.settings import regular_files
+from helenus_schemas.settings.properties import parsed_content
 
 STARS = "*****"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 _OTHER = re.compile(r"\$\{(?!(?:env|file):[^}]*\})([^}]*)(\}?)")
 _NO_FILE = (
     "a connector's configuration that comes over REST may not refer to it: files have to be below a folder of the "
-    "worker's config.providers.file.param.allowed.paths, and the worker's own secrets are not for connectors"
+    "worker's config.providers.file.param.allowed.paths, which has none by default, and the worker's own files are not "
+    "for connectors"
 )
 _NO_VARIABLE = (
     "a connector's configuration that comes over REST may not refer to it: variables have to match the worker's "
@@ -46,37 +48,63 @@ class Allowed:
     """Which references may be used by a configuration that did not come from an operator's file.
 
     A file has to be in one of `folders`, after links are resolved, and the whole name of a variable has to match
-    `variables`; by default none is allowed. `never` are files, and (file, key) of single secrets, that are always
-    refused.
+    `variables`; by default none is allowed. The files in `never` are always refused, by whatever name: the worker's
+    own, and those with its secrets. All of it is looked at when a reference is used: files of Kubernetes' secrets are
+    links, which lead elsewhere after each renewal.
     """
 
     folders: tuple[Path, ...] = ()
     variables: str = ""
-    never: frozenset[Path | tuple[Path, str]] = frozenset()
+    never: frozenset[Path] = frozenset()
 
     def has_variable(self, name: str) -> bool:
-        """Whether a variable of the environment may be used, whether it exists or not."""
+        """Return whether a variable of the environment may be used, whether it exists or not."""
         return re.fullmatch(self.variables, name) is not None
 
-    def has_file(self, path: Path, key: str) -> bool:
-        """Whether the `key` of a file, as `place` returns them, may be used, whether it exists or not."""
-        below = any(path.is_relative_to(os.path.realpath(folder)) for folder in self.folders)
-        return below and not self.never & {path, (path, key)}
+    def read_file(self, path: str) -> bytes:
+        """Read a file. Raises ValueError if it may not be used, whether it exists or not; OSError if it can't be read,
+        or is none that ends.
+        """
+        names = _names(path)
+        file = os.path.realpath(path)
+        is_below = any(Path(file).is_relative_to(os.path.realpath(folder)) for folder in self.folders)
+        if not is_below or any(names & _names(own) for own in self.never):
+            raise ValueError(_NO_FILE)
+        with regular_files.opened(file, follows_link=False) as descriptor:
+            # By another name, too: a hard link, or a mount of the same file.
+            status = os.fstat(descriptor)
+            if any(os.path.samestat(status, other) for other in filter(None, map(_status, self.never))):
+                raise ValueError(_NO_FILE)
+            with open(descriptor, "rb", closefd=False) as opened:
+                return opened.read(regular_files.LARGEST)
 
 
 NONE = Allowed()
 
 
-def place(name: str) -> tuple[Path, str]:
-    """The file, with links followed, and the key that `PATH:KEY` of a reference names."""
-    path, _, key = name.rpartition(":")
-    return Path(os.path.realpath(path)), key
-
-
-def files(values: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """The file and key of each `${file:…}` in values."""
+def files(values: Iterable[str]) -> Iterator[Path]:
+    """The file of each `${file:…}` in values, by its absolute path as it is named there."""
     for value in values:
-        yield from (place(name) for kind, name in _REFERENCE.findall(value) if kind == "file")
+        for kind, name in _REFERENCE.findall(value):
+            if kind == "file" and (path := name.rpartition(":")[0]):
+                yield absolute(path)
+
+
+def absolute(path: str | Path) -> Path:
+    """The absolute path of a file as it is named: without `..`, and no link is followed."""
+    return Path(os.path.normpath(Path(path).absolute()))
+
+
+def _names(path: str | Path) -> set[str]:
+    """A file's names: as it is given, and where links lead now."""
+    return {str(absolute(path)), os.path.realpath(path)}
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
 
 
 def check_references(value: str, names: Iterable[str] = ()) -> None:
@@ -119,17 +147,15 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
         path, _, entry = name.rpartition(":")
         if not path or not entry:
             raise ValueError("a reference names a properties file and a key in it: ${file:/path:KEY}")
-        file, _ = place(name)
-        if allowed is not None and not allowed.has_file(file, entry):
-            raise ValueError(_NO_FILE)
         try:
-            return dict(parsed(file))[entry]
+            content = Path(path).read_bytes() if allowed is None else allowed.read_file(path)
+            return dict(parsed_content(content))[entry]
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from None
         except javaproperties.InvalidUEscapeError:
             raise ValueError(f"{path} is not a properties file") from None
         except ValueError as error:
-            raise ValueError(f"cannot read {path}: {error}") from None
+            raise ValueError(_NO_FILE if str(error) == _NO_FILE else f"cannot read {path}: {error}") from None
         except KeyError:
             raise ValueError(f"{path} has no {entry}") from None
 

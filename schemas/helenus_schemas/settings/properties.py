@@ -98,7 +98,11 @@ def parsed(path: str | Path) -> list[tuple[str, str]]:
 
     Raises OSError, or ValueError that says what is wrong with its content.
     """
-    content = Path(path).read_bytes()
+    return parsed_content(Path(path).read_bytes())
+
+
+def parsed_content(content: bytes) -> list[tuple[str, str]]:
+    """As `parsed`, of what is in a file. Raises ValueError."""
     if b"\0" in content:  # as in UTF-16
         raise ValueError("the file is not text in UTF-8")
     try:
