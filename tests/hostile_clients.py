@@ -1,4 +1,4 @@
-"""Clients without a login that keep a listener busy with as little as they can."""
+"""Clients without a login that keep a listener busy with as little as they can, and servers that lead clients away."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import resource
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 _OTHERS = 300
 """Descriptors of the test itself."""
@@ -52,6 +54,51 @@ def has_ended(client: socket.socket, timeout: float = 60.0) -> bool:
     except (ConnectionError, ssl.SSLError):
         pass
     return True
+
+
+@contextlib.contextmanager
+def redirecting(target: str) -> Iterator[int]:
+    """The port of a server that sends whoever asks to the same path of another address."""
+
+    class Redirect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", target + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_PUT = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Redirect) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@contextlib.contextmanager
+def recording(status: int = 401) -> Iterator[tuple[str, list[str | None]]]:
+    """The address of a server that refuses all, and the logins that it was sent."""
+    logins: list[str | None] = []
+
+    class Record(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            logins.append(self.headers["Authorization"])
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Record) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", logins
+        server.shutdown()
+        thread.join()
 
 
 def answer_to(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:

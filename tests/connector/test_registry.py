@@ -15,6 +15,7 @@ from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
+from hostile_clients import redirecting
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.tables import Tables
@@ -91,6 +92,31 @@ def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
     assert "a-value" in memory.read_text()
     for text in (caplog.text, memory.read_text()):
         assert "cret" not in text
+
+
+def test_each_registry_gets_its_own_login_alone(server: int, tmp_path: Path) -> None:
+    """Of several in one address; and none follows a redirect."""
+    one, other = "Basic " + base64.b64encode(b"me:one").decode(), "Basic " + base64.b64encode(b"me:other").decode()
+    for url, logins in (
+        (f"http://me:one@127.0.0.1:1,http://127.0.0.1:{server}", {None}),
+        (f"http://me:one@127.0.0.1:1,http://me:other@127.0.0.1:{server}/", {other}),
+        (f"http://me:one@LOCALHOST:{server},http://127.0.0.1:{server}", {one}),
+        (f"http://me:one@127.0.0.1:{server}/apart,http://127.0.0.1:{server}", {one}),
+    ):
+        Answer.logins = []
+        registry = of(tmp_path / "ids", url)
+        registry.check()
+        registry.close()
+        assert set(Answer.logins) == logins, url
+    for more in ({}, {USER_INFO: "me:one"}):
+        Answer.logins = []
+        login = "" if more else "me:one@"
+        with redirecting(f"http://127.0.0.1:{server}") as port:
+            registry = of(tmp_path / "ids", f"http://{login}127.0.0.1:{port}", **more)
+            with pytest.raises(HelenusError):
+                registry.check()
+            registry.close()
+        assert Answer.logins == []
 
 
 def test_an_error_shows_the_address_without_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 from connector.test_rest import CONFIG, LOGIN, Api, authority, served, settings, tls  # noqa: F401
-from hostile_clients import answer_to, connected, has_ended
+from hostile_clients import answer_to, connected, has_ended, recording, redirecting
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
@@ -22,6 +22,8 @@ from patience import eventually
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.rest import _plugins
+from helenus_connector.rest.client import Worker
+from helenus_schemas.errors import HelenusError
 
 HEAD = b"Host: localhost\r\n"
 JSON = HEAD + b"Content-Type: application/json\r\n"
@@ -240,3 +242,12 @@ def test_levels_and_names_are_bounded(api: Api, monkeypatch: pytest.MonkeyPatch)
     for _ in range(100):
         deep = {"a": deep}
     assert api.ask("PUT", "/connectors/f1/config", deep)[0] == 400
+
+
+def test_the_login_of_a_command_follows_no_redirect() -> None:
+    with recording() as (other, logins), redirecting(other) as port:
+        with pytest.raises(HelenusError):
+            Worker(f"http://127.0.0.1:{port}", "me:s3cret").get("/metrics")
+        with pytest.raises(HelenusError):
+            Worker(other, "me:s3cret").get("/metrics")
+    assert (logins[0], len(logins), logins[1] is None) == (None, 2, False)

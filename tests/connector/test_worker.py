@@ -248,6 +248,71 @@ def test_a_hanging_look_at_the_tables_does_not_delay_the_end(tmp_path: Path, mon
         ends.join()
 
 
+def test_servers_that_never_answer_delay_no_other_connector(worker: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over REST anyone may name such servers, and as many as they like."""
+    monkeypatch.setattr("helenus_connector.worker._SLOW_S", 0.3)
+    hangs = threading.Event()
+    for number in range(5):
+        hanging = {**CONFIG, "table": f"t{number}", "cassandra.contact.points": f"192.0.2.{number}"}
+        worker.connectors.put(f"a{number}", hanging)  # looked at before `shop`, by its name
+
+    def look(settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
+        if settings.cassandra_contact_points[0].startswith("192.0.2"):
+            hangs.wait()
+        return dict.fromkeys(settings.tables)
+
+    monkeypatch.setattr(worker.tables, "look", look)
+    try:
+        worker.look()
+        connectors = worker.connectors.all()
+        assert connectors["shop"].looked
+        assert not connectors["a0"].looked
+        assert "not answered" in str(worker.connectors.status("a0").trace)
+        # Another configuration, and a deletion, count at once, though the former servers are still asked.
+        worker.connectors.put("a0", {**CONFIG, "table": "t0"})
+        worker.connectors.delete("a1")
+        worker.look()
+        assert worker.connectors.all()["a0"].looked
+        assert worker.connectors.status("a0").trace is None or "answered" not in str(worker.connectors.status("a0"))
+        assert len(worker._looks) == 5, "they are not asked a second time meanwhile"
+    finally:
+        hangs.set()
+        for look_ in worker._looks.values():
+            look_.result(60)
+
+
+@pytest.mark.parametrize("error", [REFUSED, AWAY], ids=["refused", "away"])
+@pytest.mark.parametrize("change", ["none", "patched", "restarted"])
+def test_a_files_connector_that_was_changed_ends_no_worker(tmp_path: Path, error: HelenusError, change: str) -> None:
+    """Nor the next one: whoever may use REST could end the worker for good by it."""
+    file = {**CONFIG, "name": "shop", "connector.class": "helenus.CassandraSource", "cassandra.contact.points": "h1"}
+
+    def start(fails: bool) -> Fake:
+        worker = Fake(tmp_path)
+        worker.connectors.load({"shop": file})
+        worker.tables.error = error if fails else None
+        worker.look()
+        return worker
+
+    worker = start(fails=False)
+    worker._end_if_all_failed()
+    if change == "patched":
+        worker.connectors.put("shop", {**file, "cassandra.contact.points": "192.0.2.1"})
+    elif change == "restarted":
+        worker.connectors.restart("shop")
+        worker.connectors.all()["shop"].looked = False
+    worker = start(fails=True) if change != "restarted" else worker
+    worker.tables.error = error
+    worker.look()
+    if change == "none":
+        with pytest.raises(HelenusError):
+            worker._end_if_all_failed()
+    else:
+        worker._end_if_all_failed()
+    worker.connectors.delete("shop")
+    worker.look()
+
+
 @pytest.mark.parametrize("level", ["LOCAL_ONE", "LOCAL_QUORUM"])
 def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.consistency": level}

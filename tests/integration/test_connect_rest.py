@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,9 @@ def reaches(client: KafkaConnect, name: str, state: str) -> None:
     eventually(lambda: set(states()) == {state}, f"{name} is {state}: {states()}")
 
 
-def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
+def test_a_connector_is_driven_live(
+    pipeline: Pipeline, session: Any, base: str, config: dict[str, str], tmp_path: Path
+) -> None:
     client = KafkaConnect(base)
 
     def values(p: int) -> list[Any]:
@@ -84,9 +87,18 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
     def arrives(p: int, value: Any) -> None:
         eventually(lambda: values(p)[-1:] == [value], f"{p} is {value}: {values(p)}")
 
+    # Made before it: connectors that nobody answers. What blocks them, blocks no other.
+    os.mkfifo(fifo := tmp_path / "fifo.pem")
+    tls = {"cassandra.ssl.enabled": "true", "cassandra.ssl.cafile": str(fifo)}
+    for name, more in (("fifo", tls), ("away", {"cassandra.contact.points": "192.0.2.1,192.0.2.2,192.0.2.3"})):
+        client.create_connector({"name": name, "config": {**config, "table": f"of_{name}", **more}})
     client.create_connector({"name": "live", "config": config})
     reaches(client, "live", "RUNNING")
     arrives(1, {"v": "one", "w": "first"})
+    reaches(client, "fifo", "FAILED")
+    assert "not a regular file" in client.get_connector_status("fifo")["connector"]["trace"]
+    for name in ("fifo", "away"):
+        client.delete_connector(name)
     # Another configuration takes effect without a restart.
     client.update_connector("live", {**config, "columns": "v"})
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (2, 'two', 'second')")

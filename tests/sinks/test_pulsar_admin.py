@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from hostile_clients import recording, redirecting
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar._admin import Admin
@@ -68,3 +69,15 @@ def test_an_invalid_address(url: str) -> None:
         Admin(url, Access()).ask("GET", "clusters")
     assert error.value.kind is Kind.BROKER_UNREACHABLE
     assert url in str(error.value)
+
+
+def test_a_token_follows_no_redirect() -> None:
+    """A broker may redirect to the one that owns a topic, and anybody else to their own server."""
+    with recording() as (other, logins), redirecting(other) as port:
+        with pytest.raises(HelenusError, match="is sent no login") as error:
+            Admin(f"http://127.0.0.1:{port}", Access("s3cret")).ask("GET", "persistent/public/default/t/retention")
+        assert other in str(error.value)
+        assert logins == [None]
+        with pytest.raises(HelenusError):
+            Admin(other, Access("s3cret")).ask("GET", "clusters")
+        assert logins == [None, "Bearer s3cret"]

@@ -83,7 +83,9 @@ class Worker:
             if body is not None:
                 request.add_header("Content-Type", "application/json")
             if self.login is not None:
-                request.add_header("Authorization", "Basic " + base64.b64encode(self.login.encode()).decode())
+                # For this address alone: no redirect takes it along.
+                login = base64.b64encode(self.login.encode()).decode()
+                request.add_unredirected_header("Authorization", f"Basic {login}")
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls()) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:

@@ -7,13 +7,14 @@ while the registry is away: one that answers is asked first, as it may have lost
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -61,15 +62,13 @@ class Registry:
 
     def __init__(self, settings: ConnectorSettings, memory: Path, kept: Path | None = None) -> None:
         # The client gets the login apart from the address: its errors, and the log of its library, show addresses.
-        self._url, login = _apart(settings.value_converter_schema_registry_url)
+        self._url, self._logins = _apart(settings.value_converter_schema_registry_url)
+        config: dict[str, Any] = {"url": self._url, "timeout": 5, "max.retries": 0}
         if given := settings.value_converter_schema_registry_basic_auth_user_info:
-            if login:
+            if self._logins:
                 what = f"{_KEY}.url has a login, and {_KEY}.basic.auth.user.info is another: leave one out"
                 raise HelenusError(Kind.CONFIG, what, self._url)
-            login = given.get_secret_value()
-        config: dict[str, Any] = {"url": self._url, "timeout": 5, "max.retries": 0}
-        if login:
-            config["basic.auth.user.info"] = login
+            config["basic.auth.user.info"] = given.get_secret_value()
         for key, file in (
             ("ssl.ca.location", settings.value_converter_schema_registry_ssl_cafile),
             ("ssl.certificate.location", settings.value_converter_schema_registry_ssl_certfile),
@@ -87,7 +86,7 @@ class Registry:
     @property
     def place(self) -> object:
         """Identifies the registry, and who asks it."""
-        return self._is_needed, *sorted(self._config.items())
+        return self._is_needed, *sorted(self._config.items()), *self._logins.items()
 
     def check(self) -> None:
         """Raise HelenusError if the registry does not answer, where there has to be one."""
@@ -152,11 +151,14 @@ class Registry:
             regular_files.check(*(Path(value) for key, value in self._config.items() if key.startswith("ssl.")))
             client = SchemaRegistryClient(config)
             limit_answers(client)
-            return client
         except (OSError, ValueError) as error:
             files = ", ".join(str(value) for key, value in self._config.items() if key.startswith("ssl."))
             what = f"cannot use value.converter.schema.registry.*: {error}"
             raise HelenusError(Kind.CONFIG, what, files or self._url) from None
+        if self._logins:
+            # The library would send the first address's login to all. It follows no redirects.
+            client._rest_client.session.auth = partial(_log_in, self._logins)
+        return client
 
     def _set_compatibility(self, subject: str) -> None:
         try:
@@ -342,9 +344,31 @@ def _write(path: Path, ids: Mapping[str, int]) -> None:
     Path(new).replace(path)
 
 
-def _apart(addresses: str) -> tuple[str, str]:
-    """Addresses, with commas between them, without their logins; and the login, the first one's that has one."""
-    parts = [urlsplit(address) for address in addresses.split(",") if address]
-    login = next((p.netloc.rpartition("@")[0] for p in parts if "@" in p.netloc), "")
-    bare = ",".join(p._replace(netloc=p.netloc.rpartition("@")[2]).geturl() for p in parts)
-    return bare, ":".join(map(unquote, login.partition(":")[::2])) if login else ""
+def _apart(addresses: str) -> tuple[str, dict[str, str]]:
+    """Return addresses, with commas between them, without their logins; and by address its login, `user:password`."""
+    bare, logins = [], {}
+    for address in filter(None, addresses.split(",")):
+        parts = urlsplit(address)
+        login, _, place = parts.netloc.rpartition("@")
+        bare.append(parts._replace(netloc=place).geturl())
+        if login:
+            logins[bare[-1]] = ":".join(map(unquote, login.partition(":")[::2]))
+    return ",".join(bare), logins
+
+
+def _place(address: str) -> tuple[tuple[str, str | None, int | None], str]:
+    """Return an address's server, in one form for all ways to write it, and its path with a slash at the end."""
+    parts = urlsplit(address)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return (parts.scheme, parts.hostname, port), parts.path.rstrip("/") + "/"
+
+
+def _log_in(logins: Mapping[str, str], request: Any) -> Any:
+    """Add the login of the address that a request of httpx is for, if it has one. Of several the longest counts."""
+    asked = _place(str(request.url))
+    known = ((address, _place(address)) for address in logins)
+    same = [(path, address) for address, (server, path) in known if server == asked[0] and asked[1].startswith(path)]
+    address = max(same, default=("", None))[1]
+    if address is not None:
+        request.headers["Authorization"] = f"Basic {base64.b64encode(logins[address].encode()).decode()}"
+    return request

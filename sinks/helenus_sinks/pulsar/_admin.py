@@ -69,17 +69,21 @@ class Admin:
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Send a request; returns the answer's JSON, None if it has none."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
         data = json.dumps(body).encode() if body is not None else None
         try:
             request = urllib.request.Request(f"{self._url}/admin/v2/{path}", data, headers, method=method)
+            if self._token:  # it is for this address alone: no redirect takes it along
+                request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             try:
                 with self._opener.open(request, timeout=_TIMEOUT) as answer:
                     text = answer.read()
             except urllib.error.HTTPError as error:
                 with error:
-                    raise Refused(error.code, _reason(error.read().decode(errors="replace")), self._url, path) from None
+                    reason = _reason(error.read().decode(errors="replace"))
+                    if self._token and error.code in (401, 403) and not error.url.startswith(self._url):
+                        elsewhere = error.url.partition("/admin/")[0]
+                        reason += f"; it redirects to {elsewhere}, which is sent no login: name that, or a proxy"
+                    raise Refused(error.code, reason, self._url, path) from None
             return json.loads(text) if text else None
         # urllib raises OSError; the others come from malformed addresses and answers.
         except (OSError, ValueError, HTTPException) as error:
