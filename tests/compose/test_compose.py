@@ -277,3 +277,21 @@ def test_health_is_asked_where_it_is_answered(stack: Stack, service: str) -> Non
     dockerfile = stack.dockerfile(service)
     assert f"http://127.0.0.1:{port}/health/live" in instruction(dockerfile, "HEALTHCHECK")
     assert instruction(dockerfile, "EXPOSE") == str(port)
+
+
+@pytest.mark.parametrize("service", ["agent", "connector"])
+def test_our_programs_may_write_little(stack: Stack, service: str) -> None:
+    own = stack.services[service]
+    assert own["read_only"] is True
+    assert [mount.partition(":")[0] for mount in own["tmpfs"]] == ["/tmp"]
+    assert own["cap_drop"] == ["ALL"]
+    assert own["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_who_may_look_and_change() -> None:
+    """What has no login is read only, and whoever changes something has given a password that is no default."""
+    services = Stack("kafka").services
+    assert services["ui"]["environment"]["KAFKA_CLUSTERS_0_READONLY"] == "true"
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
+    assert grafana["GF_SECURITY_ADMIN_PASSWORD"].startswith("${GRAFANA_PASSWORD:?")

@@ -25,6 +25,7 @@ class Engine:
         # No BuildKit: its plugin is not in Debian.
         self.environment = {
             **os.environ,
+            "GRAFANA_PASSWORD": "unused",  # of a service that is not started
             "DOCKER_HOST": f"unix://{directory}/socket",
             "DOCKER_BUILDKIT": "0",
             "COMPOSE_PROGRESS": "plain",
