@@ -283,7 +283,8 @@ class Worker:
         due: dict[object, list[tuple[str, Connector]]] = {}
         for name, connector in self.connectors.all().items():
             if connector.wanted != "STOPPED" and not connector.error and time.time() >= self._look_at(connector):
-                due.setdefault(connector.settings.servers, []).append((name, connector))
+                registry = connector.settings.value_converter_schema_registry_url
+                due.setdefault((connector.settings.server, registry), []).append((name, connector))
         for servers, of_servers in due.items():
             if servers not in self._looks and len(self._looks) < _MOST_LOOKS:
                 self._looks[servers] = _in_thread(partial(self._look_in_turn, of_servers, directory))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,19 @@ def test_a_connector_is_driven_live(
         reaches(client, "live", "RUNNING")
         assert len(list((status / "task").iterdir())) < threads + 100
         assert len(list((status / "fd").iterdir())) < 1024
+    # Without a descriptor left it says so, and goes on when there are some again.
+    pid = pipeline.connector.process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = max(int(entry.name) for entry in (status / "fd").iterdir()) + 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, limits[1]))
+    try:
+        with connected(pipeline.connector.port, 100):
+            eventually(lambda: "Too many open files" in pipeline.connector.log.read_text(), "it is noticed")
+            session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (6, 'six', 'sixth')")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    arrives(6, {"v": "six"})
+    reaches(client, "live", "RUNNING")
     # After a reset of its offsets a stopped one publishes everything again.
     before = {p: len(values(p)) for p in (1, 2, 3)}
     client.stop_connector("live")

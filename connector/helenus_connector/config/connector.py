@@ -28,7 +28,6 @@ SnapshotMode = Annotated[
     Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
 ]
 Name = Annotated[str, Field(min_length=1)]
-_NAME_LENGTH = 255  # as file names, and more than topics have
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 _TEXT_LISTS = frozenset(("table", *(f"{side}_converter_schema_registry_url" for side in ("key", "value"))))
 CLASS = "helenus.CassandraSource"
@@ -265,18 +264,11 @@ class ConnectorSettings(StateSettings):
             if given.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
                 yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
 
-    @property
-    def servers(self) -> tuple[object, ...]:
-        """Identifies the servers that a look at its tables asks."""
-        return *self.server, self.value_converter_schema_registry_url
-
     @field_validator("name")
     @classmethod
     def _printable(cls, value: str) -> str:
-        if not value.isprintable():
-            raise ValueError("a name has no control characters")
-        if len(value) > _NAME_LENGTH:
-            raise ValueError(f"a name has {_NAME_LENGTH} characters at most")
+        if not value.isprintable() or len(value) > 255:  # as a file's
+            raise ValueError("a name has no control characters, and 255 characters at most")
         return value
 
     @field_validator("connector_class")

@@ -6,4 +6,5 @@
 - `shared`: the settings that several commands share.
 - `debezium`: a file of Debezium's, as ours.
 - `masking`: references to secrets, and which values are never shown.
+- `regular_files`: files that are opened by names from elsewhere.
 """

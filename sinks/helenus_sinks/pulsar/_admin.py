@@ -79,11 +79,11 @@ class Admin:
                     text = answer.read()
             except urllib.error.HTTPError as error:
                 with error:
-                    reason = _reason(error.read().decode(errors="replace"))
+                    refusal = _reason(error.read().decode(errors="replace"))
                     if self._token and error.code in (401, 403) and not error.url.startswith(self._url):
                         elsewhere = error.url.partition("/admin/")[0]
-                        reason += f"; it redirects to {elsewhere}, which is sent no login: name that, or a proxy"
-                    raise Refused(error.code, reason, self._url, path) from None
+                        refusal += f"; it redirects to {elsewhere}, which is sent no login: name that, or a proxy"
+                    raise Refused(error.code, refusal, self._url, path) from None
             return json.loads(text) if text else None
         # urllib raises OSError; the others come from malformed addresses and answers.
         except (OSError, ValueError, HTTPException) as error:
