@@ -96,8 +96,10 @@ def test_a_connector_is_driven_live(
     client.create_connector({"name": "live", "config": config})
     reaches(client, "live", "RUNNING")
     arrives(1, {"v": "one", "w": "first"})
-    reaches(client, "fifo", "FAILED")
-    assert "not a regular file" in client.get_connector_status("fifo")["connector"]["trace"]
+    status = eventually(lambda: client.get_connector_status("fifo")["connector"], "it was looked at")
+    assert (status["state"], "not a regular file" in status["trace"]) == ("FAILED", True), (
+        "`live` was looked at after it"
+    )
     for name in ("fifo", "away"):
         client.delete_connector(name)
     # Another configuration takes effect without a restart.
@@ -111,18 +113,18 @@ def test_a_connector_is_driven_live(
     client.resume_connector("live")
     arrives(3, {"v": "three"})
     # Clients that connect and say nothing, and such as never finish a request, take nothing from its work.
-    status = Path(f"/proc/{pipeline.connector.process.pid}")
-    threads = len(list((status / "task").iterdir()))
+    process = Path(f"/proc/{pipeline.connector.process.pid}")
+    threads = len(list((process / "task").iterdir()))
     with connected(pipeline.connector.port, 2000), connected(pipeline.connector.port, 1000, b"GET / HTTP/1.1\r\nX: "):
         session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (5, 'five', 'fifth')")
         arrives(5, {"v": "five"})
         reaches(client, "live", "RUNNING")
-        assert len(list((status / "task").iterdir())) < threads + 100
-        assert len(list((status / "fd").iterdir())) < 1024
+        assert len(list((process / "task").iterdir())) < threads + 100
+        assert len(list((process / "fd").iterdir())) < 1024
     # Without a descriptor left it says so, and goes on when there are some again.
     pid = pipeline.connector.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    used = max(int(entry.name) for entry in (status / "fd").iterdir()) + 1
+    used = max(int(entry.name) for entry in (process / "fd").iterdir()) + 1
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, limits[1]))
     try:
         with connected(pipeline.connector.port, 100):
