@@ -17,6 +17,7 @@ from helenus_connector.log.choice import data_log
 from helenus_connector.query import _job as job
 from helenus_connector.query._limits import Parts
 from helenus_connector.query._reading import read_parts
+from helenus_connector.query.handover import Batch, start_query
 from helenus_connector.query.session import session
 from helenus_connector.query.source import EventsSource
 from helenus_sinks.log import Log
@@ -70,9 +71,9 @@ def main(worker_file: str, events: str, target: str) -> None:
 
     jobs = job.Jobs(spark.sparkContext)
 
-    def process(_: int) -> None:
+    def process(_: Batch) -> None:
         job.run(jobs, plan.parts_file, lambda _: stage)
 
     frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
     checkpoint = {"checkpointLocation": f"{directory}/checkpoint"}
-    jobs.each_batch(frame.writeStream.options(**checkpoint), process).start().awaitTermination()
+    start_query(spark.sparkContext, frame.writeStream.options(**checkpoint), process).awaitTermination()

@@ -21,7 +21,7 @@ from helenus_stack.resolve import resolve
 
 HELENUS = Path(session.__file__).with_name("helenus.jar")
 NODETOOL = Path(cassandra.__file__).with_name("nodetool.jar")
-SOURCES = {HELENUS: (["LocalFiles.java", "Job.java"], 17), NODETOOL: (["Nodetool.java"], 11)}
+SOURCES = {HELENUS: (["LocalFiles.java", "Job.java", "BatchHandover.java"], 17), NODETOOL: (["Nodetool.java"], 11)}
 """By jar the sources beside it, and for which Java."""
 _DATE = (2026, 1, 1, 0, 0, 0)
 

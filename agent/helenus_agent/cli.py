@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from helenus_agent.validate_command import refusals, unasked
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import descriptors, logs
+from helenus_schemas.service.ownership import check_directory
 from helenus_schemas.settings.properties import check_properties, together
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.log import KafkaLog
@@ -78,6 +80,8 @@ def main() -> None:
     anything else.
     """
     logs.configure()
+    # What a command writes, and what the processes that it starts write, is for its user alone.
+    click.get_current_context().call_on_close(partial(os.umask, os.umask(0o077)))
 
 
 @main.command("run", short_help="Run the agent.")
@@ -141,6 +145,7 @@ def _validate(properties: Path, connect: bool) -> None:
             lambda: check(settings, source),
             lambda: read_yaml(settings.cassandra_config) if settings.cassandra_config else None,
         )
+        check_directory(settings.state_dir, "state.dir")
         _check_pulsar(settings)
         directory = raw_directory(settings)
         check_places(settings, directory, {}, source)

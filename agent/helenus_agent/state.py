@@ -19,6 +19,7 @@ import structlog
 from helenus_agent.positions import Positions
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
+from helenus_schemas.service.ownership import check_directory, open_lock
 
 _log = structlog.get_logger(__name__)
 _FILE = "positions.json"
@@ -31,13 +32,14 @@ _DAMAGED = (
 
 
 class State:
-    """The state directory, held for this process alone. Raises HelenusError(STATE)."""
+    """The state directory, held for this process alone. Raises HelenusError: STATE; CONFIG if others may change it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        check_directory(directory, "state.dir")
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = open_lock(directory / "lock")
         except OSError as error:
             raise HelenusError(Kind.STATE, f"cannot use state.dir: {error.strerror}", str(directory)) from None
         try:

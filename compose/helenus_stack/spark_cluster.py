@@ -1,8 +1,9 @@
-"""A small Spark cluster on this machine, for tests and measurements."""
+"""A small Spark cluster on this machine, for tests and measurements. Its ports ask for a secret."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -30,11 +31,16 @@ class SparkCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._port = free_port(0)
         self._web = free_port(0)
+        self._secret = secrets.token_hex(16)
 
     @property
     def url(self) -> str:
         """What `spark.master` is to be."""
         return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def _properties(self) -> Path:
+        return self._directory / "spark.properties"
 
     def _start(self, *arguments: str) -> None:
         environment = {
@@ -47,13 +53,16 @@ class SparkCluster:
             "PYSPARK_PYTHON": sys.executable,
         }
         with (self._directory / "spark.log").open("ab") as log:
-            command = [str(self._home / "bin" / "spark-class"), *arguments]
+            command = [str(self._home / "bin" / "spark-class"), *arguments, "--properties-file", str(self._properties)]
             self._processes.append(
                 subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             )
 
     def __enter__(self) -> SparkCluster:
         self._directory.mkdir(parents=True, exist_ok=True)
+        settings = {"spark.authenticate": "true", "spark.authenticate.secret": self._secret}
+        self._properties.touch(mode=0o600)
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         here = ("--host", "127.0.0.1")
         master = ("--port", str(self._port), "--webui-port", str(self._web))
         self._start("org.apache.spark.deploy.master.Master", *here, *master)
@@ -94,6 +103,7 @@ class SparkCluster:
         """Let a worker's file name this cluster."""
         cluster = {
             "spark.master": self.url,
+            "spark.authenticate.secret": f"${{file:{self._properties}:spark.authenticate.secret}}",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": self._java_options,
             "spark.executor.cores": self._cores,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -70,6 +71,8 @@ def main() -> None:
     `helenus-connector worker.properties table.properties ...` runs a worker. Exit status: 0 after a signal, 2 for a
     configuration that cannot work, 1 for an error that stopped it.
     """
+    # What a command writes, and what the processes that it starts write, is for its user alone.
+    click.get_current_context().call_on_close(partial(os.umask, os.umask(0o077)))
 
 
 @main.command("run", short_help="Run a worker.")
@@ -357,7 +360,7 @@ def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> No
 def _make_checkpoint(directory: Path) -> None:
     """Raises HelenusError CONFIG if the worker can't write there."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:

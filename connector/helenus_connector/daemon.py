@@ -8,6 +8,7 @@ attempt would only make batches slow.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +38,7 @@ def logged(send: Callable[..., None]) -> Callable[..., None]:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # on an executor's host it is not the worker's
     # Spark starts one for each kind of worker. The others are forked once, and need little of ours.
     if sys.argv[1:] == ["pyspark.worker"]:
         logs.configure()  # until a task follows its worker's

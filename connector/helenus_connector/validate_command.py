@@ -18,6 +18,7 @@ from helenus_connector.control.topics import Topics, reach
 from helenus_connector.query.session import check_java as check_java
 from helenus_connector.rest.listening import listen
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.service.ownership import check_directory
 from helenus_schemas.settings.properties import ConfigError, Problem, together
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.rights import UNASKED
@@ -49,6 +50,7 @@ def check_machine(
         *(partial(settings.check_files, str(path)) for path, settings in connectors),
         *(() if running else (lambda: _check_listener(worker, source),)),
     )
+    check_directory(worker.checkpoint_dir.absolute(), "checkpoint.dir")
     return running and f"checkpoint.dir={worker.checkpoint_dir}: stop the worker that has it first: {running}"
 
 

@@ -63,6 +63,8 @@ def test_status_does_not_say_that_an_agent_is_stopped(place: Path, what: str) ->
 def test_a_quarantine_that_may_not_be_seen_is_trouble(place: Path) -> None:
     file, state = properties(place), State(place / "state")
     quarantine(state.directory).mkdir()
+    state.directory.chmod(0o755)  # or it is what may not be seen
+    (state.directory / "lock").chmod(0o644)
     with closed(quarantine(state.directory)):
         done = CliRunner().invoke(main.commands["status"], [str(file)])
     state.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import processes
 import pyspark
 import pytest
+import structlog
 from java_classes import HELENUS, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings
@@ -22,6 +24,7 @@ from helenus_stack.progress import Silent
 
 SECRET = "hunter2 \\ \"and\" 'more'"
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
+STANDALONE = {"spark.master": "spark://m:7077", "spark.authenticate.secret": "of the cluster"}
 
 
 @pytest.mark.parametrize(
@@ -30,8 +33,8 @@ LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
         ({}, "127.0.0.1"),
         ({"spark.master": "local[2]"}, "127.0.0.1"),
         ({"spark.master": "local[2]", "spark.driver.host": "10.0.0.1"}, "10.0.0.1"),
-        ({"spark.master": "spark://m:7077"}, None),
-        ({"spark.master": "spark://m:7077", "spark.driver.host": "10.0.0.1"}, "10.0.0.1"),
+        (STANDALONE, None),
+        ({**STANDALONE, "spark.driver.host": "10.0.0.1"}, "10.0.0.1"),
     ],
 )
 def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, str], host: str | None) -> None:
@@ -41,19 +44,72 @@ def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, s
 
 
 @pytest.mark.parametrize(
-    ("master", "directory", "found"),
+    ("given", "directory", "found"),
     [
-        ("local[2]", "/run/mine", "/run/mine"),
-        ("local[2]", f"/{'long' * 20}", None),
-        ("spark://m:7077", "/run/mine", None),
+        ({"spark.master": "local[2]"}, "/run/mine", "/run/mine"),
+        ({"spark.master": "local[2]"}, f"/{'long' * 20}", r"/tmp/helenus-run-\w+"),
+        (STANDALONE, "/run/mine", "/tmp"),
     ],
 )
 def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
-    master: str, directory: str, found: str | None
+    given: dict[str, str], directory: str, found: str
 ) -> None:
-    settings = _settings(WorkerSettings.of({**LEAST, "spark.master": master}, "worker"), Path(directory))
-    assert settings.get("spark.python.unix.domain.socket.dir") == found
-    assert settings.get("spark.python.unix.domain.socket.enabled") == ("true" if found else None)
+    settings = _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path(directory))
+    assert re.fullmatch(found, settings["spark.python.unix.domain.socket.dir"])
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("given", "authenticates", "warned"),
+    [
+        ({}, "true", False),
+        ({"spark.master": "yarn"}, "true", False),
+        ({"spark.master": "k8s://https://k:6443"}, "true", False),
+        (STANDALONE, "true", False),
+        ({"spark.master": "spark://m:7077", "spark.authenticate": "false"}, "false", True),
+        ({"spark.master": "yarn", "spark.authenticate": "False"}, "False", True),
+    ],
+)
+def test_spark_authenticates_unless_a_cluster_s_operator_decides(
+    given: dict[str, str], authenticates: str, warned: bool
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        settings = _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path("/run/mine"))
+    assert settings["spark.authenticate"] == authenticates
+    assert [entry["event"] for entry in logs] == ["spark.not_authenticated"] * warned
+    assert ("spark.authenticate.secret" in settings) == ("spark.authenticate.secret" in given), "Spark makes its own"
+
+
+def test_a_cluster_in_one_process_has_a_secret_of_each_run() -> None:
+    worker = WorkerSettings.of({**LEAST, "spark.master": "local-cluster[2,1,1024]"}, "worker")
+    first, second = (_settings(worker, Path("/run/mine"))["spark.authenticate.secret"] for _ in range(2))
+    assert len(first) == len(second) == 64
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"spark.authenticate": "false"}, "spark.authenticate"),
+        ({"spark.master": "local[4]", "spark.authenticate": " FALSE "}, "spark.authenticate"),
+        ({"spark.authenticate": "yes"}, "spark.authenticate"),
+        ({"spark.master": "spark://m:7077"}, "spark.authenticate.secret"),
+        ({"spark.master": "spark://m:7077", "spark.authenticate": "true"}, "spark.authenticate.secret"),
+    ],
+)
+def test_a_spark_that_would_serve_anybody_is_refused(given: dict[str, str], key: str) -> None:
+    with pytest.raises(HelenusError, match=f"{key}[=:]") as error:
+        WorkerSettings.of({**LEAST, **given}, "worker")
+    assert error.value.kind is Kind.CONFIG
+
+
+def test_spark_s_pages_without_a_login_are_warned_of() -> None:
+    worker = {**LEAST, "spark.ui.enabled": "true"}
+    with structlog.testing.capture_logs() as logs:
+        settings = _settings(WorkerSettings.of(worker, "worker"), Path("/run/mine"))
+        _settings(WorkerSettings.of({**worker, "spark.ui.filters": "a.Filter"}, "worker"), Path("/run/mine"))
+    assert [entry["event"] for entry in logs] == ["spark.ui_open"]
+    assert settings["spark.ui.killEnabled"] == "false"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +118,7 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
         ({}, "helenus.LocalFiles", str(HELENUS)),
         ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{HELENUS}:/opt/mine.jar"),
         ({"spark.hadoop.fs.file.impl": "my.Files"}, "my.Files", str(HELENUS)),
-        ({"spark.master": "spark://m:7077"}, None, str(HELENUS)),
+        (STANDALONE, None, str(HELENUS)),
         ({"spark.master": "local-cluster[2,1,1024]"}, None, str(HELENUS)),
     ],
 )

@@ -28,6 +28,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.query import _job as job
 from helenus_connector.query._reading import read_parts
+from helenus_connector.query.handover import start_query
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.session import session
 
@@ -50,7 +51,7 @@ def process(batch):
 
 frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
 query = frame.writeStream.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True)
-jobs.each_batch(query, process).start().awaitTermination()
+start_query(spark.sparkContext, query, process).awaitTermination()
 spark.stop()
 """
 

@@ -129,6 +129,7 @@ def _put(source: Path, target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     part = target.with_name(target.name + ".part")
     shutil.copyfile(source, part)
+    shutil.copymode(source, part)  # as Cassandra made it: a link has that too
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     part.replace(target)

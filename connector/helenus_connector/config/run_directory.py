@@ -3,33 +3,53 @@
 The driver makes it; where executors run on other hosts, their first task makes it there by the same name. Its users
 hold a lock on it; a directory without a lock was left by a killed run. Large files that do not fit are on disk, in a
 directory of the same name.
+
+All of that lies where other users may make directories too. So none is used that is not this user's alone, and no link
+is followed: a name that others can see, they can take first.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
 import structlog
 
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.ownership import make_private
+
 _log = structlog.get_logger(__name__)
 _PREFIX = "helenus-run-"
 _MEMORY = Path("/dev/shm")
+_SHORT = Path("/tmp")
+_LONGEST_PATH = 60  # bytes: with the name of a socket, a UUID, it has to be below 104, which is macOS's limit
 _SPARE_BYTES = 16 << 20  # of a run's small files: plans and the like, which are written again and again
 _locks: dict[Path, int] = {}
+_overflowing: set[Path] = set()
 
 
 def make() -> Path:
     """A new directory, for this user alone. Removes what other runs left behind."""
     disk = Path(tempfile.gettempdir())
-    for place in {_MEMORY, disk}:
+    for place in {_MEMORY, disk, _SHORT}:
         _clean(place)
     root = _MEMORY if os.access(_MEMORY, os.W_OK) and has_room(_MEMORY, 0) else disk
     return use(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root)))
+
+
+def socket_directory(directory: Path) -> Path:
+    """Return the run's directory, or one for this process's sockets where its path is too long for theirs."""
+    if len(os.fsencode(directory)) <= _LONGEST_PATH:
+        return directory
+    short = use(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT)))
+    atexit.register(shutil.rmtree, short, ignore_errors=True)
+    return short
 
 
 def has_room(place: Path | int, size: int) -> bool:
@@ -39,53 +59,67 @@ def has_room(place: Path | int, size: int) -> bool:
 
 
 def use(directory: Path) -> Path:
-    """The same directory, made if it is not there, and locked for the life of this process."""
-    if not directory.exists():
-        if directory.parent.is_dir():
-            _clean(directory.parent)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _locks.pop(directory, None)
-    if directory not in _locks:
-        _locks[directory] = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(_locks[directory], fcntl.LOCK_SH)
+    """The same directory, made if it is not there, and locked for the life of this process.
+
+    Raises HelenusError(STATE) if it is not this user's alone.
+    """
+    if directory in _locks and directory.exists():
+        return directory
+    if not directory.exists() and directory.parent.is_dir():
+        _clean(directory.parent)
+    try:
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
+        _locks[directory] = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        advice = "find out who made it, remove it, and start the worker again"
+        raise HelenusError(Kind.STATE, f"cannot use a directory: {error.strerror}", str(directory), advice) from None
+    fcntl.flock(_locks[directory], fcntl.LOCK_SH)
+    if directory.parent == _MEMORY and directory.name.startswith(_PREFIX):
+        # Before others see the name, and take it.
+        use(_twin(directory))
     return directory
 
 
 def on_disk(file: Path) -> Path:
     """The place on disk for a file that the directory in use has no room for. Raises OSError if it exists already."""
-    disk = Path(tempfile.gettempdir())
     directory = next((held for held in _locks if held in file.parents), None)
-    if directory is None or directory.parent == disk:
+    if directory is None or directory == _twin(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
-    other = disk / directory.name
-    if other not in _locks:
+    if directory not in _overflowing:
+        _overflowing.add(directory)
         advice = f"give {_MEMORY} more room, or set a lower cache.max.capacity"
-        _log.warning("cache.on_disk", directory=str(other), advice=advice)
-    moved = use(other) / file.relative_to(directory)
+        _log.warning("cache.on_disk", directory=str(_twin(directory)), advice=advice)
+    moved = use(_twin(directory)) / file.relative_to(directory)
     moved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return moved
+
+
+def _twin(directory: Path) -> Path:
+    return Path(tempfile.gettempdir()) / directory.name
 
 
 def replace(file: Path, content: bytes) -> None:
     """Write a file of a run, for this user alone. A reader finds the old content or the new; a crash may lose both."""
     new = file.with_name(f"{file.name}.new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as out:
         out.write(content)
     new.replace(file)
 
 
 def remove(directory: Path) -> None:
     """Remove a directory, and its files on disk."""
-    for place in {directory, Path(tempfile.gettempdir()) / directory.name}:
+    for place in {directory, _twin(directory)}:
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _clean(root: Path) -> None:
     for left in root.glob(f"{_PREFIX}*"):
         try:
-            if left.stat().st_uid != os.getuid():
+            about = left.lstat()
+            if about.st_uid != os.geteuid() or not stat.S_ISDIR(about.st_mode):
                 continue
-            lock = os.open(left / "lock", os.O_RDWR)
+            lock = os.open(left / "lock", os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
             continue
         try:

@@ -173,6 +173,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
                     yield f"{prefix}.{key}", "leave it out: bootstrap.servers names the brokers"
         if not _MASTER.fullmatch(given.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
+        yield from _authentication_conflicts(given)
         for of, written in _MEMORY.items():
             found = written.fullmatch(given.get(f"spark.{of}.memory", "1g"))
             if found is None:
@@ -237,6 +238,21 @@ class WorkerSettings(PulsarSettings, LogSettings):
     def consumer_config(self) -> dict[str, str]:
         """librdkafka's settings of every consumer."""
         return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.consumer}
+
+
+def _authentication_conflicts(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Settings with which Spark's ports would not ask who connects, unless a cluster's operator decided that."""
+    authenticate = given.get("spark.authenticate", "").strip().lower()
+    master = given.get("spark.master", "local")
+    is_standalone = master.startswith("spark://") and _MASTER.fullmatch(master) is not None
+    if authenticate not in ("", "true", "false"):
+        yield "spark.authenticate", "give true or false"
+    elif authenticate == "false" and master.startswith("local"):
+        # Nobody but this worker's own processes has to connect.
+        yield "spark.authenticate", "leave it out: any user of this machine could read passwords, and run code as yours"
+    elif authenticate != "false" and is_standalone and "spark.authenticate.secret" not in given:
+        what = "set it to the secret of the cluster's master and workers, which have spark.authenticate=true; "
+        yield "spark.authenticate.secret", what + "or spark.authenticate=false, if all who reach its ports are trusted"
 
 
 def _address(listener: str) -> tuple[str, str, int] | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.ownership import check_directory, open_lock
 
 _log = structlog.get_logger(__name__)
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -38,11 +39,13 @@ def owned(
     """Lock `checkpoint.dir` for this process. While `waits` is true, wait for another process that has it: within
     `stand_by`, which is called with a function that says for whom.
 
-    Returns False, without the lock, if it is `stopping` before. Raises HelenusError(STATE), which names the owner.
+    Returns False, without the lock, if it is `stopping` before. Raises HelenusError: STATE, which names the owner, or
+    CONFIG if other users may change the directory.
     """
+    check_directory(directory, "checkpoint.dir")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open_lock(directory / _LOCK)
     except OSError as error:
         what = f"cannot write to checkpoint.dir: {error.strerror}"
         raise HelenusError(Kind.STATE, what, error.filename or str(directory)) from None
@@ -139,7 +142,7 @@ def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
     """
     try:
         checkpoint.mkdir(parents=True, exist_ok=True)
-        handle = os.open(checkpoint / _FENCE, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = open_lock(checkpoint / _FENCE)
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot write to checkpoint.dir: {error.strerror}", str(checkpoint)) from None
     try:

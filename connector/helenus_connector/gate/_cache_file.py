@@ -14,6 +14,8 @@ def opened(path: Path, size: int) -> int:
     try:
         return _filled(on_disk(path) if path.is_symlink() else path, size)
     except OSError as error:
+        if error.errno == errno.ELOOP:  # another process of this host moved it just now
+            return _filled(on_disk(path), size)
         if error.errno != errno.ENOSPC:
             raise
     moved = on_disk(path)
@@ -25,7 +27,7 @@ def opened(path: Path, size: int) -> int:
 
 def _filled(path: Path, size: int) -> int:
     """The file, open, with room for all of it: to store where the file system has none would end the process."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(file).st_size < size:
             if not has_room(file, size):

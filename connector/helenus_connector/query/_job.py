@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.serializers import CloudPickleSerializer, CPickleSerializer
 
 from helenus_connector.config.run_directory import replace
@@ -62,28 +61,6 @@ class Jobs:
         with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as found:
             self._java.run(str(file), len(parts), bytearray(command), found.name)
             return list(_PICKLED.load_stream(found))
-
-    def each_batch(self, writer: Any, function: Callable[[int], None]) -> Any:
-        """`writer.foreachBatch`, for a function that needs only the batch's number."""
-        sources = self._context._jvm.org.apache.spark.sql.execution.streaming.sources
-        sources.PythonForeachBatchHelper.callForeachBatch(writer._jwrite, _EachBatch(function))
-        ensure_callback_server_started(self._context._gateway)
-        return writer
-
-
-class _EachBatch:
-    """What Java calls. PySpark's own makes a session and a frame for each batch, in a dozen calls."""
-
-    def __init__(self, function: Callable[[int], None]) -> None:
-        self._function = function
-
-    def call(self, _: Any, batch: int) -> None:
-        self._function(batch)
-
-    class Java:
-        """The interface that Py4J makes of it."""
-
-        implements = ("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction",)
 
 
 def _of_partition(function: Function[T], _: int, parts: Iterator[Parts]) -> Iterator[T]:

@@ -22,6 +22,7 @@ from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
 from helenus_connector.query._batches import Batches
 from helenus_connector.query._job import Jobs
+from helenus_connector.query.handover import Batch, start_query
 from helenus_connector.query.session import answers, is_local, slots
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.start_turn import start_in_turn
@@ -239,7 +240,7 @@ class Query:
             .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
         )
         jobs = Jobs(spark.sparkContext)
-        return jobs.each_batch(writer, partial(self._process, batches, jobs)).start()
+        return start_query(spark.sparkContext, writer, partial(self._process, batches, jobs))
 
     def _begin_batch(self, spark: Any) -> tuple[Plan, Mapping[str, Task]]:
         """`refresh`, for a batch: from now on its tasks may write. The next one has as many tasks as Spark runs at once
@@ -252,8 +253,8 @@ class Query:
             self._connectors.writes(self._group, [task.data for task in tasks.values()])
             return plan, tasks
 
-    def _process(self, batches: Batches, jobs: Jobs, batch_id: int) -> None:
-        batches.process(jobs, batch_id)
+    def _process(self, batches: Batches, jobs: Jobs, batch: Batch) -> None:
+        batches.process(jobs, batch.number)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.
         self._connectors.writes(self._group, ())
 

@@ -20,8 +20,10 @@ from typing import Any
 import javaproperties
 import structlog
 
+from helenus_connector.config.run_directory import socket_directory
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query._names import ask_once
+from helenus_connector.query._spark_security import security_settings
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
@@ -60,7 +62,7 @@ _JAR = Path(__file__).with_name("helenus.jar")
 _PYTHON_PATH = Path(__file__).with_name("python_path")
 """With a `sitecustomize`, which says what for."""
 _SOCKETS = "spark.python.unix.domain.socket."
-_LONGEST_PATH = 60  # with the name of a socket it has to be below 104 bytes
+_SHARED = "/tmp"  # on hosts of executors; java.io.tmpdir is too long a path there with YARN
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -97,7 +99,9 @@ def session(worker: WorkerSettings, directory: Path, has_state: bool = False) ->
     # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
     # on the machine may read a command line.
     file = directory / "spark.properties"
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+    with open(
+        os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8"
+    ) as out:
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
     ask_once()
@@ -250,8 +254,9 @@ def _say_no_more(spark: Any) -> None:
 
 def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
     given = {f"spark.{key}": value for key, value in worker.spark.items()}
-    local = is_local(given.get("spark.master", _DEFAULTS["spark.master"]))
-    ours = dict(_ALONE) if local else {}
+    master = given.get("spark.master", _DEFAULTS["spark.master"])
+    local = is_local(master)
+    ours = security_settings(master, given) | (_ALONE if local else {})
     if local:
         # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
         ours[_FILES] = "helenus.LocalFiles"
@@ -259,10 +264,9 @@ def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
         what = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
         raise HelenusError(Kind.CONFIG, what, str(_JAR.parent), "install Helenus elsewhere")
     given[_CLASS_PATH] = os.pathsep.join(filter(None, [str(_JAR), given.get(_CLASS_PATH)]))
-    if local and len(os.fsencode(directory)) <= _LONGEST_PATH:
-        # By TCP a task waits 40 ms for the kernel, which delays an ACK. Whoever may connect may run tasks: the run's
-        # directory is for this user alone.
-        ours |= {f"{_SOCKETS}enabled": "true", f"{_SOCKETS}dir": str(directory)}
+    # By TCP a task waits 40 ms for the kernel, which delays an ACK, and the port of an operator's state takes whoever
+    # comes first. Executors on other hosts have no directory of ours; a socket is its owner's alone there too.
+    ours |= {f"{_SOCKETS}enabled": "true", f"{_SOCKETS}dir": str(socket_directory(directory)) if local else _SHARED}
     return {**_DEFAULTS, **ours, **given}
 
 

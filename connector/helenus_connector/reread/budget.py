@@ -75,7 +75,7 @@ class Budget:
         self._most = float(most) or math.inf
         self._clock = clock
         self._sleep = sleep
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         os.ftruncate(self._file, _LAYOUT.size)
         self._map = mmap.mmap(self._file, _LAYOUT.size)
         self._unreported = 0

@@ -17,6 +17,7 @@ from helenus_connector.config.run_directory import replace
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
+from helenus_connector.query.handover import Batch, start_query
 from helenus_connector.query.session import settled_slots, slots
 from helenus_connector.query.start_turn import start_in_turn
 from helenus_connector.reread.definition import definition
@@ -141,11 +142,11 @@ class Follower:
         frame = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
         index = frame.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
 
-        def process(found: Any, batch_id: int) -> None:  # noqa: ARG001
+        def process(batch: Batch) -> None:
             self._has_begun = True
             reach("state.before-job")
             begun = time.monotonic()
-            rows = found.mapInArrow(ask(plan), DONE).collect()
+            rows = batch.frame.mapInArrow(ask(plan), DONE).collect()
             self._note(plan, rows)
             size, seconds = size_of(self._query), time.monotonic() - begun
             for labels in self._keys:
@@ -153,14 +154,13 @@ class Follower:
                 metrics.STATE_BATCH_SECONDS.labels(*labels).set(seconds)
             reach("state.before-commit")
 
-        return (
+        writer = (
             index.writeStream.queryName(f"helenus-state-{self.name}")
             .option("checkpointLocation", str(plan.checkpoint / "query"))
             .outputMode("append")
             .trigger(processingTime=f"{_INTERVAL_MS} milliseconds")
-            .foreachBatch(process)
-            .start()
         )
+        return start_query(spark.sparkContext, writer, process)
 
     def _plan(self) -> Following:
         """What is followed, by the tables as they are now. Raises HelenusError."""

@@ -34,6 +34,7 @@ from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query.counting import ADVICE, count, failed_once
+from helenus_connector.query.handover import Batch, start_query
 from helenus_connector.query.session import settled_slots
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.start_turn import start_in_turn
@@ -269,13 +270,13 @@ class Merger:
         )
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
-        def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
+        def process(batch: Batch) -> None:
             self._has_begun = True
             reach("state.before-job")
             begun = time.monotonic()
             self._connectors.writes(self._group, [task.data])
             try:
-                rows = frame.mapInArrow(publish(plan, task.settings), DONE).collect()
+                rows = batch.frame.mapInArrow(publish(plan, task.settings), DONE).collect()
             except PySparkException as failure:
                 raise error_in(str(failure)) or failure from None
             self._apply(plan, task, [pickle.loads(row.done) for row in rows])
@@ -286,14 +287,13 @@ class Merger:
             metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
             reach("state.before-commit")
 
-        return (
+        writer = (
             merged.writeStream.queryName(f"helenus-{self._group}")
             .option("checkpointLocation", str(plan.checkpoint))
             .outputMode("append")
             .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
-            .foreachBatch(process)
-            .start()
         )
+        return start_query(spark.sparkContext, writer, process)
 
     def _apply(self, plan: Plan, task: Task, all_done: list[Published]) -> None:
         """Note with the task what a batch did, and with the planner when the next row expires."""

@@ -55,8 +55,8 @@ def load(path: Path, version: int) -> Any:
     return json.loads(text)
 
 
-def write(path: Path, text: str, what: str, failpoint: str, mode: int = 0o666) -> None:
-    """Make `text` the file at `path`, as `replace` does; `mode` is that of a new file."""
+def write(path: Path, text: str, what: str, failpoint: str, mode: int = 0o600) -> None:
+    """Make `text` the file at `path`, as `replace` does; `mode` is that of a new file, by default its user's alone."""
     new = path.with_suffix(".new")
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:

@@ -1,0 +1,44 @@
+"""Settings with which Spark's ports serve this run's processes alone, and its files are for this user alone."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+_AUTHENTICATE, _SECRET = "spark.authenticate", "spark.authenticate.secret"
+_SECRET_BYTES = 32  # as many as Spark takes for one that it makes itself
+_UI = "spark.ui.enabled"
+
+
+def security_settings(master: str, configured: Mapping[str, str]) -> dict[str, str]:
+    """What Spark gets where the operator's `configured` settings say nothing else.
+
+    With `local`, `yarn` and `k8s://`, Spark makes a secret for each run, and keeps it in memory; a standalone cluster
+    has one of its own, which the operator's settings name.
+    """
+    settings = {
+        _AUTHENTICATE: "true",
+        # Hadoop sets the mode of each file that it makes, whatever the process's umask is.
+        "spark.hadoop.fs.permissions.umask-mode": "077",
+        # Whoever may see Spark's own pages need not be one who may end jobs.
+        "spark.ui.killEnabled": "false",
+    }
+    if master.startswith("local-cluster["):  # master, workers and driver are one process, which reads these settings
+        settings[_SECRET] = secrets.token_hex(_SECRET_BYTES)
+    _warn(master, {**settings, **configured})
+    return settings
+
+
+def _warn(master: str, settings: Mapping[str, str]) -> None:
+    """Say which of Spark's ports are open to others, as the operator asked for."""
+    if settings[_AUTHENTICATE].strip().lower() != "true":
+        reason = "whoever reaches the ports of Spark's driver and executors reads passwords and runs code as their user"
+        advice = f"set {_AUTHENTICATE}=true and {_SECRET}, as they are on the cluster"
+        _log.warning("spark.not_authenticated", master=re.sub(r"//[^/@]*@", "//", master), reason=reason, advice=advice)
+    if settings.get(_UI, "").strip().lower() == "true" and "spark.ui.filters" not in settings:
+        reason = "Spark's pages listen on all addresses of this machine and ask for no password"
+        _log.warning("spark.ui_open", reason=reason, advice="set spark.ui.filters, or a firewall's rule")

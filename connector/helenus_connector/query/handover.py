@@ -1,0 +1,62 @@
+"""A query's micro-batches, which a thread of Python fetches from Java.
+
+PySpark's `foreachBatch` has Java call Python. For that, Python listens on a port which takes calls from whoever may
+connect, and gives a query batches that Spark never planned. Here Python calls Java, as it does for everything else: by
+Java's port, which asks for the secret of this run.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: its number, and its rows for who needs them."""
+
+    number: int
+    _context: Any
+    _java: Any
+
+    @property
+    def frame(self) -> Any:
+        """The rows, as a DataFrame of the query's session."""
+        from pyspark.sql.dataframe import DataFrame
+        from pyspark.sql.session import SparkSession
+
+        rows = self._java.frame()
+        return DataFrame(rows, SparkSession(self._context, rows.sparkSession()))
+
+
+def start_query(context: Any, writer: Any, process: Callable[[Batch], None]) -> Any:
+    """Start the query of a DataStreamWriter and return it. `process` is called for each of its batches, in a thread of
+    its own, in the pool and the job group of the query. What it raises ends the query.
+    """
+    java = context._jvm.helenus.BatchHandover(context._jsc.sc())
+    writer._jwrite.foreachBatch(java)
+    query = writer.start()
+    serve = threading.Thread(target=_serve, args=(context, java, query, process), name="batches", daemon=True)
+    serve.start()
+    return query
+
+
+def _serve(context: Any, java: Any, query: Any, process: Callable[[Batch], None]) -> None:
+    error: str | None = None
+    while True:
+        try:
+            number = java.next(query._jsq, error)
+        except (Py4JError, Py4JNetworkError, OSError):
+            return  # Java has ended, and its queries with it
+        if number < 0:
+            return
+        try:
+            process(Batch(number, context, java))
+            error = None
+        except BaseException:
+            error = traceback.format_exc()

@@ -1,0 +1,84 @@
+"""Directories and lock files that no other user may change: checked before what is in them is trusted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+from pathlib import Path
+
+import structlog
+
+from helenus_schemas.errors import HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
+_ROOT = 0
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_directory(directory: Path, key: str) -> None:
+    """Raise HelenusError(CONFIG) if another user than root owns the directory that a setting `key` names, or if all
+    users may write to it: they could replace what is in it, also by a link to a file of ours.
+
+    A group that may write is logged as a warning: it is what Kubernetes makes of a volume with `fsGroup`, and may well
+    be this user's own. A directory that is missing is none of these. A link to it is the operator's.
+    """
+    try:
+        found = directory.stat()
+    except OSError:
+        return  # whoever uses it says why it can't
+    if found.st_uid not in (os.geteuid(), _ROOT):
+        what = f"{key}: it belongs to user {_name(found.st_uid)}, and this is {_name(os.geteuid())}"
+        raise HelenusError(Kind.CONFIG, what, str(directory), "run this as the directory's user, or name another")
+    if found.st_mode & stat.S_IWOTH:
+        what = f"{key}: all users may write to it"
+        advice = "name a directory below it that is missing yet, which is then made for this user alone, or chmod 700"
+        raise HelenusError(Kind.CONFIG, what, str(directory), advice)
+    if found.st_mode & stat.S_IWGRP:
+        reason = f"group {found.st_gid} may write to it, and so replace what is kept there"
+        advice = "chmod g-w, unless only this service is in the group"
+        _log.warning("directory.group_writable", key=key, directory=str(directory), reason=reason, advice=advice)
+
+
+def open_lock(file: Path) -> int:
+    """Open a lock file for this user alone: who else may open it may hold it. Returns its descriptor. Raises OSError.
+
+    A lock file of an earlier version, which others could open, is closed to them.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no file", str(file))
+        if found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory for this user alone. One that is there must be this user's, and others may not have written to
+    it; those who could read it no longer can. Raises OSError, and follows no link.
+
+    For places where other users may make directories too, such as /tmp.
+    """
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        found = directory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _WRITABLE:
+            reason = f"it is not a directory of user {_name(os.geteuid())} alone"
+            raise PermissionError(errno.EPERM, reason, str(directory)) from None
+        if found.st_mode & _OTHERS:
+            directory.chmod(0o700)
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # containers have users without a name
+        return str(user)
