@@ -31,7 +31,7 @@ class SparkCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._port = free_port(0)
         self._web = free_port(0)
-        self._secret = secrets.token_hex(16)
+        self.secret = secrets.token_hex(16)
 
     @property
     def url(self) -> str:
@@ -60,7 +60,7 @@ class SparkCluster:
 
     def __enter__(self) -> SparkCluster:
         self._directory.mkdir(parents=True, exist_ok=True)
-        settings = {"spark.authenticate": "true", "spark.authenticate.secret": self._secret}
+        settings = {"spark.authenticate": "true", "spark.authenticate.secret": self.secret}
         self._properties.touch(mode=0o600)
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         here = ("--host", "127.0.0.1")

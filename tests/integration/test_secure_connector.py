@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import attacks
 import processes
 import pytest
 import trustme
@@ -163,6 +164,7 @@ def files(
             "kafka.sasl.password": f"${{file:{passwords}:{CONNECTOR}}}",
             "spark.master": "local[1,4]",
             "spark.driver.extraJavaOptions": java_options(),
+            "spark.local.dir": folder / "scratch",
             "spark.hadoop.fs.s3a.secret.key": f"${{file:{secrets}:store}}",
             "log.level": "debug",
         }
@@ -290,6 +292,8 @@ def test_the_whole_path_and_no_secret_is_seen(
         refused = subprocess.run(top, capture_output=True, text=True, timeout=60)
         assert (refused.returncode, "401" in refused.stderr) == (1, True)
         texts += [shown.stdout, refused.stderr]
+        nobody_gets_into(started[1].pid, int(listener.rpartition(":")[2]))
+        nobody_reads_files_of(Path(worker_file).parent, tmp_path / "state")
     finally:
         for process in started:
             process.terminate()
@@ -318,6 +322,34 @@ def test_validate_names_the_rights_that_a_login_lacks(
         lines = re.findall(r"lacks the right to (\w+) \(.*, topic ([\w.-]+)\): grant it", done.stderr)
         assert (done.returncode, [" ".join(line) for line in lines]) == expected, (done.stdout, done.stderr)
         assert done.stdout.count("the servers refuse nothing; not asked: ") == (done.returncode == 0)
+
+
+def nobody_gets_into(worker: int, rest: int) -> None:
+    """What takes connections in a worker's processes: the REST port, three ports of Java, and sockets of its own."""
+    found = attacks.listeners(worker)
+    ports = {listener.port: Path(listener.command).name for listener in found if listener.port}
+    assert sorted(ports.values()) == ["java"] * 3 + [Path(sys.executable).name], found
+    assert ports.pop(rest) != "java", "the REST API, which asks for a login"
+    assert attacks.call_java(ports) == []
+    tries = attacks.fetch_blocks(ports)
+    assert [line for line in tries if " taken " in line or "BlockNotFound" in line] == []
+    # Spark's two were reached, and ask for what a stranger does not have. The third speaks another language.
+    assert len({line.split()[0] for line in tries if "Expected SaslMessage" in line}) == 2, tries
+    paths = [listener.path for listener in found if listener.path]
+    assert paths, "Python's workers, and what they tell the driver"
+    runs = {Path(path).parent for path in paths}
+    assert [run.name.startswith("helenus-run-") for run in runs] == [True], runs
+    assert attacks.reach_sockets(paths) == []
+    assert attacks.open_to_others(*runs) == []
+
+
+def nobody_reads_files_of(folder: Path, state: Path) -> None:
+    """Of the worker and the agent, which were started as a shell does, with the umask 022."""
+    checkpoint, scratch = folder / "checkpoint", folder / "scratch"
+    assert {"worker.lock", "schemas.registered"} <= {path.name for path in checkpoint.iterdir()}
+    assert list(checkpoint.glob("*/offsets/0")), "Spark's own files are there"
+    assert list(scratch.rglob("*")), "Spark's scratch directories are there"
+    assert attacks.open_to_others(checkpoint, scratch, state) == []
 
 
 MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [

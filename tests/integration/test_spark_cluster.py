@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attacks
+import processes
 import pytest
 from integration.pipeline import Pipeline
 from patience import eventually
@@ -93,6 +95,24 @@ def test_both_workers_take_part(pipeline: Pipeline, spark: SparkCluster, session
         time.sleep(3)
     pipeline.converges(TABLE)
     in_order(pipeline)
+
+
+def test_nobody_without_the_secret_gets_into_driver_or_executors(pipeline: Pipeline, spark: SparkCluster) -> None:
+    """Nor does it stand on a command line."""
+    assert pipeline.connector.process is not None
+    eventually(lambda: len(spark.executors()) == 2, "two executors")
+    members = [pipeline.connector.process.pid, *spark.executors()]
+    found = [listener for pid in members for listener in attacks.listeners(pid)]
+    ports = {listener.port for listener in found if listener.port} - {pipeline.connector.port}
+    assert len(ports) == 3 + 2, f"Java's, and a block manager of each executor: {found}"
+    assert attacks.call_java(ports) == []
+    tries = attacks.fetch_blocks(ports)
+    assert [line for line in tries if " taken " in line or "BlockNotFound" in line] == []
+    assert len({line.split()[0] for line in tries if "Expected SaslMessage" in line}) == 4, tries
+    assert attacks.reach_sockets([listener.path for listener in found if listener.path]) == []
+    seen = b"".join(processes.contents(path, "cmdline") for pid in members for path in processes.family(pid))
+    assert b"java" in seen
+    assert spark.secret.encode() not in seen
 
 
 def test_an_executor_killed_in_mid_batch(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
