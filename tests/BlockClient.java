@@ -22,27 +22,28 @@ import scala.Option;
 import scala.reflect.ClassTag;
 
 /**
- * Asks ports of Spark's as Spark's own client does, but without a secret: `BlockClient PORT...`. For each port it reads
+ * Asks ports of Spark's as Spark's own client does, but without a secret: `BlockClient HOST:PORT...`. For each it reads
  * broadcasts, which hold a task's code and passwords, and stores one, which would be code of a task to come. One line
- * for each try: port, what was tried, and `taken` with what came of it, or `refused` with the error.
+ * for each try: address, what was tried, and `taken` with what came of it, or `refused` with the error.
  */
 public final class BlockClient {
     private static final long ANSWER_MS = 5_000;
     private static final int BROADCASTS = 40; // Spark numbers them, and drops the oldest
 
-    public static void main(String[] ports) throws Exception {
+    public static void main(String[] addresses) throws Exception {
         TransportConf conf = new TransportConf("shuffle", new MapConfigProvider(Map.of()));
         try (TransportContext context = new TransportContext(conf, new NoOpRpcHandler());
                 var factory = context.createClientFactory()) {
-            for (String port : ports) {
-                Connection connect = () -> factory.createUnmanagedClient("127.0.0.1", Integer.parseInt(port));
+            for (String address : addresses) {
+                String[] parts = address.split(":");
+                Connection connect = () -> factory.createUnmanagedClient(parts[0], Integer.parseInt(parts[1]));
                 for (int number = 0; number < BROADCASTS; number++) {
                     String block = "broadcast_" + number + "_piece0";
-                    if (!attempt(port + " open " + block, () -> open(connect, block))) {
+                    if (!attempt(address + " open " + block, () -> open(connect, block))) {
                         break; // it would not answer the next one either
                     }
                 }
-                attempt(port + " upload", () -> upload(connect));
+                attempt(address + " upload", () -> upload(connect));
             }
         }
         System.exit(0);

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import processes
@@ -29,12 +29,16 @@ _CLIENT = Path(__file__).with_name("BlockClient.java")
 
 @dataclass(frozen=True)
 class Listener:
-    """A socket of a process that takes connections: on a `port`, or at a `path`."""
+    """A socket of a process that takes connections: at `host:port`, or at a `path`."""
 
     pid: int
     command: str
-    port: int = 0
+    address: str = ""
     path: str = ""
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2] or 0)
 
 
 def listeners(pid: int) -> list[Listener]:
@@ -44,11 +48,9 @@ def listeners(pid: int) -> list[Listener]:
     for process in processes.family(pid):
         command = processes.contents(process, "cmdline").split(b"\0")[0].decode()
         for name in _links(process / "fd"):
-            at = sockets.get(name.removeprefix("socket:[").removesuffix("]"))
-            if isinstance(at, int):
-                found.append(Listener(int(process.name), command, port=at))
-            elif at is not None:
-                found.append(Listener(int(process.name), command, path=at))
+            listener = sockets.get(name.removeprefix("socket:[").removesuffix("]"))
+            if listener is not None:
+                found.append(replace(listener, pid=int(process.name), command=command))
     return found
 
 
@@ -60,36 +62,45 @@ def _links(folder: Path) -> Iterator[str]:
         return  # it ended, or closed a file, meanwhile
 
 
-def _ports(protocol: str) -> dict[str, int]:
+def _ports(protocol: str) -> dict[str, Listener]:
     """By inode."""
     rows = (line.split() for line in Path("/proc/net", protocol).read_text().splitlines()[1:])
-    return {row[9]: int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTEN}
+    return {row[9]: Listener(0, "", address=_address(row[1])) for row in rows if row[3] == _LISTEN}
 
 
-def _paths() -> dict[str, str]:
+def _address(text: str) -> str:
+    """`0100007F:1F90` as `127.0.0.1:8080`; of IPv6 only what stands for IPv4. One for all addresses has this one too."""
+    number, _, port = text.partition(":")
+    host = ".".join(str(byte) for byte in reversed(bytes.fromhex(number[-8:])))
+    return f"{'127.0.0.1' if host == '0.0.0.0' else host}:{int(port, 16)}"
+
+
+def _paths() -> dict[str, Listener]:
     rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
-    return {row[6]: (row[7] if len(row) > 7 else "") for row in rows if int(row[3], 16) & _ACCEPTS}
+    accepting = [row for row in rows if int(row[3], 16) & _ACCEPTS]
+    return {row[6]: Listener(0, "", path=row[7] if len(row) > 7 else "") for row in accepting}
 
 
-def call_java(ports: Iterable[int]) -> list[str]:
-    """Call Java over ports as PySpark does, but without its secret; returns what was answered as if to PySpark."""
+def call_java(addresses: Iterable[str]) -> list[str]:
+    """Call Java as PySpark does, but without its secret; returns what was answered as if to PySpark."""
     taken = []
-    for port in ports:
+    for address in addresses:
+        host, _, port = address.partition(":")
         with socket.socket() as client:
             client.settimeout(5)
             try:
-                client.connect(("127.0.0.1", port))
+                client.connect((host, int(port)))
                 client.sendall(_CALL)
                 answer = client.recv(100)
             except OSError:
                 continue
         if answer.startswith(b"!y"):
-            taken.append(f"port {port} answered {answer!r}")
+            taken.append(f"{address} answered {answer!r}")
     return taken
 
 
-def fetch_blocks(ports: Iterable[int]) -> list[str]:
-    """Read and store blocks over ports, as Spark's own client does, but without a secret: its lines, each a try."""
+def fetch_blocks(addresses: Iterable[str]) -> list[str]:
+    """Read and store blocks, as Spark's own client does, but without a secret: its lines, each a try."""
     jars = str(Path(pyspark.__file__).with_name("jars") / "*")
     java = str(java_home(17, Silent(), newer=True) / "bin/java")
     compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
@@ -99,7 +110,7 @@ def fetch_blocks(ports: Iterable[int]) -> list[str]:
         options = ["-17", "-nowarn", "-proc:none", "-d", folder, "-cp", paths, str(_CLIENT)]
         main = "org.eclipse.jdt.internal.compiler.batch.Main"
         subprocess.run([java, "-cp", compiler, main, *options], check=True)
-        done = as_stranger([java, "-cp", os.pathsep.join([folder, jars]), _CLIENT.stem, *map(str, ports)])
+        done = as_stranger([java, "-cp", os.pathsep.join([folder, jars]), _CLIENT.stem, *addresses])
     lines = [line for line in done.splitlines() if " taken " in line or " refused " in line]
     assert lines, done
     return lines

@@ -327,11 +327,12 @@ def test_validate_names_the_rights_that_a_login_lacks(
 def nobody_gets_into(worker: int, rest: int) -> None:
     """What takes connections in a worker's processes: the REST port, three ports of Java, and sockets of its own."""
     found = attacks.listeners(worker)
-    ports = {listener.port: Path(listener.command).name for listener in found if listener.port}
-    assert sorted(ports.values()) == ["java"] * 3 + [Path(sys.executable).name], found
-    assert ports.pop(rest) != "java", "the REST API, which asks for a login"
-    assert attacks.call_java(ports) == []
-    tries = attacks.fetch_blocks(ports)
+    programs = {listener.port: Path(listener.command).name for listener in found if listener.port}
+    assert sorted(programs.values()) == ["java"] * 3 + [Path(sys.executable).name], found
+    assert programs[rest] != "java", "the REST API, which asks for a login"
+    addresses = {listener.address for listener in found if listener.port not in (0, rest)}
+    assert attacks.call_java(addresses) == []
+    tries = attacks.fetch_blocks(addresses)
     assert [line for line in tries if " taken " in line or "BlockNotFound" in line] == []
     # Spark's two were reached, and ask for what a stranger does not have. The third speaks another language.
     assert len({line.split()[0] for line in tries if "Expected SaslMessage" in line}) == 2, tries

@@ -103,10 +103,10 @@ def test_nobody_without_the_secret_gets_into_driver_or_executors(pipeline: Pipel
     eventually(lambda: len(spark.executors()) == 2, "two executors")
     members = [pipeline.connector.process.pid, *spark.executors()]
     found = [listener for pid in members for listener in attacks.listeners(pid)]
-    ports = {listener.port for listener in found if listener.port} - {pipeline.connector.port}
-    assert len(ports) == 3 + 2, f"Java's, and a block manager of each executor: {found}"
-    assert attacks.call_java(ports) == []
-    tries = attacks.fetch_blocks(ports)
+    addresses = {listener.address for listener in found if listener.port not in (0, pipeline.connector.port)}
+    assert len(addresses) == 3 + 2, f"Java's, and a block manager of each executor: {found}"
+    assert attacks.call_java(addresses) == []
+    tries = attacks.fetch_blocks(addresses)
     assert [line for line in tries if " taken " in line or "BlockNotFound" in line] == []
     assert len({line.split()[0] for line in tries if "Expected SaslMessage" in line}) == 4, tries
     assert attacks.reach_sockets([listener.path for listener in found if listener.path]) == []

@@ -1,0 +1,120 @@
+"""A query's batches, which a thread of Python fetches from a real Spark. No server is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from connector.test_spark import LEAST
+from spark_start import java_options
+
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
+
+pytestmark = pytest.mark.integration
+
+SCRIPT = """
+import json, sys, threading, time
+from pathlib import Path
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query.handover import start_query
+from helenus_connector.query.session import session
+
+worker, run = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2])
+spark = session(worker, run)
+context = spark.sparkContext
+context.setLocalProperty("spark.scheduler.pool", "mine")
+rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+
+def start(name, process):
+    writer = rows.writeStream.queryName(name).option("checkpointLocation", str(run / name))
+    return start_query(context, writer.trigger(processingTime="100 milliseconds"), process)
+
+def say(**fields):
+    print(json.dumps(fields), flush=True)
+
+# Batches come one by one, with their rows, in the pool and the job group of the query.
+numbers, groups, pools, counts = [], set(), set(), []
+def note(batch):
+    counts.append(len(batch.frame.collect()))
+    numbers.append(batch.number)
+    pools.add(context.getLocalProperty("spark.scheduler.pool"))
+    groups.add(context.getLocalProperty("spark.jobGroup.id"))
+first = start("first", note)
+while len(numbers) < 5:
+    time.sleep(0.05)
+first.stop()
+say(numbers=numbers[:5], pools=sorted(pools), is_of_query=groups == {first.runId}, rows=sum(counts) > 0)
+
+# What it raises ends the query, and is its error.
+def fail(batch):
+    raise ValueError("of batch %d" % batch.number)
+second = start("second", fail)
+while second.isActive:
+    time.sleep(0.05)
+say(error="ValueError: of batch 0" in str(second.exception()))
+
+# A query that stops ends the job of its batch, and waits until Python has seen that.
+running, ended = threading.Event(), threading.Event()
+def sleep(number):
+    time.sleep(300)
+def wait(batch):
+    running.set()
+    try:
+        context.parallelize([1], 1).foreach(sleep)
+    finally:
+        time.sleep(0.5)
+        ended.set()
+third = start("third", wait)
+running.wait()
+while not context.statusTracker().getActiveJobsIds():
+    time.sleep(0.05)
+third.stop()
+say(ended=ended.is_set(), error=third.exception() is not None)
+
+# Two at once do not mix up their batches.
+both = {"left": [], "right": []}
+queries = [start(name, lambda batch, name=name: both[name].append(batch.number)) for name in both]
+while min(map(len, both.values())) < 3:
+    time.sleep(0.05)
+for query in queries:
+    query.stop()
+while any(thread.name == "batches" for thread in threading.enumerate()):
+    time.sleep(0.05)
+say(left=both["left"][:3], right=both["right"][:3], gateway=context._gateway.__dict__.get("_callback_server") is None)
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    directory = tmp_path_factory.mktemp("handover")
+    (directory / "run").mkdir()
+    keys = {**LEAST, "spark.master": "local[2]", "spark.driver.extraJavaOptions": java_options()}
+    worker = directory / "worker.properties"
+    worker.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    command = [sys.executable, "-c", SCRIPT, str(worker), str(directory / "run")]
+    java = {"JAVA_HOME": str(spark_java_home(Silent()))}
+    ended = subprocess.run(command, env={**os.environ, **java}, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_batches_come_in_turn_in_the_pool_and_the_job_group_of_their_query(said: list[dict[str, Any]]) -> None:
+    assert said[0] == {"numbers": [0, 1, 2, 3, 4], "pools": ["mine"], "is_of_query": True, "rows": True}
+
+
+def test_what_a_batch_raises_ends_its_query(said: list[dict[str, Any]]) -> None:
+    assert said[1] == {"error": True}
+
+
+def test_a_query_that_stops_ends_its_job_and_waits_for_its_batch(said: list[dict[str, Any]]) -> None:
+    assert said[2] == {"ended": True, "error": False}
+
+
+def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(said: list[dict[str, Any]]) -> None:
+    assert said[3] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": True}
