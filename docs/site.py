@@ -20,7 +20,7 @@ OUTSIDE = re.compile(
     r"""<(?:script|img|iframe|link rel="?(?:stylesheet|preconnect|icon))[^>]*(?:src|href)="?(?:https?:)?//[^>]*>"""
 )
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-PAGES |= {"compose/README.md": "containers.md"}
+PAGES |= {"compose/README.md": "containers.md", "SECURITY.md": "reporting.md"}
 
 
 def main() -> int:
