@@ -2,7 +2,7 @@
 
     python -m bench [NAME [its options]]
 
-NAME is one of agent, connector, executors, path, records, snapshot, soak, stage, state, tables, verify, written.
+NAME is one of agent, connector, encryption, executors, path, records, snapshot, soak, stage, state, tables, verify, written.
 Without one all run, one after the other, but for soak, which takes an hour. `python -m bench NAME --help` tells what
 one measures.
 """
@@ -17,6 +17,7 @@ from helenus_stack.errors import StackError
 NAMES = [
     "agent",
     "connector",
+    "encryption",
     "executors",
     "path",
     "records",

@@ -64,7 +64,7 @@ def main() -> None:
         for executors in (1, 2):
             # Each in a process of its own: what a session was given first stays with its JVM.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:
-                given = stack.status(), cluster.url, Path(folder), table, options.rows, proxy.port, executors
+                given = stack.status(), cluster.settings, Path(folder), table, options.rows, proxy.port, executors
                 rates.append(own.submit(measure, *given).result())
         print(f"two executors: {rates[1] / rates[0]:.2f} times as fast as one")
 
@@ -79,13 +79,15 @@ def fill(cassandra: Any, rows: int) -> Table:
     return table
 
 
-def measure(status: Status, url: str, folder: Path, table: Table, rows: int, port: int, executors: int) -> float:
+def measure(
+    status: Status, spark_settings: dict[str, str], folder: Path, table: Table, rows: int, port: int, executors: int
+) -> float:
     """Keys per second with so many executors: the best of some scans of the whole table."""
     worker = WorkerSettings.of(
         {
             "bootstrap.servers": status.bootstrap_servers,
             "checkpoint.dir": str(folder),
-            "spark.master": url,
+            **spark_settings,
             "spark.executor.cores": str(CORES),
             "spark.executor.memory": "512m",
             "spark.cores.max": str(executors * CORES),

@@ -69,7 +69,7 @@ def _ports(protocol: str) -> dict[str, Listener]:
 
 
 def _address(text: str) -> str:
-    """`0100007F:1F90` as `127.0.0.1:8080`, of IPv6 too where it stands for IPv4. What has all addresses has this one."""
+    """`0100007F:1F90` as `127.0.0.1:8080`, of IPv6 too where it stands for IPv4. One for all is this one too."""
     number, _, port = text.partition(":")
     host = ".".join(str(byte) for byte in reversed(bytes.fromhex(number[-8:])))
     return f"{'127.0.0.1' if host == '0.0.0.0' else host}:{int(port, 16)}"

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pyspark
 
@@ -21,9 +23,18 @@ _START_S = 240.0
 
 
 class SparkCluster:
-    """A standalone master and two workers of so many `cores` each, started from pip's Spark."""
+    """A standalone master and two workers of so many `cores` each, started from pip's Spark.
 
-    def __init__(self, directory: Path, java_options: str = "", cores: int = 1) -> None:
+    `settings` are Spark's, of the master and the workers, over those of a cluster that asks for a secret.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        java_options: str = "",
+        cores: int = 1,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._directory = directory
         self._java_options = java_options
         self._cores = str(cores)
@@ -32,11 +43,17 @@ class SparkCluster:
         self._port = free_port(0)
         self._web = free_port(0)
         self.secret = secrets.token_hex(16)
+        self._settings = {"spark.authenticate": "true", "spark.authenticate.secret": self.secret, **settings}
 
     @property
     def url(self) -> str:
         """What `spark.master` is to be."""
         return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a worker on this cluster is to have."""
+        return {"spark.master": self.url, **self._settings}
 
     @property
     def _properties(self) -> Path:
@@ -60,9 +77,8 @@ class SparkCluster:
 
     def __enter__(self) -> SparkCluster:
         self._directory.mkdir(parents=True, exist_ok=True)
-        settings = {"spark.authenticate": "true", "spark.authenticate.secret": self.secret}
         self._properties.touch(mode=0o600)
-        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
         here = ("--host", "127.0.0.1")
         master = ("--port", str(self._port), "--webui-port", str(self._web))
         self._start("org.apache.spark.deploy.master.Master", *here, *master)
