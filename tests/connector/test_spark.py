@@ -68,6 +68,7 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
         (STANDALONE, "true", False),
         ({"spark.master": "spark://m:7077", "spark.authenticate": "false"}, "false", True),
         ({"spark.master": "yarn", "spark.authenticate": "False"}, "False", True),
+        ({"spark.python.unix.domain.socket.enabled": "false"}, "true", True),  # then by TCP, where a state asks nobody
     ],
 )
 def test_spark_authenticates_unless_a_cluster_s_operator_decides(

@@ -11,7 +11,7 @@ import structlog
 _log = structlog.get_logger(__name__)
 _AUTHENTICATE, _SECRET = "spark.authenticate", "spark.authenticate.secret"
 _SECRET_BYTES = 32  # as many as Spark takes for one that it makes itself
-_UI = "spark.ui.enabled"
+_UI, _SOCKETS = "spark.ui.enabled", "spark.python.unix.domain.socket.enabled"
 
 
 def security_settings(master: str, configured: Mapping[str, str]) -> dict[str, str]:
@@ -38,7 +38,15 @@ def _warn(master: str, settings: Mapping[str, str]) -> None:
     if settings[_AUTHENTICATE].strip().lower() != "true":
         reason = "whoever reaches the ports of Spark's driver and executors reads passwords and runs code as their user"
         advice = f"set {_AUTHENTICATE}=true and {_SECRET}, as they are on the cluster"
-        _log.warning("spark.not_authenticated", master=re.sub(r"//[^/@]*@", "//", master), reason=reason, advice=advice)
+        _log.warning("spark.not_authenticated", master=_bare(master), reason=reason, advice=advice)
+    if settings.get(_SOCKETS, "").strip().lower() == "false":
+        reason = "the port of a state's store takes whoever connects first"
+        _log.warning("spark.not_authenticated", master=_bare(master), reason=reason, advice=f"leave {_SOCKETS} out")
     if settings.get(_UI, "").strip().lower() == "true" and "spark.ui.filters" not in settings:
         reason = "Spark's pages listen on all addresses of this machine and ask for no password"
         _log.warning("spark.ui_open", reason=reason, advice="set spark.ui.filters, or a firewall's rule")
+
+
+def _bare(master: str) -> str:
+    """Its address, without a login."""
+    return re.sub(r"//[^/@]*@", "//", master)
