@@ -48,6 +48,22 @@ def test_a_directory_that_others_may_change_is_refused(owner: int, mode: int) ->
             assert bool(logs) == bool(mode & stat.S_IWGRP), "Kubernetes makes volumes of a group so"
 
 
+def test_a_link_of_this_user_is_followed(place: Path) -> None:
+    (place / "real").mkdir()
+    (place / "state").symlink_to(place / "real")
+    check_directory(place / "state", "state.dir")
+
+
+@ROOT_ALONE
+def test_a_link_of_another_user_is_refused(place: Path) -> None:
+    """Linux follows none in /tmp, unless `fs.protected_symlinks` is off."""
+    (place / "real").mkdir()
+    (place / "state").symlink_to(place / "real")
+    os.lchown(place / "state", attacks.STRANGER, attacks.STRANGER)
+    with pytest.raises(HelenusError, match="it belongs to user"):
+        check_directory(place / "state", "state.dir")
+
+
 def test_a_directory_of_root_is_anybody_s() -> None:
     """A volume in a container: root, who made it, can change all files anyway."""
     if Path("/usr").stat().st_uid == 0:

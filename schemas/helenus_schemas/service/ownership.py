@@ -19,19 +19,21 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_directory(directory: Path, key: str) -> None:
-    """Raise HelenusError(CONFIG) if another user than root owns the directory that a setting `key` names, or if all
-    users may write to it: they could replace what is in it, also by a link to a file of ours.
+    """Raise HelenusError(CONFIG) if another user than root owns the directory that a setting `key` names, or a link
+    there; or if all users may write to it. They could replace what is in it, also by a link to a file of ours.
 
     A group that may write is logged as a warning: it is what Kubernetes makes of a volume with `fsGroup`, and may well
-    be this user's own. A directory that is missing is none of these. A link to it is the operator's.
+    be this user's own. A directory that is missing is none of these.
     """
     try:
         found = directory.stat()
+        owners = found.st_uid, directory.lstat().st_uid
     except OSError:
         return  # whoever uses it says why it can't
-    if found.st_uid not in (os.geteuid(), _ROOT):
-        what = f"{key}: it belongs to user {_name(found.st_uid)}, and this is {_name(os.geteuid())}"
-        raise HelenusError(Kind.CONFIG, what, str(directory), "run this as the directory's user, or name another")
+    for owner in owners:
+        if owner not in (os.geteuid(), _ROOT):
+            what = f"{key}: it belongs to user {_name(owner)}, and this is {_name(os.geteuid())}"
+            raise HelenusError(Kind.CONFIG, what, str(directory), "run this as the directory's user, or name another")
     if found.st_mode & stat.S_IWOTH:
         what = f"{key}: all users may write to it"
         advice = "name a directory below it that is missing yet, which is then made for this user alone, or chmod 700"
