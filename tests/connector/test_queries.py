@@ -91,6 +91,7 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypa
     stream = MagicMock()
     session = MagicMock(readStream=stream)
     monkeypatch.setattr(module, "Jobs", MagicMock())
+    monkeypatch.setattr(module, "start_query", MagicMock())
     query._begin(SimpleNamespace(newSession=lambda: session, sparkContext=None), MagicMock())
     assert stream.mock_calls
     left = sorted(str(path.relative_to(tmp_path / "default")) for path in (tmp_path / "default").rglob("*"))
