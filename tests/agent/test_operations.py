@@ -503,7 +503,9 @@ def small_disk(path: Path, options: str) -> Iterator[None]:
     path.mkdir(exist_ok=True)
     if shutil.which("mount") is None or os.geteuid() != 0:
         pytest.skip("only root may mount")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "none", str(path)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "none", str(path)], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("nothing may be mounted here")
     try:
