@@ -217,7 +217,7 @@ def test_a_range_that_is_deleted(form: dict[str, str]) -> None:
         {"field": "a", "rangePredicateType": "EQ", "value": {"a": 1}},
         {"field": "b", "rangePredicateType": "GT", "value": {"b": 5}},
     ]
-    assert record[2]["start"] == b'{"inclusive":false,"values":{"a":1,"b":5}}'
+    assert record[2]["start"] == b'{"inclusive":false,"values":{"a":1,"b":5},"descending":[]}'
     assert (record[2]["scope"], record[2]["op"]) == (b"range", b"d")
 
 

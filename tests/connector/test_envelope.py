@@ -212,7 +212,7 @@ def test_static_columns_and_markers(form: dict[str, str]) -> None:
     ends = [Marker(1, (int32(2),), ((T, GONE),)), Marker(6, (int32(4),), ((T, GONE),))]
     scope, _ = made.written(Update(TABLE, K, ends, lowest=LOWEST))
     assert (scope[1]["op"], scope[2]["scope"]) == ("d", b"range")
-    assert scope[2]["start"] == b'{"inclusive":true,"values":{"c":2}}'
+    assert scope[2]["start"] == b'{"inclusive":true,"values":{"c":2},"descending":[]}'
 
 
 def test_a_partition_of_a_table_without_rows_is_one() -> None:

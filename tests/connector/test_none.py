@@ -162,7 +162,7 @@ def test_markers_are_records_without_a_read_of_their_rows(staged: Staged) -> Non
     first, second = (dict(record.headers) for record in staged.appended)
     assert first["scope"] == b"partition"
     assert second["scope"] == b"range"
-    assert second["start"] == b'{"inclusive":true,"values":{"c":2}}'
+    assert second["start"] == b'{"inclusive":true,"values":{"c":2},"descending":[]}'
     assert b'"c":4' in second["end"]
     assert outcome.keys_read == 0
 

@@ -546,7 +546,24 @@ def test_keys_of_text_that_is_no_utf8_are_published(form: str, values: list[tupl
 def test_bounds_of_text_that_is_no_utf8() -> None:
     shape = RowShape(TWO, settings(), MemoryRegistry())
     marker = shape.marker(KeyCodec(TWO).encode((KEY[0], None)), None, 5, None, (change.Bound(True, (NUL,)), None))
-    assert dict(marker.headers)["start"] == b'{"inclusive":true,"values":{"ck":"a\\udcc0\\udc80b"}}'
+    assert dict(marker.headers)["start"] == b'{"inclusive":true,"values":{"ck":"a\\udcc0\\udc80b"},"descending":[]}'
+
+
+def test_bounds_name_the_columns_that_descend() -> None:
+    columns = [
+        Column("pk", parse("int"), "partition_key"),
+        Column("a", parse("int"), "clustering"),
+        Column("b", parse("int"), "clustering", reversed=True),
+    ]
+    table = Table("ks", "t", uuid.uuid4(), tuple(columns))
+    int32 = struct.pack(">i", 5)
+    bounds = (change.Bound(True, (int32,)), change.Bound(False, (int32, int32)))
+    marker = RowShape(table, settings(), MemoryRegistry()).marker(
+        KeyCodec(table).encode((int32, None, None)), None, 5, None, bounds
+    )
+    headers = dict(marker.headers)
+    assert headers["start"] == b'{"inclusive":true,"values":{"a":5},"descending":[]}'
+    assert headers["end"] == b'{"inclusive":false,"values":{"a":5,"b":5},"descending":["b"]}'
 
 
 def test_when_it_expires() -> None:

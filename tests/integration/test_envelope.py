@@ -88,8 +88,8 @@ def test_every_statement_is_a_record(pipeline: Pipeline, session: Any) -> None:
     assert (row.key, values[7]["after"], "scope" in row.headers) == ({"k": 1, "c": 1}, None, False)
     assert scope.key == partition.key == {"k": 1, "c": None}
     assert (scope.headers["scope"], partition.headers["scope"]) == (b"range", b"partition")
-    assert scope.headers["start"] == b'{"inclusive":false,"values":{"c":1}}'
-    assert scope.headers["end"] == b'{"inclusive":true,"values":{"c":7}}'
+    assert scope.headers["start"] == b'{"inclusive":false,"values":{"c":1},"descending":[]}'
+    assert scope.headers["end"] == b'{"inclusive":true,"values":{"c":7},"descending":[]}'
     source = values[0]["source"]
     assert (source["ts_us"], source["connector"], source["snapshot"]) == (1700000000000001, "cassandra", "false")
     assert (source["keyspace"], source["table"], source["name"]) == ("envelope", "t", "envelope-t")

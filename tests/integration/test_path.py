@@ -142,8 +142,8 @@ def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, s
     markers = [r for r in pipeline.records(f"{ks}.only_keys") if r.headers.get("scope") == b"range"]
     # Once more for each read of its proof, if rows of its partition were published after it.
     assert [(r.key, r.value) for r in markers] in ([({"a": 9, "b": None}, None)] * n for n in (1, 2, 3))
-    assert json.loads(markers[0].headers["start"]) == {"inclusive": True, "values": {"b": "b"}}
-    assert json.loads(markers[0].headers["end"]) == {"inclusive": False, "values": {"b": "d"}}
+    assert json.loads(markers[0].headers["start"]) == {"inclusive": True, "values": {"b": "b"}, "descending": []}
+    assert json.loads(markers[0].headers["end"]) == {"inclusive": False, "values": {"b": "d"}, "descending": []}
     # Two ranges of one mutation, and a row that lives for its newer time in the range: the marker comes before it.
     session.execute(
         f"BEGIN UNLOGGED BATCH DELETE FROM {ks}.only_keys USING TIMESTAMP 5 WHERE a = 8 AND b < 'm';"

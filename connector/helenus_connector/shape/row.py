@@ -229,9 +229,15 @@ class RowShape:
         return headers
 
     def _limit(self, bound: Bound) -> bytes:
-        """A bound as JSON: `{"inclusive": true, "values": {"column": value, ...}}`."""
-        values = json_of(self._table.clustering[: len(bound.values)])(bound.values)
-        return f'{{"inclusive":{"true" if bound.inclusive else "false"},"values":{values}}}'.encode()
+        """A bound as JSON: `{"inclusive": true, "values": {"column": value, ...}, "descending": ["column", ...]}`.
+
+        A prefix of the clustering key says where a range begins only to whoever knows which of its columns descend.
+        """
+        columns = self._table.clustering[: len(bound.values)]
+        values = json_of(columns)(bound.values)
+        descending = json.dumps([c.name for c in columns if c.reversed], separators=(",", ":"))
+        inclusive = "true" if bound.inclusive else "false"
+        return f'{{"inclusive":{inclusive},"values":{values},"descending":{descending}}}'.encode()
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
         """Where a change of the row was read. An agent that is not ours says less."""
