@@ -1,152 +1,320 @@
-"""Follows a data topic, and gives it in batches of Arrow: what the recipes beside this file put into their stores.
+"""Follows a data topic, and gives it to a store in batches of Arrow: what the recipes beside this file are made of.
 
-    for batch in follow("localhost:9092", "http://localhost:8081", "data-shop.orders", "to-duckdb"):
-        ...  # batch.rows, batch.deleted
-        batch.commit()
+    class Store: ...  # as Target below
+    if __name__ == "__main__":
+        run(__doc__, ["file", "table"], Store)
 
-Needs confluent-kafka[schemaregistry], fastavro and pyarrow. A batch has the last record of each of its keys. A batch
-that is not committed comes again, so what a recipe does with one must be right if it is done twice: an upsert is.
+Needs confluent-kafka[schemaregistry], fastavro and pyarrow, and the modules beside it that it imports. A
+batch has the last record of each of its keys, and the keys that delete markers took. It has the offsets of the records
+that come next: a store that keeps them with the data takes each batch once, whenever it is killed. In others a batch
+may come again, and what is done with it must be right if it is done twice: by `_offset` it is.
 """
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
-import fastavro
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka import Message
+from markers import Bound, is_in_range, parse_bound
+from records import Columns, Failure, Limits, Row, Schemas, fits, merge_schemas, to_rows
+from registry import Registry
+from settings import Notes, Settings, parse_settings
+from topic import Topic
+
+PARTITION, OFFSET = "_partition", "_offset"
+"""Columns of every row: where its record is. A TRUNCATE takes the rows of one topic partition at a time."""
+_NO_PARTITION = -1
+notes = Notes()
 
 
-class Batch(NamedTuple):
-    """`rows` have all columns, `deleted` those of the key, which are `key`. `commit` when both are stored."""
+@dataclass
+class Change:
+    """What a batch makes of a table. Apply it as a whole: delete, then insert or replace."""
 
-    rows: pa.Table
-    deleted: pa.Table
+    schema: pa.Schema
+    """All columns that the table needs, those of the key first; types have grown to hold the table's values too."""
     key: list[str]
-    commit: Callable[[], Any]
+    rows: pa.Table
+    """Rows to insert or replace, with all columns of the schema."""
+    deleted: pa.Table
+    """Keys of rows to delete, none of which is among the rows, with `_partition` and `_offset` of what deleted them."""
+    offsets: dict[int, int]
+    """By topic partition the offset to go on with, of those that have been read since the start."""
 
 
-def follow(
-    brokers: str, registry: str, topic: str, group: str, size: int = 10_000, seconds: float = 5.0, ends: bool = False
-) -> Iterator[Batch]:
-    """Batches of at most `size` records, or of what comes in so many seconds. If it `ends`, until nothing comes."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-        }
-    )
-    schemas = _Schemas(SchemaRegistryClient({"url": registry}))
-    consumer.subscribe([topic])
+class Target(Protocol):
+    """A store that a recipe fills. Its methods raise one of its `errors`, or Failure, which end the recipe."""
+
+    errors: tuple[type[Exception], ...]
+    limits: Limits
+
+    def read_offsets(self, partitions: list[int]) -> dict[int, int]:
+        """Return the offsets to go on with, of those of the topic's partitions of which records are stored."""
+
+    def read_schema(self) -> pa.Schema | None:
+        """Return the table's columns, and None if there is no table yet."""
+
+    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+        """Return the keys of all rows with these partition keys, and maybe of others; or those with a `_partition`."""
+
+    def store(self, change: Change) -> None:
+        """Store a change and its offsets, as a whole or not at all if the store can."""
+
+
+class Connect(Protocol):
+    """A target's class: opens it."""
+
+    errors: tuple[type[Exception], ...]
+
+    def __call__(self, settings: Settings) -> AbstractContextManager[Target]: ...
+
+
+def run(doc: str | None, names: list[str], connect: Connect) -> None:
+    """Follow the topic of the command line into a target until it is stopped; with --once, to its end."""
+    settings = parse_settings(doc, names)
+    try:
+        with connect(settings) as target:
+            for batch in follow(settings, target.read_offsets):
+                change = batch.for_table(target)
+                if len(change.rows) or len(change.deleted):
+                    target.store(change)
+                batch.commit()
+                print(f"{len(change.rows)} rows, {len(change.deleted)} deletes", flush=True)
+    except Failure as failure:
+        sys.exit(f"{Path(sys.argv[0]).name}: {failure}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except connect.errors as error:
+        sys.exit(f"{Path(sys.argv[0]).name}: {' '.join(settings.target)}: {error}")
+
+
+def follow(settings: Settings, read_offsets: Callable[[list[int]], dict[int, int]]) -> Iterator[Batch]:
+    """Give batches from the offsets that the target has. Raises Failure; with --once also for what may pass."""
+    registry, topic = Registry(settings), Topic(settings, read_offsets)
+    schemas = Schemas(registry.get_schema)
+    offsets: dict[int, int] = {}
     try:
         while True:
-            messages = consumer.consume(size, timeout=seconds)
-            for message in messages:
-                if message.error():
-                    raise KafkaException(message.error())
-            if messages:
-                yield _batch(topic, schemas, messages, lambda: consumer.commit(asynchronous=False))
-            elif ends:
+            if messages := topic.consume():
+                batch = Batch.of_messages(settings.topic, registry, schemas, messages)
+                offsets |= batch.offsets
+                batch.offsets, batch.commit = dict(offsets), topic.commit
+                yield batch
+            if settings.once and topic.is_at_end:
                 return
     finally:
-        consumer.close()
+        topic.close()
 
 
-def _batch(topic: str, schemas: _Schemas, messages: list[Any], commit: Callable[[], Any]) -> Batch:
-    last: dict[bytes, tuple[dict[str, Any], dict[str, Any] | None]] = {}
-    for message in messages:
-        if "scope" in dict(message.headers() or ()):
-            continue  # a delete marker: with state=keys or state=rows each row that it deletes has its own null
-        key = schemas.read(message.key())
-        if any(value is None for value in key.values()):
-            continue  # the static columns of a partition
-        value = None if message.value() is None else schemas.read(message.value())
-        last[message.key()] = key, value
-    of_key = schemas.columns(f"{topic}-key")
-    # A table of key columns alone repeats them in its value.
-    columns = {**schemas.columns(f"{topic}-value"), **of_key}
-    names = [*of_key, *(name for name in columns if name not in of_key)]
-    rows = [{**value, **key} for key, value in last.values() if value is not None]
-    deleted = [key for key, value in last.values() if value is None]
-    return Batch(
-        pa.Table.from_pylist(rows, pa.schema([(name, columns[name]) for name in names])),
-        pa.Table.from_pylist(deleted, pa.schema(list(of_key.items()))),
-        list(of_key),
-        commit,
-    )
+@dataclass
+class _Record:
+    """The last record of a key: `value` is None for a row that is gone."""
+
+    key: Row
+    value: Row | None
+    partition: int
+    offset: int
 
 
-class _Schemas:
-    """Reads records in the Confluent wire format: a zero byte, the schema's id, Avro. Values are as Avro has them, and
-    logical types are Arrow's business: so no date is too far away for Python.
-    """
+@dataclass
+class _Wipe:
+    """A marker: the rows of a partition, within bounds if there are any, or all of a topic partition."""
 
-    def __init__(self, client: SchemaRegistryClient) -> None:
-        self._client = client
-        self._known: dict[int, Any] = {}
-
-    def read(self, data: bytes) -> dict[str, Any]:
-        number = int.from_bytes(data[1:5], "big")
-        if number not in self._known:
-            text = self._client.get_schema(number).schema_str
-            self._known[number] = fastavro.parse_schema(_plain(json.loads(text)))
-        found = fastavro.schemaless_reader(io.BytesIO(data[5:]), self._known[number], None)
-        assert isinstance(found, dict)
-        return found
-
-    def columns(self, subject: str) -> dict[str, pa.DataType]:
-        """The columns of the newest schema."""
-        schema = json.loads(self._client.get_latest_version(subject).schema.schema_str)
-        named: dict[str, Any] = {}
-        return {field["name"]: arrow(field["type"], named) for field in schema["fields"]}
+    partition_key: Row | None
+    bounds: tuple[Bound | None, Bound | None] | None
+    partition: int
+    offset: int
 
 
-def arrow(schema: Any, named: dict[str, Any]) -> pa.DataType:
-    """The Arrow type of an Avro schema, as Helenus writes them. `named` are the records that came before it."""
-    if isinstance(schema, list):
-        (schema,) = [branch for branch in schema if branch != "null"]
-    if isinstance(schema, str):
-        return arrow(named[schema], named) if schema in named else _PLAIN[schema]
-    match schema["type"]:
-        case "record":
-            full_name = ".".join(filter(None, [schema.get("namespace"), schema["name"]]))
-            named[schema["name"]] = named[full_name] = schema
-            return pa.struct([(field["name"], arrow(field["type"], named)) for field in schema["fields"]])
-        case "array":
-            return pa.list_(arrow(schema["items"], named))
-        case "map":
-            return pa.map_(pa.string(), arrow(schema["values"], named))
-        case _:
-            return _LOGICAL.get(schema.get("logicalType", "")) or arrow(schema["type"], named)
+@dataclass
+class Batch:
+    """Records of a topic, by their topic partition, table partition and key, and the delete markers among them."""
+
+    key: Columns
+    value: Columns
+    records: dict[int, dict[str, dict[bytes, _Record]]] = field(default_factory=dict)
+    wipes: list[_Wipe] = field(default_factory=list)
+    offsets: dict[int, int] = field(default_factory=dict)
+    commit: Callable[[], None] = lambda: None
+
+    @classmethod
+    def of_messages(cls, topic: str, registry: Registry, schemas: Schemas, messages: list[Message]) -> Batch:
+        """Decode messages, which are in the order of their offsets."""
+        batch = cls(registry.columns(f"{topic}-key"), registry.columns(f"{topic}-value"))
+        for message in messages:
+            batch._add(message, schemas)
+            batch.offsets[message.partition()] = message.offset() + 1
+        return batch
+
+    @property
+    def partition_key(self) -> list[str]:
+        """The names of the partition key's columns: those of the key that are never null."""
+        return [name for name in self.key.types if name not in self.key.nullable]
+
+    @property
+    def clustering(self) -> list[str]:
+        """The names of the clustering columns."""
+        return [name for name in self.key.types if name in self.key.nullable]
+
+    def for_table(self, target: Target) -> Change:
+        """Make a change of the records: for the table as it is, with the keys in it that the markers took."""
+        own = [(PARTITION, pa.int32()), (OFFSET, pa.int64())]
+        columns = {**self.value.types, **self.key.types}  # a table of key columns alone repeats them in its value
+        if taken := {name.lower() for name in columns} & {PARTITION, OFFSET}:
+            raise Failure(f"the table has a column {taken.pop()}, as the recipe has: rename it in batches.py")
+        names = [*self.key.types, *(name for name in columns if name not in self.key.types)]
+        stored = target.read_schema()
+        schema = merge_schemas(stored, pa.schema([*((name, columns[name]) for name in names), *own]))
+        records = [
+            record
+            for parts in self.records.values()
+            for keys in parts.values()
+            for record in keys.values()
+            if self._fits(record, schema, target.limits)
+        ]
+        rows = [{**r.value, **r.key, PARTITION: r.partition, OFFSET: r.offset} for r in records if r.value is not None]
+        deleted = [{**r.key, PARTITION: r.partition, OFFSET: r.offset} for r in records if r.value is None]
+        if stored is not None and self.wipes:
+            present = {_identity(record.key) for record in records}
+            deleted += [key for key in self._wiped_keys(target) if _identity(key, self.key.types) not in present]
+        key_schema = pa.schema([*((name, schema.field(name).type) for name in self.key.types), *own])
+        return Change(
+            schema,
+            list(self.key.types),
+            _to_table(rows, schema),
+            _to_table(deleted, key_schema),
+            self.offsets,
+        )
+
+    def _fits(self, record: _Record, schema: pa.Schema, limits: Limits) -> bool:
+        """Return whether the store can hold the record's key. A value that it can't hold becomes null, and is named."""
+        for column in schema if limits else ():
+            part = record.key if column.name in record.key else record.value or {}
+            if column.name not in part or fits(part[column.name], column.type, limits):
+                continue
+            what = f"column {column.name} has a {column.type} that the store can't hold, {part[column.name]!r:.80}"
+            if part is record.key:
+                notes.say(f"left out: a row whose key {what}", kind=column.name)
+                return False
+            notes.say(f"null in the table: {what}", kind=column.name)
+            part[column.name] = None
+        return True
+
+    def _add(self, message: Message, schemas: Schemas) -> None:
+        headers = dict(message.headers() or ())
+        partition, offset = message.partition(), message.offset()
+        scope = headers.get("scope")
+        parts = self.records.setdefault(partition, {})
+        if scope == b"table":
+            parts.clear()
+            self.wipes.append(_Wipe(None, None, partition, offset))
+            return
+        try:
+            key = schemas.read(message.key())
+            value = None if message.value() is None or scope else schemas.read(message.value())
+        except UnicodeDecodeError:
+            notes.say("left out: rows whose key has text that is not UTF-8, which Arrow has none of")
+            return
+        identity = _identity(key, self.partition_key)
+        if scope is not None:
+            self._add_marker(_Wipe({name: key[name] for name in self.partition_key}, None, partition, offset), headers)
+        elif None in key.values():
+            _say_what_is_left_out(headers)
+        else:
+            if "left_out" in headers:
+                names = ", ".join(json.loads(headers["left_out"]))
+                notes.say(f"too large or not to be shown, and so null in the table: {names} of a row", kind="left_out")
+            parts.setdefault(identity, {})[message.key()] = _Record(key, value, partition, offset)
+
+    def _add_marker(self, wipe: _Wipe, headers: dict[str, bytes]) -> None:
+        if headers["scope"] == b"range":
+            if "exact_key" in headers:
+                notes.say("a range delete under keys that are not exact (key.compat): its rows stay", kind="exact_key")
+                return
+            wipe.bounds = parse_bound(headers.get("start")), parse_bound(headers.get("end"))
+        assert wipe.partition_key is not None
+        identity = _identity(wipe.partition_key)
+        parts = self.records.setdefault(wipe.partition, {})
+        if wipe.bounds is None:
+            parts.pop(identity, None)
+        else:
+            keys = parts.get(identity, {})
+            for name in [name for name, record in keys.items() if self._is_wiped(record.key, wipe)]:
+                keys[name].value = None
+        self.wipes.append(wipe)
+
+    def _wiped_keys(self, target: Target) -> Iterator[Row]:
+        """Rows of the table that markers took. Rows that came after a marker are among the records."""
+        for wipe in self.wipes:
+            if wipe.partition_key is None:
+                for key in to_rows(target.read_keys(None, wipe.partition)):
+                    yield {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}
+        by_partition: dict[str, list[_Wipe]] = {}
+        for wipe in self.wipes:
+            if wipe.partition_key is not None:
+                by_partition.setdefault(_identity(wipe.partition_key), []).append(wipe)
+        if not by_partition:
+            return
+        types = pa.schema([(name, self.key.types[name]) for name in self.partition_key])
+        partitions = pa.Table.from_pylist([wipes[0].partition_key for wipes in by_partition.values()], types)
+        for key in to_rows(target.read_keys(partitions, _NO_PARTITION)):
+            for wipe in reversed(by_partition.get(_identity(key, self.partition_key), [])):
+                if wipe.bounds is None or self._is_wiped(key, wipe):
+                    yield {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}
+                    break
+
+    def _is_wiped(self, key: Row, wipe: _Wipe) -> bool:
+        assert wipe.bounds is not None
+        kinds = [self.key.avro[name] for name in self.clustering]
+        answer = is_in_range([key[name] for name in self.clustering], kinds, *wipe.bounds)
+        if answer is None:
+            what = "a range delete whose order is not certain: rows stay that it may have deleted. With state=keys"
+            notes.say(f"{what} each of them would have a null record", kind="range")
+        return bool(answer)
 
 
-def _plain(schema: Any) -> Any:
-    """A schema without its logical types."""
-    if isinstance(schema, list):
-        return [_plain(branch) for branch in schema]
-    if isinstance(schema, dict):
-        return {name: _plain(part) for name, part in schema.items() if name != "logicalType"}
-    return schema
+def first_values(partitions: pa.Table) -> tuple[str, pa.Array] | None:
+    """Give a column of the partition keys by which a store may look for them, with its values; None if none will do."""
+    for name, column in zip(partitions.column_names, partitions.columns, strict=True):
+        if column.type in (pa.string(), pa.int32(), pa.int64()):
+            return name, column.combine_chunks().unique()
+    return None
 
 
-_PLAIN = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
-# A time stays a number, ns since midnight: Delta has no type for it.
-_LOGICAL = {
-    "date": pa.date32(),
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-}
+def key_texts(keys: pa.Table) -> list[str]:
+    """Make a text of each key that is the same for equal keys, however a store has their types."""
+    return [_identity(row) for row in to_rows(keys)]
+
+
+def _identity(key: Row, names: Iterable[str] | None = None) -> str:
+    """Make a text that is the same for equal keys, or columns of keys, of a record and of a store."""
+    return repr([_canonical(key[name]) for name in (key if names is None else names)])
+
+
+def _canonical(value: Any) -> Any:
+    """Records and stores may have the fields of a type in another order, and those that it grew later, or not."""
+    if isinstance(value, dict):
+        return sorted((name, _canonical(part)) for name, part in value.items() if part is not None)
+    return [_canonical(part) for part in value] if isinstance(value, list) else value
+
+
+def _to_table(rows: list[Row], schema: pa.Schema) -> pa.Table:
+    try:
+        return pa.Table.from_pylist(rows, schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise Failure(f"records of another type than the newest schema has: {error}") from None
+
+
+def _say_what_is_left_out(headers: dict[str, bytes]) -> None:
+    """A key with nulls is that of a partition's static columns, or has values of no bytes, which `empty` names."""
+    if "empty" in headers:
+        notes.say("left out: rows with a value of no bytes in their key, which Avro shows as null", kind="empty")
+    else:
+        notes.say("left out: records of static columns alone; rows show them as they were when the row was read")

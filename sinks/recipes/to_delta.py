@@ -1,35 +1,102 @@
-"""A Delta table as a data topic: python to_delta.py BROKERS REGISTRY TOPIC URI [--once]
+"""Fills a Delta table from a data topic: python to_delta.py BROKERS REGISTRY TOPIC URI
 
-Needs deltalake, and what batches.py needs. URI is a directory, or s3://, abfss://, gs:// with deltalake's own settings.
+URI is a directory, or s3://, abfss://, gs:// with deltalake's storage options as `target.NAME=VALUE` in --config. Each
+batch is one commit, with the offsets as its application's transactions. Needs deltalake, and what batches.py needs.
 """
 
 from __future__ import annotations
 
-import sys
+import pyarrow as pa
+import pyarrow.dataset as ds
+from batches import PARTITION, Change, first_values, run
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+from records import MICROSECONDS, has_grown, widen
+from settings import Settings
 
-from batches import Batch, follow
-from deltalake import DeltaTable
+DELETED = "_deleted"
 
 
-def store(uri: str, batch: Batch) -> None:
-    """Merge a batch: one commit for its deletes, one for its rows."""
-    table = DeltaTable.create(uri, batch.rows.schema, mode="ignore")
-    equal = " AND ".join(f't."{name}" = s."{name}"' for name in batch.key)
+class Delta:
+    """A table at an address."""
 
-    def merge(source: object) -> object:
-        return table.merge(source, equal, source_alias="s", target_alias="t", merge_schema=True)
+    errors = (DeltaError, OSError)
+    limits = MICROSECONDS
 
-    if len(batch.deleted):
-        merge(batch.deleted).when_matched_delete().execute()  # type: ignore[attr-defined]
-    if len(batch.rows):
-        merge(batch.rows).when_matched_update_all().when_not_matched_insert_all().execute()  # type: ignore[attr-defined]
+    def __init__(self, settings: Settings) -> None:
+        (self._uri,) = settings.target
+        self._topic, self._options = settings.topic, settings.target_client
+        is_there = DeltaTable.is_deltatable(self._uri, self._options)
+        self._table = DeltaTable(self._uri, storage_options=self._options) if is_there else None
+
+    def __enter__(self) -> Delta:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read_offsets(self, partitions: list[int]) -> dict[int, int]:
+        if self._table is None:
+            return {}
+        stored = {partition: self._table.transaction_version(self._application(partition)) for partition in partitions}
+        return {partition: offset for partition, offset in stored.items() if offset is not None}
+
+    def read_schema(self) -> pa.Schema | None:
+        return None if self._table is None else pa.schema(self._table.schema().to_arrow())
+
+    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+        assert self._table is not None
+        condition = ds.field(PARTITION) == topic_partition if partitions is None else None
+        if partitions is not None and (values := first_values(partitions)):
+            condition = ds.field(values[0]).isin(values[1])
+        return self._table.to_pyarrow_dataset().to_table(filter=condition)
+
+    def store(self, change: Change) -> None:
+        """Merge a change: one commit for its deletes and its rows."""
+        if self._table is None:
+            self._table = DeltaTable.create(self._uri, change.schema, mode="ignore", storage_options=self._options)
+        self._grow(self._table, change.schema)
+        rows = change.rows.append_column(DELETED, pa.array([False] * len(change.rows), pa.bool_()))
+        gone = change.deleted.append_column(DELETED, pa.array([True] * len(change.deleted), pa.bool_()))
+        source = pa.concat_tables([rows, widen(gone, rows.schema)])
+        equal = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in change.key)
+        columns = {quote(name): f"s.{quote(name)}" for name in change.schema.names}
+        offsets = [Transaction(self._application(partition), offset) for partition, offset in change.offsets.items()]
+        merge = self._table.merge(
+            source,
+            equal,
+            source_alias="s",
+            target_alias="t",
+            commit_properties=CommitProperties(app_transactions=offsets),
+        )
+        merge = merge.when_matched_delete(f"s.{DELETED}")
+        merge = merge.when_matched_update(columns, f"NOT s.{DELETED}")
+        merge.when_not_matched_insert(columns, f"NOT s.{DELETED}").execute()
+
+    def _grow(self, table: DeltaTable, schema: pa.Schema) -> None:
+        """Give the table the columns and the fields of types that it lacks.
+
+        Files in which a type within a map has fewer fields can't be read by the wider one: these are written anew.
+        """
+        stored = {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
+        if any(has_grown(stored[f.name], f.type, in_maps=True) for f in schema if f.name in stored):
+            rows = table.to_pyarrow_dataset().scanner(batch_size=10_000).to_reader()
+            tables = (widen(pa.Table.from_batches([batch]), schema) for batch in rows)
+            grown = pa.RecordBatchReader.from_batches(
+                schema, (batch for table in tables for batch in table.to_batches())
+            )
+            write_deltalake(table, grown, mode="overwrite", schema_mode="overwrite")
+        elif any(f.name not in stored or has_grown(stored[f.name], f.type) for f in schema):
+            write_deltalake(table, schema.empty_table(), mode="append", schema_mode="merge")
+
+    def _application(self, partition: int) -> str:
+        return f"helenus-{self._topic}-{partition}"
+
+
+def quote(name: str) -> str:
+    """Quote a column's name."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 5:
-        sys.exit(__doc__)
-    brokers, registry, topic, uri = sys.argv[1:5]
-    for batch in follow(brokers, registry, topic, f"delta-{topic}", ends="--once" in sys.argv):
-        store(uri, batch)
-        batch.commit()
-        print(f"{len(batch.rows)} rows, {len(batch.deleted)} deletes", flush=True)
+    run(__doc__, ["uri"], Delta)

@@ -1,44 +1,88 @@
-"""A data topic as Parquet files, one for each batch: python to_parquet.py BROKERS REGISTRY TOPIC DIRECTORY [--once]
+"""Fills a directory with Parquet files from a data topic: python to_parquet.py BROKERS REGISTRY TOPIC DIRECTORY
 
-Each file has the batch's rows, and its deletes with `_deleted`, all with the number of the batch. The table as it is
-now, in DuckDB's SQL:
+There is one for each batch, with its rows, and its deletes with `_deleted`. The table as it is now, in DuckDB's SQL:
 
     SELECT * FROM (FROM read_parquet('orders/*.parquet', union_by_name = true)
-                   QUALIFY row_number() OVER (PARTITION BY customer, order_id ORDER BY _batch DESC) = 1)
+                   QUALIFY row_number() OVER (PARTITION BY customer, order_id ORDER BY _offset DESC) = 1)
     WHERE NOT _deleted
 
-Needs what batches.py needs.
+A file is there as a whole or not, with the offsets among its metadata. Needs what batches.py needs.
 """
 
 from __future__ import annotations
 
-import sys
-import time
+import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from batches import Batch, follow
+from batches import PARTITION, Change, first_values, run
+from records import Limits, widen
+from settings import Settings
+
+DELETED, OFFSETS = "_deleted", b"recipe.offsets"
 
 
-def store(directory: Path, batch: Batch) -> None:
-    """Write a batch to a file that is there as a whole, or not."""
-    number = time.time_ns()
-    parts = []
-    for table, is_deleted in ((batch.rows, False), (batch.deleted, True)):
-        marked = table.append_column("_deleted", pa.array([is_deleted] * len(table), pa.bool_()))
-        parts.append(marked.append_column("_batch", pa.array([number] * len(table), pa.int64())))
-    file = directory / f"{number}.parquet"
-    pq.write_table(pa.concat_tables(parts, promote_options="default"), file.with_suffix(".new"))
-    file.with_suffix(".new").replace(file)
+class Parquet:
+    """Files of a directory, in the order of their numbers."""
+
+    errors = (OSError, pa.ArrowException)
+    limits: Limits = {}
+
+    def __init__(self, settings: Settings) -> None:
+        self._directory = Path(settings.target[0])
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Parquet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read_offsets(self, partitions: list[int]) -> dict[int, int]:
+        stored = self._newest_metadata().get(OFFSETS, b"{}")
+        return {int(partition): offset for partition, offset in json.loads(stored).items()}
+
+    def read_schema(self) -> pa.Schema | None:
+        files = self._files()
+        if not files:
+            return None
+        schema = pq.read_schema(files[-1]).remove_metadata()
+        return pa.schema([field for field in schema if field.name != DELETED])
+
+    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+        schema = pq.read_schema(self._files()[-1]).remove_metadata()
+        condition = ds.field(PARTITION) == topic_partition if partitions is None else None
+        if partitions is not None and (values := first_values(partitions)):
+            condition = ds.field(values[0]).isin(values[1])
+        return ds.dataset(self._files(), schema=schema).to_table(filter=condition)
+
+    def store(self, change: Change) -> None:
+        """Write a change to a file."""
+        files = self._files()
+        number = int(files[-1].stem) + 1 if files else 1
+        schema = change.schema.append(pa.field(DELETED, pa.bool_()))
+        rows = change.rows.append_column(DELETED, pa.array([False] * len(change.rows), pa.bool_()))
+        gone = change.deleted.append_column(DELETED, pa.array([True] * len(change.deleted), pa.bool_()))
+        table = pa.concat_tables([rows, widen(gone, schema)])
+        offsets = {**self.read_offsets([]), **change.offsets}
+        table = table.replace_schema_metadata({OFFSETS: json.dumps(offsets)})
+        file = self._directory / f"{number:012}.parquet"
+        staging = file.with_suffix(".new")
+        pq.write_table(table, staging)
+        with staging.open("rb") as written:
+            os.fsync(written.fileno())
+        staging.replace(file)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._directory.glob("*.parquet"))
+
+    def _newest_metadata(self) -> dict[bytes, bytes]:
+        files = self._files()
+        return (pq.read_schema(files[-1]).metadata or {}) if files else {}
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 5:
-        sys.exit(__doc__)
-    brokers, registry, topic, directory = sys.argv[1:5]
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    for batch in follow(brokers, registry, topic, f"parquet-{topic}", ends="--once" in sys.argv):
-        store(Path(directory), batch)
-        batch.commit()
-        print(f"{len(batch.rows)} rows, {len(batch.deleted)} deletes", flush=True)
+    run(__doc__, ["directory"], Parquet)

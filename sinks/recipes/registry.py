@@ -1,0 +1,67 @@
+"""The schemas of a data topic, from a registry with Confluent's API.
+
+Needs confluent-kafka[schemaregistry].
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+from records import Columns, Failure, read_columns
+from settings import Notes, Settings
+
+_BACKOFF_MAX_S = 30.0
+notes = Notes()
+
+
+class Registry:
+    """Asks a registry, without end if it can't be reached; with --once, raises Failure then."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._url, self._once = settings.registry, settings.once
+        try:
+            self._client = SchemaRegistryClient({"url": self._url, **settings.registry_client})
+        except (ValueError, OSError) as error:
+            raise Failure(f"a property of the registry's client is wrong: {error}") from None
+
+    def get_schema(self, schema_id: int) -> str:
+        """Return the text of the schema with an id."""
+        return str(self._ask(lambda: self._client.get_schema(schema_id).schema_str))
+
+    def get_newest(self, subject: str) -> str:
+        """Return the text of a subject's newest schema."""
+        self._client.clear_latest_caches()  # it would give the first one for ever
+        return str(self._ask(lambda: self._client.get_latest_version(subject).schema.schema_str))
+
+    def columns(self, subject: str) -> Columns:
+        """Return the columns of a subject's newest schema."""
+        return read_columns(self.get_newest(subject))
+
+    def _ask(self, read: Callable[[], Any]) -> Any:
+        pause = 1.0
+        while True:
+            try:
+                return read()
+            except SchemaRegistryError as error:
+                code = error.http_status_code
+                what = f"the registry {self._url} answers {code}: {error.error_message}{_ADVICE.get(code, '')}"
+                may_pass = code >= 500 or code in _MAY_PASS
+            except Exception as error:  # of httpx or httpx2, whichever the client uses
+                what, may_pass = f"the registry {self._url} can't be reached: {error or type(error).__name__}", True
+            if self._once or not may_pass:
+                raise Failure(what)
+            notes.say(f"{what}; trying again")
+            time.sleep(pause)
+            pause = min(pause * 2, _BACKOFF_MAX_S)
+
+
+_LOGIN = ": --config has schema.registry.basic.auth.user.info"
+_ADVICE = {
+    401: _LOGIN,
+    403: _LOGIN,
+    404: ": is that its address, as in value.converter.schema.registry.url, and has the connector published a record?",
+}
+_MAY_PASS = (401, 403, 404, 429)  # a login is mended there, and subjects come with the first record

@@ -1,0 +1,196 @@
+"""The stores that recipes fill, and the records that they are filled from, without servers."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import batches
+import duckdb
+import pyarrow as pa
+import pyarrow.ipc as ipc
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from records import Schemas, read_columns, to_rows
+from settings import Settings
+from to_clickhouse import ClickHouse
+from to_delta import Delta
+from to_duckdb import DuckDb
+from to_iceberg import Iceberg
+from to_parquet import Parquet
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Image
+from helenus_connector.shape.row import RowShape
+from helenus_connector.testing.registry import MemoryRegistry
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.event.change import Bound
+
+TOPIC = "data-ks.t"
+OWN = ("_partition", "_offset", "_deleted")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message as confluent-kafka gives it."""
+
+    record: Any
+    place: tuple[int, int]
+
+    def key(self) -> bytes:
+        return bytes(self.record.key)
+
+    def value(self) -> bytes | None:
+        return self.record.value  # type: ignore[no-any-return]
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return list(self.record.headers)
+
+    def partition(self) -> int:
+        return self.place[0]
+
+    def offset(self) -> int:
+        return self.place[1]
+
+
+class Publisher:
+    """Publishes records of one table, by the connector's own shape, into topic partitions in memory."""
+
+    def __init__(self, partitions: int = 2) -> None:
+        self.registry = MemoryRegistry()
+        self.topic: list[list[Message]] = [[] for _ in range(partitions)]
+        self._shape: RowShape
+        self._codec: KeyCodec
+
+    def become(self, columns: Sequence[Column]) -> None:
+        """Publish by these columns from now on."""
+        table = Table("ks", "t", uuid.UUID(int=1), tuple(columns))
+        settings = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
+        self._shape = RowShape(table, ConnectorSettings.of(settings, "test"), self.registry)
+        self._codec = KeyCodec(table)
+
+    def row(self, partition: int, key: Sequence[bytes | None], values: Sequence[bytes | None] | None) -> Message:
+        """Publish a row, or that it is gone."""
+        image = None if values is None else Image(tuple(values), 5)
+        return self._add(partition, self._shape.row(self._codec.encode(key), image, 5, values=tuple(key)))
+
+    def marker(
+        self, partition: int, key: Sequence[bytes | None], bounds: tuple[Bound | None, Bound | None] | None = None
+    ) -> Message:
+        """Publish that a partition, or a range of it, is deleted."""
+        return self._add(partition, self._shape.marker(self._codec.encode(key), None, 5, None, bounds))
+
+    def truncation(self, partition: int) -> Message:
+        """Publish that all rows are gone which are in this partition of the topic."""
+        return self._add(partition, self._shape.truncation(5))
+
+    def _add(self, partition: int, record: Any) -> Message:
+        message = Message(record, (partition, len(self.topic[partition])))
+        self.topic[partition].append(message)
+        return message
+
+    def batch(self, messages: Sequence[Message]) -> batches.Batch:
+        """Make a batch of messages, with the newest schemas that there are."""
+
+        class Newest:
+            @staticmethod
+            def columns(subject: str) -> Any:
+                return read_columns(self.registry.schema(self.registry.subjects[subject]) or "")
+
+        schemas = Schemas(lambda number: self.registry.schema(number) or "")
+        return batches.Batch.of_messages(TOPIC, Newest, schemas, list(messages))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store in a directory: how a recipe opens it, and what it holds, read by something else than the recipe."""
+
+    target: Any
+    words: Callable[[Path], list[str]]
+    read: Callable[[Path, Sequence[str]], pa.Table]
+    properties: Callable[[Path], dict[str, str]] = lambda _: {}
+    has_null_collections: bool = True
+
+    def settings(self, directory: Path) -> Settings:
+        return Settings("b", "r", TOPIC, self.words(directory), True, self.properties(directory))
+
+    @contextmanager
+    def open(self, directory: Path) -> Iterator[Any]:
+        with self.target(self.settings(directory)) as target:
+            yield target
+
+    def rows(self, directory: Path, key: Sequence[str]) -> list[Row]:
+        """What the store holds now, without the recipe's own columns."""
+        table = self.read(directory, key)
+        return to_rows(table.drop_columns([name for name in OWN if name in table.column_names]))
+
+
+NAME = 'a "t`able'  # DuckDB's and ClickHouse's, which are quoted
+
+
+def _duckdb(directory: Path, _: Sequence[str]) -> pa.Table:
+    with duckdb.connect(str(directory / "db")) as db:
+        return db.sql('FROM "a ""t`able"').to_arrow_table()
+
+
+def _parquet(directory: Path, key: Sequence[str]) -> pa.Table:
+    """The query that to_parquet.py has in its docstring."""
+    names = ", ".join(f'"{name}"' for name in key)
+    with duckdb.connect() as db:
+        return db.sql(
+            f"SELECT * FROM (FROM read_parquet('{directory}/parquet/*.parquet', union_by_name = true)"
+            f" QUALIFY row_number() OVER (PARTITION BY {names} ORDER BY _offset DESC) = 1) WHERE NOT _deleted"
+        ).to_arrow_table()
+
+
+def _iceberg_properties(directory: Path) -> dict[str, str]:
+    (directory / "iceberg").mkdir(exist_ok=True)
+    address = {"uri": f"sqlite:///{directory}/iceberg/catalog.db", "warehouse": f"file://{directory}/iceberg"}
+    return {f"target.{name}": value for name, value in {"type": "sql", **address}.items()}
+
+
+def _iceberg(directory: Path, _: Sequence[str]) -> pa.Table:
+    options = {name.removeprefix("target."): value for name, value in _iceberg_properties(directory).items()}
+    catalog = load_catalog("local", **options)
+    try:
+        return catalog.load_table("ks.t").scan().to_arrow()
+    finally:
+        catalog.close()
+
+
+def _clickhouse(directory: Path, _: Sequence[str]) -> pa.Table:
+    from chdb.session import Session
+
+    with Session(str(directory / "clickhouse")) as session:
+        answer = session.query('SELECT * FROM "a ""t`able" FINAL', "ArrowStream").bytes()
+        return ipc.open_stream(answer).read_all()
+
+
+def _delta(directory: Path, _: Sequence[str]) -> pa.Table:
+    return DeltaTable(str(directory / "delta")).to_pyarrow_table()
+
+
+STORES = {
+    "duckdb": Store(DuckDb, lambda d: [str(d / "db"), NAME], _duckdb),
+    "delta": Store(Delta, lambda d: [str(d / "delta")], _delta),
+    "parquet": Store(Parquet, lambda d: [str(d / "parquet")], _parquet),
+    "iceberg": Store(Iceberg, lambda d: ["local", "ks.t"], _iceberg, _iceberg_properties),
+    "clickhouse": Store(ClickHouse, lambda d: [str(d / "clickhouse"), NAME], _clickhouse, has_null_collections=False),
+}
+
+
+def bound(values: Sequence[bytes], is_inclusive: bool) -> Bound:
+    """A bound of a range."""
+    return Bound(is_inclusive, tuple(values))
+
+
+def left_out(message: Message) -> list[str]:
+    """The columns that the connector left out of a record."""
+    return list(json.loads(dict(message.headers()).get("left_out", b"[]")))

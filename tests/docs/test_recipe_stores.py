@@ -1,0 +1,159 @@
+"""Each store that a recipe fills holds what the records say: all types, types that grow, markers, restarts."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs.recipe_stores import STORES, Publisher, Row, Store, left_out
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemas.cqldata import cql_bytes, key_text, same, shown, types, values
+
+from helenus_schemas.cql.table import Column
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.names import avro_name
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the stores' libraries
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+stores = pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+slow = settings(suppress_health_check=list(HealthCheck), deadline=None)
+INT, TEXT = CqlType("int"), CqlType("text")
+KEY = [Column("k", INT, "partition_key", 0), Column("c", INT, "clustering", 0)]
+
+
+def in_store(store: Store, t: CqlType, value: Any) -> Any:
+    """What a store shows of a value: as an Avro reader without logical types, with decimals and varints as text."""
+    if value is None:
+        return {"map": {}}.get(t.name, []) if _is_collection(t) and not store.has_null_collections else None
+    match t.name:
+        case "list" | "set" | "vector":
+            return [in_store(store, t.args[0], item) for item in value]
+        case "map":
+            return {key_text(t.args[0], key): in_store(store, t.args[1], item) for key, item in value}
+        case "tuple":
+            return {f"index_{i}": in_store(store, a, v) for i, (a, v) in enumerate(zip(t.args, value, strict=True))}
+        case "udt":
+            parts = zip(t.fields, t.args, (*value, *[None] * (len(t.args) - len(value))), strict=True)
+            return {avro_name(field): in_store(store, a, v) for field, a, v in parts}
+        case "decimal" | "varint":
+            return key_text(t, value)
+    return shown(t, value)
+
+
+def _is_collection(t: CqlType) -> bool:
+    return t.name in ("list", "set", "map", "vector")
+
+
+def is_beyond(store: Store, t: CqlType, value: Any) -> bool:
+    """Whether a store can't hold a value: ClickHouse no date after 9999, others no timestamp after 294247."""
+    if value is None:
+        return False
+    match t.name:
+        case "list" | "set" | "vector":
+            return any(is_beyond(store, t.args[0], item) for item in value)
+        case "map":
+            return any(is_beyond(store, t.args[1], item) for _, item in value)
+        case "tuple" | "udt":
+            return any(is_beyond(store, a, v) for a, v in zip(t.args, value, strict=False))
+        case "timestamp" | "date":
+            ranges = {str(kind): limits for kind, limits in store.target.limits.items()}
+            low, high = ranges.get(
+                {"timestamp": "timestamp[ms, tz=UTC]", "date": "date32[day]"}[t.name], (-(2**63), 2**63)
+            )
+            return not low <= shown(t, value) <= high
+    return False
+
+
+def typed(t: CqlType) -> st.SearchStrategy[tuple[CqlType, Any]]:
+    return st.tuples(st.just(t), st.none() | values(t))
+
+
+@stores
+@slow
+@given(row=st.lists(types(depth=2).flatmap(typed), min_size=1, max_size=4))
+def test_all_types(store: Store, row: list[tuple[CqlType, Any]]) -> None:
+    publisher = Publisher()
+    publisher.become([*KEY, *(Column(f"v{i}", t) for i, (t, _) in enumerate(row))])
+    data = [None if value is None else cql_bytes(t, value) for t, value in row]
+    full = publisher.row(0, [cql_bytes(INT, 1), cql_bytes(INT, 2)], data)
+    publisher.row(0, [cql_bytes(INT, 1), cql_bytes(INT, 3)], [None] * len(row))
+    with tempfile.TemporaryDirectory() as folder:
+        with store.open(Path(folder)) as target:
+            target.store(publisher.batch(publisher.topic[0]).for_table(target))
+        rows = sorted(store.rows(Path(folder), ["k", "c"]), key=lambda r: r["c"])
+    missing = left_out(full)
+    expected: Row = {"k": 1, "c": 2}
+    for i, (t, value) in enumerate(row):
+        is_null = f"v{i}" in missing or is_beyond(store, t, value)
+        expected[f"v{i}"] = in_store(store, t, None if is_null else value)
+    assert same(rows[0], expected), (rows[0], expected)
+    nothing = {f"v{i}": in_store(store, t, None) for i, (t, _) in enumerate(row)}
+    assert same(rows[1], {"k": 1, "c": 3, **nothing})
+
+
+def _wrap(layers: list[str], inner: CqlType) -> CqlType:
+    """A type within others."""
+    for depth, layer in enumerate(layers):
+        match layer:
+            case "list" | "set":
+                inner = CqlType(layer, (inner,), frozen=True)
+            case "map":
+                inner = CqlType("map", (TEXT, inner), frozen=True)
+            case "vector":
+                inner = CqlType("vector", (inner,), True, dimension=2)
+            case "udt":
+                inner = CqlType("udt", (INT, inner), frozen=True, label=f"outer{depth}", fields=("n", "inner"))
+            case "tuple":
+                inner = CqlType("tuple", (inner, TEXT), frozen=True)
+    return inner
+
+
+def _udt(fields: list[CqlType]) -> CqlType:
+    return CqlType("udt", tuple(fields), frozen=True, label="grows", fields=tuple(f"f{i}" for i in range(len(fields))))
+
+
+LAYERS = ["list", "set", "map", "vector", "udt", "tuple"]
+
+
+@stores
+@slow
+@given(data=st.data())
+def test_types_and_tables_grow(store: Store, data: st.DataObject) -> None:
+    """A type gets fields, wherever in a column's type it is, and the table columns: nothing of either is lost."""
+    layers = data.draw(st.lists(st.sampled_from(LAYERS), max_size=3), "layers")
+    fields = data.draw(st.lists(types(depth=1), min_size=2, max_size=4), "fields")
+    cut = data.draw(st.integers(1, len(fields) - 1), "fields at first")
+    small, large = (_wrap(layers, _udt(fields[:n])) for n in (cut, len(fields)))
+    versions = [[("v", small)], [("v", large)], [("v", large), ("w", data.draw(types(depth=1)))]]
+    publisher = Publisher()
+    written: list[tuple[list[tuple[str, CqlType]], list[Any], list[str]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, columns in enumerate(versions):
+            publisher.become([*KEY, *(Column(name, t) for name, t in columns)])
+            row = [data.draw(st.none() | values(t)) for _, t in columns]
+            raw = [None if v is None else cql_bytes(t, v) for (_, t), v in zip(columns, row, strict=True)]
+            message = publisher.row(0, [cql_bytes(INT, 1), cql_bytes(INT, number)], raw)
+            written.append((columns, row, left_out(message)))
+            with store.open(Path(folder)) as target:  # a restart before each batch
+                offset = target.read_offsets([0]).get(0, 0)
+                target.store(publisher.batch(publisher.topic[0][offset:]).for_table(target))
+        rows = {row["c"]: row for row in store.rows(Path(folder), ["k", "c"])}
+    assert sorted(rows) == [0, 1, 2]
+    for number, (columns, row, missing) in enumerate(written):
+        shown_row = {name: None for name, _ in versions[-1]} | {
+            name: None if name in missing or is_beyond(store, t, v) else v
+            for (name, t), v in zip(columns, row, strict=True)
+        }
+        expected = {name: in_store(store, t, _widened(t, shown_row[name])) for name, t in versions[-1]}
+        assert same(rows[number], {"k": 1, "c": number, **expected}), (rows[number], expected)
+
+
+def _widened(t: CqlType, value: Any) -> Any:
+    """A value of a type before it grew, as one of the type now."""
+    return value
