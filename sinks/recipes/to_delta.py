@@ -7,11 +7,10 @@ batch is one commit, with the offsets as its application's transactions. Needs d
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from batches import PARTITION, Change, first_values, run
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
-from records import MICROSECONDS, has_grown, widen
+from records import Limits, has_grown, widen
 from settings import Settings
 
 DELETED = "_deleted"
@@ -21,7 +20,11 @@ class Delta:
     """A table at an address."""
 
     errors = (DeltaError, OSError)
-    limits = MICROSECONDS
+    # The years 1 to 9999, as Spark's types: deltalake can't open a table again that has others.
+    limits: Limits = {
+        pa.date32(): (-719_162, 2_932_896),
+        pa.timestamp("ms", "UTC"): (-62_135_596_800_000, 253_402_300_799_999),
+    }
 
     def __init__(self, settings: Settings) -> None:
         (self._uri,) = settings.target
@@ -45,11 +48,12 @@ class Delta:
         return None if self._table is None else pa.schema(self._table.schema().to_arrow())
 
     def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
-        assert self._table is not None
-        condition = ds.field(PARTITION) == topic_partition if partitions is None else None
-        if partitions is not None and (values := first_values(partitions)):
-            condition = ds.field(values[0]).isin(values[1])
-        return self._table.to_pyarrow_dataset().to_table(filter=condition)
+        if partitions is None:
+            return self._read(f"WHERE {PARTITION} = {topic_partition:d}").read_all()
+        if (values := first_values(partitions)) is None:
+            return self._read().read_all()
+        literals = ", ".join(map(literal, values[1].to_pylist()))
+        return self._read(f"WHERE {quote(values[0])} IN ({literals})").read_all()
 
     def store(self, change: Change) -> None:
         """Merge a change: one commit for its deletes and its rows."""
@@ -80,8 +84,7 @@ class Delta:
         """
         stored = {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
         if any(has_grown(stored[f.name], f.type, in_maps=True) for f in schema if f.name in stored):
-            rows = table.to_pyarrow_dataset().scanner(batch_size=10_000).to_reader()
-            tables = (widen(pa.Table.from_batches([batch]), schema) for batch in rows)
+            tables = (widen(pa.Table.from_batches([batch]), schema) for batch in self._read())
             grown = pa.RecordBatchReader.from_batches(
                 schema, (batch for table in tables for batch in table.to_batches())
             )
@@ -89,8 +92,19 @@ class Delta:
         elif any(f.name not in stored or has_grown(stored[f.name], f.type) for f in schema):
             write_deltalake(table, schema.empty_table(), mode="append", schema_mode="merge")
 
+    def _read(self, condition: str = "") -> pa.RecordBatchReader:
+        """Read rows; deltalake's own reader fails on dates in its statistics that Python has none for."""
+        assert self._table is not None
+        answer = QueryBuilder().register("t", self._table).execute(f"SELECT * FROM t {condition}")
+        return pa.RecordBatchReader.from_stream(answer)
+
     def _application(self, partition: int) -> str:
         return f"helenus-{self._topic}-{partition}"
+
+
+def literal(value: int | str) -> str:
+    """Write a value in SQL."""
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def quote(name: str) -> str:

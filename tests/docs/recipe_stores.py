@@ -116,7 +116,8 @@ class Store:
     words: Callable[[Path], list[str]]
     read: Callable[[Path, Sequence[str]], pa.Table]
     properties: Callable[[Path], dict[str, str]] = lambda _: {}
-    has_null_collections: bool = True
+    empties: str = ""
+    """Which collections that are null are shown as empty ones: `all`, or `structures`, those of structures."""
 
     def settings(self, directory: Path) -> Settings:
         return Settings("b", "r", TOPIC, self.words(directory), True, self.properties(directory))
@@ -181,8 +182,8 @@ STORES = {
     "duckdb": Store(DuckDb, lambda d: [str(d / "db"), NAME], _duckdb),
     "delta": Store(Delta, lambda d: [str(d / "delta")], _delta),
     "parquet": Store(Parquet, lambda d: [str(d / "parquet")], _parquet),
-    "iceberg": Store(Iceberg, lambda d: ["local", "ks.t"], _iceberg, _iceberg_properties),
-    "clickhouse": Store(ClickHouse, lambda d: [str(d / "clickhouse"), NAME], _clickhouse, has_null_collections=False),
+    "iceberg": Store(Iceberg, lambda d: ["local", "ks.t"], _iceberg, _iceberg_properties, "structures"),
+    "clickhouse": Store(ClickHouse, lambda d: [str(d / "clickhouse"), NAME], _clickhouse, empties="all"),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.recipe_stores import STORES, Publisher, Row, Store, left_out
+from docs.recipe_stores import STORES, Publisher, Row, Store, bound, left_out
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemas.cqldata import cql_bytes, key_text, same, shown, types, values
@@ -22,7 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 stores = pytest.mark.parametrize("store", STORES.values(), ids=STORES)
-slow = settings(suppress_health_check=list(HealthCheck), deadline=None)
+EXAMPLES = max(5, settings.default.max_examples // 3)  # of each of five stores, in files
+slow = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=EXAMPLES)
 INT, TEXT = CqlType("int"), CqlType("text")
 KEY = [Column("k", INT, "partition_key", 0), Column("c", INT, "clustering", 0)]
 
@@ -30,7 +31,7 @@ KEY = [Column("k", INT, "partition_key", 0), Column("c", INT, "clustering", 0)]
 def in_store(store: Store, t: CqlType, value: Any) -> Any:
     """What a store shows of a value: as an Avro reader without logical types, with decimals and varints as text."""
     if value is None:
-        return {"map": {}}.get(t.name, []) if _is_collection(t) and not store.has_null_collections else None
+        return {"map": {}}.get(t.name, []) if _is_empty(store, t) else None
     match t.name:
         case "list" | "set" | "vector":
             return [in_store(store, t.args[0], item) for item in value]
@@ -46,8 +47,11 @@ def in_store(store: Store, t: CqlType, value: Any) -> Any:
     return shown(t, value)
 
 
-def _is_collection(t: CqlType) -> bool:
-    return t.name in ("list", "set", "map", "vector")
+def _is_empty(store: Store, t: CqlType) -> bool:
+    """Whether a null of this type is shown as an empty collection: ClickHouse has no other, PyIceberg reads none."""
+    if t.name not in ("list", "set", "map", "vector"):
+        return False
+    return store.empties == "all" or (store.empties == "structures" and t.args[-1].name in ("tuple", "udt", "duration"))
 
 
 def is_beyond(store: Store, t: CqlType, value: Any) -> bool:
@@ -150,10 +154,106 @@ def test_types_and_tables_grow(store: Store, data: st.DataObject) -> None:
             name: None if name in missing or is_beyond(store, t, v) else v
             for (name, t), v in zip(columns, row, strict=True)
         }
-        expected = {name: in_store(store, t, _widened(t, shown_row[name])) for name, t in versions[-1]}
+        expected = {name: in_store(store, t, shown_row[name]) for name, t in versions[-1]}
         assert same(rows[number], {"k": 1, "c": number, **expected}), (rows[number], expected)
 
 
-def _widened(t: CqlType, value: Any) -> Any:
-    """A value of a type before it grew, as one of the type now."""
-    return value
+BIGINT = CqlType("bigint")
+QUEUE = [
+    Column("k", INT, "partition_key", 0),
+    Column("a", INT, "clustering", 0),
+    Column("b", INT, "clustering", 1, reversed=True),
+    Column("v", BIGINT),
+]
+small = st.integers(0, 2)
+limit = st.none() | st.tuples(st.lists(small, min_size=1, max_size=2), st.booleans())
+operations = st.one_of(
+    st.tuples(st.sampled_from(["row", "row", "gone"]), small, small, small),
+    st.tuples(st.just("partition"), small),
+    st.tuples(st.just("range"), small, limit, limit),
+    st.tuples(st.just("table"), st.integers(0, 1)),
+)
+
+
+def place(clustering: tuple[int, ...]) -> tuple[int, ...]:
+    """Where a clustering key, or what it begins with, is in the table's order: b descends."""
+    return (clustering[0], *(-b for b in clustering[1:]))
+
+
+def is_within(key: tuple[int, int], start: Any, end: Any) -> bool:
+    """Whether a row is in a range: a bound holds, or leaves out, all keys that begin with it."""
+    if start is not None:
+        prefix, border = place(key)[: len(start[0])], place(tuple(start[0]))
+        if prefix < border or (prefix == border and not start[1]):
+            return False
+    if end is not None:
+        prefix, border = place(key)[: len(end[0])], place(tuple(end[0]))
+        if prefix > border or (prefix == border and not end[1]):
+            return False
+    return True
+
+
+def publish(publisher: Publisher, rows: dict[tuple[int, int, int], int], operation: Any, number: int) -> None:
+    """Publish an operation, and do it to the rows as they should be."""
+
+    def raw(*numbers: int) -> list[bytes]:
+        return [cql_bytes(INT, n) for n in numbers]
+
+    kind, first, *more = operation
+    partition = first % 2
+    match kind:
+        case "row":
+            publisher.row(partition, raw(first, *more), [cql_bytes(BIGINT, number)])
+            rows[first, more[0], more[1]] = number
+        case "gone":
+            publisher.row(partition, raw(first, *more), None)
+            rows.pop((first, more[0], more[1]), None)
+        case "table":
+            publisher.truncation(first)
+            for key in [key for key in rows if key[0] % 2 == first]:
+                del rows[key]
+        case _:
+            bounds = None
+            if kind == "range":
+                start, end = (b and bound(raw(*b[0]), b[1]) for b in more)
+                bounds = (start, end)
+            publisher.marker(partition, [*raw(first), None, None], bounds)
+            for key in [key for key in rows if key[0] == first and (bounds is None or is_within(key[1:], *more))]:
+                del rows[key]
+
+
+sizes = st.lists(st.tuples(*[st.integers(0, 20)] * 2), max_size=3)  # of batches: how many records of each partition
+
+
+@stores
+@slow
+@given(history=st.lists(operations, min_size=1, max_size=40), starts=st.lists(sizes, max_size=3))
+def test_markers_and_restarts(store: Store, history: list[Any], starts: list[list[tuple[int, int]]]) -> None:
+    """Batches of any size, with starts between them that go on where the store is: no row too many, none too few."""
+    publisher, rows = Publisher(), dict[tuple[int, int, int], int]()
+    publisher.become(QUEUE)
+    for number, operation in enumerate([("row", 0, 0, 0), *history, ("row", 0, 2, 2)]):
+        publish(publisher, rows, operation, number)
+    with tempfile.TemporaryDirectory() as folder:
+        for start in [*starts, [(100, 100)]]:
+            with store.open(Path(folder)) as target:
+                stored = target.read_offsets([0, 1])
+                offsets = [stored.get(partition, 0) for partition in (0, 1)]
+                for size in start:
+                    offsets = fill(target, publisher, offsets, size)
+        found = {(row["k"], row["a"], row["b"]): row["v"] for row in store.rows(Path(folder), ["k", "a", "b"])}
+    assert found == rows
+
+
+def fill(target: Any, publisher: Publisher, offsets: list[int], size: tuple[int, int]) -> list[int]:
+    """Store a batch, as `batches.run` does. Returns where the next one begins."""
+    parts = zip(publisher.topic, offsets, size, strict=True)
+    if not (messages := [message for part, offset, count in parts for message in part[offset : offset + count]]):
+        return offsets
+    batch = publisher.batch(messages)
+    offsets = [batch.offsets.get(partition, offsets[partition]) for partition in (0, 1)]
+    batch.offsets = {partition: offset for partition, offset in enumerate(offsets) if offset}
+    change = batch.for_table(target)
+    if len(change.rows) or len(change.deleted):
+        target.store(change)
+    return offsets
