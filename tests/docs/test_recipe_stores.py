@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.recipe_stores import STORES, Publisher, Row, Store, bound, left_out
+from docs.recipe_stores import STORES, Message, Publisher, Row, Store, bound, left_out
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markers import is_in_range, parse_bound
 from schemas.cqldata import cql_bytes, key_text, same, shown, types, values
 
+from helenus_connector.verify.scopes import Clustering
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.names import avro_name
@@ -257,3 +259,62 @@ def fill(target: Any, publisher: Publisher, offsets: list[int], size: tuple[int,
     if len(change.rows) or len(change.deleted):
         target.store(change)
     return offsets
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_ranges_are_compared_as_cassandra_does(data: st.DataObject) -> None:
+    """A key of any type is in a range or not, as verify has it; where the type does not tell, the answer is None."""
+    kinds = data.draw(st.lists(types(depth=0, key=True), min_size=1, max_size=2), "types")
+    columns = [Column("k", INT, "partition_key", 0)]
+    columns += [Column(f"c{i}", t, "clustering", i, data.draw(st.booleans())) for i, t in enumerate(kinds)]
+    publisher = Publisher()
+    publisher.become([*columns, Column("v", INT)])
+    draws = [st.sampled_from(data.draw(st.lists(values(t), min_size=1, max_size=4))) for t in kinds]
+
+    def draw_key() -> list[bytes]:
+        return [cql_bytes(t, data.draw(drawn)) for t, drawn in zip(kinds, draws, strict=True)]
+
+    width = st.integers(1, len(kinds))
+    ends = [data.draw(st.none() | st.tuples(width, st.booleans())) for _ in range(2)]
+    bounds = [end and bound(draw_key()[: end[0]], end[1]) for end in ends]
+    key = draw_key()
+    row = publisher.row(0, [cql_bytes(INT, 1), *key], [None])
+    marker = publisher.marker(0, [cql_bytes(INT, 1), *[None] * len(kinds)], (bounds[0], bounds[1]))
+    headers = dict(marker.headers())
+    order = Clustering(columns[1:])
+    start, end = order.limits(headers.get("start", b"") + b"\n" + headers.get("end", b""))
+    batch = publisher.batch([row])
+    (record,) = next(iter(batch.records[0].values())).values()
+    avro = [batch.key.avro[name] for name in batch.clustering]
+    clustering = [record.key[name] for name in batch.clustering]
+    answer = is_in_range(clustering, avro, *(parse_bound(headers.get(name)) for name in ("start", "end")))
+    if answer is None:
+        assert {"text", "ascii", "inet"} & {t.name for t in kinds}
+    else:
+        assert answer == (start < order.position(key) < end)
+
+
+def test_what_can_t_be_compared_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bound of a connector that did not say which columns descend: the row stays where that matters, and it is said."""
+    start = parse_bound(b'{"inclusive":true,"values":{"c":5}}')
+    whole = parse_bound(b'{"inclusive":true,"values":{"c":7}}')
+    assert is_in_range([6], ["int"], start, None) is None
+    assert is_in_range([6], ["int"], start, whole) is None
+    assert is_in_range([5], ["int"], start, None) is True
+    assert is_in_range([6], [["null", {"type": "array", "items": "int"}]], start, None) is None
+    assert is_in_range([6], ["int"], None, None) is True
+    addresses = parse_bound(b'{"inclusive":true,"values":{"c":"10.0.0.1"},"descending":[]}')
+    assert is_in_range(["9.0.0.1"], ["string"], addresses, None) is None
+    assert is_in_range(["11.0.0.1"], ["string"], addresses, None) is True
+    publisher = Publisher()
+    publisher.become(QUEUE)
+    publisher.row(0, [cql_bytes(INT, n) for n in (0, 1, 1)], [None])
+    message = publisher.marker(0, [cql_bytes(INT, 0), None, None], (bound([cql_bytes(INT, 1)], False), None))
+    headers = [
+        ("start", b'{"inclusive":false,"values":{"a":0}}') if n == "start" else (n, v) for n, v in message.headers()
+    ]
+    publisher.topic[0][1] = Message(message.record._replace(headers=headers), message.place)
+    batch = publisher.batch(publisher.topic[0])
+    assert [r.value for keys in batch.records[0].values() for r in keys.values()] == [{"v": None}]
+    assert "a range delete whose order is not certain" in capsys.readouterr().err
