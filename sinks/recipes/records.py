@@ -192,7 +192,7 @@ def has_limits(kind: pa.DataType, limits: Limits) -> bool:
 
 def _reader(schema: Any) -> Callable[[bytes], Row]:
     parsed = fastavro.parse_schema(_without_logical_types(schema))
-    convert = _converter(schema, {})
+    convert = make_converter(schema, {})
 
     def read(data: bytes) -> Row:
         record = fastavro.schemaless_reader(io.BytesIO(data[5:]), parsed, None)
@@ -202,8 +202,8 @@ def _reader(schema: Any) -> Callable[[bytes], Row]:
     return read
 
 
-def _converter(schema: Any, names: dict[str, Any]) -> Callable[[Any], Any] | None:
-    """A function that makes text of the decimals and varints in a value; None if it can hold none."""
+def make_converter(schema: Any, names: dict[str, Any]) -> Callable[[Any], Any] | None:
+    """Make a function that makes text of the decimals and varints in a value; None if it can hold none."""
     schema = _resolve(schema, names)
     if isinstance(schema, str):
         return None
@@ -212,13 +212,13 @@ def _converter(schema: Any, names: dict[str, Any]) -> Callable[[Any], Any] | Non
         return lambda value: None if value is None else _AS_TEXT[logical](value)
     match schema["type"]:
         case "record":
-            parts = {f["name"]: c for f in schema["fields"] if (c := _converter(f["type"], names))}
+            parts = {f["name"]: c for f in schema["fields"] if (c := make_converter(f["type"], names))}
             return (lambda value: value and {**value, **{n: c(value[n]) for n, c in parts.items()}}) if parts else None
         case "array":
-            item = _converter(schema["items"], names)
+            item = make_converter(schema["items"], names)
             return (lambda value: value and list(map(item, value))) if item else None
         case "map":
-            item = _converter(schema["values"], names)
+            item = make_converter(schema["values"], names)
             return (lambda value: value and {name: item(v) for name, v in value.items()}) if item else None
     return None
 

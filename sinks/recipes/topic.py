@@ -16,7 +16,7 @@ from settings import Notes, Settings
 _BATCH_RECORDS = 10_000  # some tens of MB of rows, and few enough commits for stores that make files of them
 _BATCH_S = 5.0
 _BATCH_ONCE_S = 1.0  # as the end is known when it is reached
-_CONNECT_S = 10.0  # librdkafka tries several times within it
+_CONNECT_S = 5.0  # librdkafka tries several times within it
 _PATIENCE_S = 30.0  # with --once, without a record or the end of a partition
 _BACKOFF_MAX_S = 30.0
 notes = Notes()

@@ -296,7 +296,7 @@ def test_ranges_are_compared_as_cassandra_does(data: st.DataObject) -> None:
 
 
 def test_what_can_t_be_compared_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    """A bound of a connector that did not say which columns descend: the row stays where that matters, and it is said."""
+    """A bound that does not say which columns descend, as of older connectors: the row stays, and it is said."""
     start = parse_bound(b'{"inclusive":true,"values":{"c":5}}')
     whole = parse_bound(b'{"inclusive":true,"values":{"c":7}}')
     assert is_in_range([6], ["int"], start, None) is None

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import io
+import json
 import re
-import runpy
+import socket
 import subprocess
 import sys
-import uuid
+import time
 from pathlib import Path
-from typing import Any
 
-import fastavro
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from docs.recipe_stores import STORES, Publisher
+from records import Failure, Schemas, merge_schemas, read_columns
+from settings import parse_settings, read_properties
 
-from helenus_schemas.avro import build
-from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import parse
 from helenus_stack.jars import parse_lock, read_lock
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "sinks" / "recipes"
+WORDS = {
+    "to_duckdb": ["{}/db", "t"],
+    "to_delta": ["{}/delta"],
+    "to_parquet": ["{}/parquet"],
+    "to_iceberg": ["local", "ks.t", "--config", "{}/iceberg.properties"],
+    "to_clickhouse": ["{}/clickhouse", "t"],
+}
+"""What is a recipe's own in its command line."""
 
 
-@pytest.mark.parametrize("recipe", ["to_duckdb", "to_delta", "to_parquet", "to_spark"])
+@pytest.mark.parametrize("recipe", [*WORDS, "to_spark"])
 def test_without_its_arguments_a_recipe_says_what_they_are(recipe: str) -> None:
     done = subprocess.run([sys.executable, RECIPES / f"{recipe}.py", "localhost:9092"], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"{recipe}.py BROKERS REGISTRY TOPIC" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -50,29 +56,82 @@ def test_spark_s_packages_are_those_that_were_run(place: str) -> None:
     assert set(named) <= run
 
 
-# integration/test_recipes.py has the other types.
-VALUES = {"counter": 7, "timeuuid": "50554d6e-29bb-11e5-b345-feff819cdc9f", "vector<float, 3>": [1.5, -2.0, 0.25]}
+def test_a_broker_that_is_away_is_said_in_one_line(tmp_path: Path) -> None:
+    """With --once a recipe ends with status 1; else it goes on, and does not say it again at once."""
+    catalog = f"target.type=sql\ntarget.uri=sqlite:///{tmp_path}/catalog.db\ntarget.warehouse=file://{tmp_path}\n"
+    (tmp_path / "iceberg.properties").write_text(catalog)
+    with socket.socket() as closed:  # bound, and not listening: nobody else takes its port
+        closed.bind(("127.0.0.1", 0))
+        broker = f"127.0.0.1:{closed.getsockname()[1]}"
+
+        def start(recipe: str, *more: str) -> subprocess.Popen[str]:
+            words = [word.replace("{}", str(tmp_path)) for word in WORDS[recipe]]
+            command = [
+                sys.executable,
+                RECIPES / f"{recipe}.py",
+                broker,
+                "http://127.0.0.1:9",
+                "data-ks.t",
+                *words,
+                *more,
+            ]
+            return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+        ending = {recipe: start(recipe, "--once") for recipe in WORDS}
+        for recipe, process in ending.items():
+            (line,) = process.communicate(timeout=300)[1].splitlines()
+            assert process.returncode == 1
+            assert line.startswith(f"{recipe}.py: data-ks.t at {broker}: ")
+            assert "is the broker there" in line
+        following = start("to_parquet")
+        assert following.stderr is not None
+        first = following.stderr.readline()
+        time.sleep(5)  # two more attempts
+        assert following.poll() is None
+        following.terminate()
+        assert (first.count("trying again"), following.communicate()[1]) == (1, "")
 
 
-def test_stores_of_arrow_take_counters_vectors_and_nulls(tmp_path: Path) -> None:
-    columns = {f"c{number}": kind for number, kind in enumerate(VALUES)}
-    table = Table("ks", "t", uuid.uuid4(), tuple(Column(name, parse(kind)) for name, kind in columns.items()))
-    recipe = runpy.run_path(str(RECIPES / "batches.py"))
-    schema = build.value_schema(table)
-    plain: Any = fastavro.parse_schema(recipe["_plain"](schema))
-    full, empty = {name: VALUES[kind] for name, kind in columns.items()}, dict.fromkeys(columns)
-    rows = []
-    for row in (full, empty):
-        data = io.BytesIO()
-        fastavro.schemaless_writer(data, plain, row)
-        data.seek(0)
-        rows.append(fastavro.schemaless_reader(data, plain, None))
-    named: dict[str, Any] = {}
-    types = [(field["name"], recipe["arrow"](field["type"], named)) for field in schema["fields"]]
-    arrow = pa.Table.from_pylist(rows, pa.schema(types))
-    write_deltalake(str(tmp_path / "delta"), arrow)
-    assert DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().to_pylist() == [full, empty]
-    pq.write_table(arrow, tmp_path / "t.parquet")
-    show = f"import duckdb; print(duckdb.connect().execute(\"FROM '{tmp_path}/t.parquet'\").fetchall())"
-    done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True)
-    assert done.stdout == f"{[tuple(full.values()), tuple(empty.values())]}\n", done.stderr
+def test_properties_and_their_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets, file = tmp_path / "secrets", tmp_path / "config"
+    secrets.write_text("pw = p=w\n")
+    monkeypatch.setenv("USER_NAME", "me")
+    file.write_text(
+        f"# a comment\n\nsasl.username=${{env:USER_NAME}}\nsasl.password = ${{file:{secrets}:pw}}\n"
+        "schema.registry.basic.auth.user.info=a:${env:USER_NAME}\ntarget.x=y\n"
+    )
+    asked = parse_settings("", ["file"], ["b", "http://r/", "t", "f", "--config", str(file)])
+    assert asked.kafka == {"sasl.username": "me", "sasl.password": "p=w"}
+    assert asked.registry_client == {"basic.auth.user.info": "a:me"}
+    assert asked.target_client == {"x": "y"}
+    assert (asked.registry, asked.target, asked.once) == ("http://r", ["f"], False)
+    for text, what in (("a=${env:NOWHERE}", "NOWHERE"), (f"a=${{file:{secrets}:no}}", "no no"), ("a", "line 1")):
+        file.write_text(text)
+        with pytest.raises(Failure, match=what):
+            read_properties(file)
+    with pytest.raises(Failure, match="can't be read"):
+        read_properties(tmp_path / "nowhere")
+
+
+def test_other_formats_are_refused_by_name() -> None:
+    with pytest.raises(Failure, match="key-value-avro"):
+        Schemas(lambda _: "").read(b'{"a":1}')
+    fields = [{"name": name, "type": "int"} for name in ("op", "source", "after", "before")]
+    with pytest.raises(Failure, match="key-value-avro"):
+        read_columns(json.dumps({"type": "record", "name": "Envelope", "fields": fields}))
+
+
+def test_a_column_that_has_another_type_is_refused() -> None:
+    stored, new = pa.schema([("v", pa.list_(pa.string()))]), pa.schema([("v", pa.list_(pa.binary()))])
+    with pytest.raises(Failure, match=r"column v\[\] is string in the table and binary in the topic"):
+        merge_schemas(stored, new)
+
+
+@pytest.mark.parametrize("names", [("v", "V"), ("_offset", "w")])
+def test_names_that_a_store_would_confuse_are_refused(names: tuple[str, str], tmp_path: Path) -> None:
+    publisher = Publisher()
+    key = [Column("k", parse("int"), "partition_key", 0)]
+    publisher.become([*key, *(Column(name, parse("int")) for name in names)])
+    publisher.row(0, [bytes(4)], [bytes(4), bytes(4)])
+    with STORES["duckdb"].open(tmp_path) as target, pytest.raises(Failure, match=r"names that differ|a column _offset"):
+        target.store(publisher.batch(publisher.topic[0]).for_table(target))

@@ -1,4 +1,4 @@
-"""The recipes in sinks/recipes, as they are: a table of DuckDB, of Delta and Parquet files become Cassandra's table."""
+"""The recipes in sinks/recipes, as they are: what each fills becomes Cassandra's table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.ipc as ipc
 import pytest
+from chdb.session import Session
 from deltalake import DeltaTable
-from integration.pipeline import Lasting, Pipeline
-from patience import eventually
+from integration.pipeline import Lasting, Pipeline, write_properties
+from patience import PATIENCE_S, eventually
+from pyiceberg.catalog import load_catalog
 from schemas.java import Program
 
 from helenus_stack.jars import fetch, parse_lock
@@ -59,29 +63,74 @@ def is_on_the_topic(pipeline: Pipeline, session: Any) -> None:
     eventually(agree, lambda: f"the topic has the rows\n{pipeline.connector.tail()}")
 
 
-def stored(pipeline: Pipeline, directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """Run each recipe to the end of the topic; what each store has, by its key."""
-    status = pipeline.status
-    files = {"to_duckdb": ["db", "goods"], "to_delta": ["delta"], "to_parquet": ["parquet"]}
-    for recipe, (place, *more) in files.items():
-        where = [status.bootstrap_servers, status.registry_url, TOPIC, str(directory / place), *more, "--once"]
-        done = subprocess.run([sys.executable, str(RECIPES / f"{recipe}.py"), *map(str, where)], capture_output=True)
-        assert done.returncode == 0, done.stderr.decode()
-    found = {}
-    delta = DeltaTable(str(directory / "delta")).to_pyarrow_table()
-    newest = (
-        f"(SELECT * FROM (FROM read_parquet('{directory}/parquet/*.parquet', union_by_name = true) QUALIFY"
-        " row_number() OVER (PARTITION BY k, c ORDER BY _batch DESC) = 1) WHERE NOT _deleted)"
-    )
-    with duckdb.connect(str(directory / "db")) as db:
-        db.register("of_delta", delta)
-        for name, table in (("duckdb", "goods"), ("delta", "of_delta"), ("parquet", newest)):
-            rows = db.sql(f"SELECT * FROM {table} ORDER BY k, c").to_arrow_table()
-            found[name] = [
-                {column: value for column, value in row.items() if not column.startswith("_")}
-                for row in rows.to_pylist()
-            ]
-    return found
+class Recipes:
+    """Runs each recipe of a topic, into stores in a directory."""
+
+    def __init__(self, pipeline: Pipeline, table: str, directory: Path) -> None:
+        self.directory, self.name = directory, table.partition(".")[2]
+        self._words = [pipeline.status.bootstrap_servers, pipeline.status.registry_url, f"data-{table}"]
+        self._config = directory / "iceberg.properties"
+        catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}"}
+        write_properties(self._config, {f"target.{key}": value for key, value in catalog.items()})
+
+    def start(self, recipe: str, *more: str) -> subprocess.Popen[str]:
+        words = {
+            "to_duckdb": [str(self.directory / "db"), self.name],
+            "to_delta": [str(self.directory / "delta")],
+            "to_parquet": [str(self.directory / "parquet")],
+            "to_iceberg": ["local", f"ks.{self.name}", "--config", str(self._config)],
+            "to_clickhouse": [str(self.directory / "clickhouse"), self.name],
+        }[recipe]
+        command = [sys.executable, str(RECIPES / f"{recipe}.py"), *self._words, *words, *more]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self) -> dict[str, list[dict[str, Any]]]:
+        """Run all to the end of the topic. Returns what each store has, by its key, without the recipes' columns."""
+        started = [self.start(recipe, "--once") for recipe in ALL]
+        for recipe, process in zip(ALL, started, strict=True):
+            errors = process.communicate(timeout=PATIENCE_S)[1]
+            assert process.returncode == 0, f"{recipe}: {errors}"
+            assert "Traceback" not in errors
+        return {recipe: self.rows(recipe) for recipe in ALL}
+
+    def rows(self, recipe: str) -> list[dict[str, Any]]:
+        """What a store has, by DuckDB where that can read it."""
+        with duckdb.connect(str(self.directory / "db")) as db:
+            match recipe:
+                case "to_duckdb":
+                    of_store = self.name
+                case "to_delta":
+                    of_store = "of_store"
+                    db.register(of_store, DeltaTable(str(self.directory / "delta")).to_pyarrow_table())
+                case "to_parquet":
+                    of_store = (
+                        f"(SELECT * FROM (FROM read_parquet('{self.directory}/parquet/*.parquet', union_by_name = true)"
+                        " QUALIFY row_number() OVER (PARTITION BY k, c ORDER BY _offset DESC) = 1) WHERE NOT _deleted)"
+                    )
+                case "to_iceberg":
+                    of_store = "of_store"
+                    db.register(of_store, self._iceberg())
+                case "to_clickhouse":
+                    of_store = "of_store"
+                    db.register(of_store, self._clickhouse())
+            rows = db.sql(f"SELECT * FROM {of_store} ORDER BY k, c").to_arrow_table().to_pylist()
+        return [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
+
+    def _iceberg(self) -> pa.Table:
+        config = {"uri": f"sqlite:///{self.directory}/catalog.db", "warehouse": f"file://{self.directory}"}
+        catalog = load_catalog("local", type="sql", **config)
+        try:
+            return catalog.load_table(f"ks.{self.name}").scan().to_arrow()
+        finally:
+            catalog.close()
+
+    def _clickhouse(self) -> pa.Table:
+        with Session(str(self.directory / "clickhouse")) as session:
+            answer = session.query(f"SELECT * FROM {self.name} FINAL", "ArrowStream").bytes()
+        return ipc.open_stream(answer).read_all()
+
+
+ALL = ["to_duckdb", "to_delta", "to_parquet", "to_iceberg", "to_clickhouse"]
 
 
 def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
@@ -90,18 +139,21 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
             session.execute(f"INSERT INTO {TABLE} ({NAMES}) VALUES ({k}, '{c}', {VALUES})")
     session.execute(f"INSERT INTO {TABLE} (k, c) VALUES (0, 'bare')")
     is_on_the_topic(pipeline, session)
-    first = stored(pipeline, tmp_path)
+    recipes = Recipes(pipeline, TABLE, tmp_path)
+    first = recipes.run()
     session.execute(f"ALTER TABLE {TABLE} ADD later text")
     session.execute(f"UPDATE {TABLE} SET t = 'new', later = 'x' WHERE k = 0 AND c = 'a'")
     session.execute(f"DELETE FROM {TABLE} WHERE k = 0 AND c = 'b'")
     session.execute(f"DELETE FROM {TABLE} WHERE k = 1")
     session.execute(f"INSERT INTO {TABLE} (k, c, t) VALUES (1, 'z', 'again')")
     is_on_the_topic(pipeline, session)
-    for which, found in ((10, first), (len(of_cassandra(session)), stored(pipeline, tmp_path))):
+    for which, found in ((10, first), (len(of_cassandra(session)), recipes.run())):
         assert {name: len(rows) for name, rows in found.items()} == dict.fromkeys(found, which)
-        assert found["delta"] == found["duckdb"]
-        assert found["parquet"] == found["duckdb"]
-    rows = found["duckdb"]
+        for name in ALL:
+            collections = ("l", "s", "m", "ve") if name == "to_clickhouse" else ()  # it has empty ones, no null
+            for row, ours in zip(found[name], found["to_duckdb"], strict=True):
+                assert row == {**ours, **{c: ours[c] or [] for c in collections}}, name
+    rows = found["to_duckdb"]
     assert {(row["k"], row["c"]): row["t"] for row in rows} == of_cassandra(session)
     assert [(row["k"], row["later"]) for row in rows if row["later"]] == [(0, "x")]
     (bare,) = (row for row in rows if (row["k"], row["c"]) == (0, "bare"))
@@ -131,6 +183,93 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
         "ve": [1.5, -2.0, 0.25],
         "later": None,
     }
+
+
+MARKED = "recipes.marked"
+
+
+@pytest.fixture
+def marked(pipeline: Pipeline, session: Any) -> Iterator[Any]:
+    """A table whose connector has its defaults: delete markers, and no state."""
+    session.execute("CREATE TYPE recipes.place (street text)")
+    session.execute(
+        f"CREATE TABLE {MARKED} (k int, c int, v varint, p frozen<place>, m map<text, frozen<place>>,"
+        " PRIMARY KEY (k, c)) WITH CLUSTERING ORDER BY (c DESC) AND cdc = true"
+    )
+    with pipeline.connected({MARKED: {}}):
+        yield session
+
+
+def test_markers_growth_and_kills(pipeline: Pipeline, marked: Any, tmp_path: Path) -> None:
+    """A recipe that runs all the while, and is killed; and all of them in two steps: no row too many, no field lost."""
+    for name in ("one", "all"):
+        (tmp_path / name).mkdir()
+    one, all_of_them = (Recipes(pipeline, MARKED, tmp_path / name) for name in ("one", "all"))
+
+    def insert(k: int, c: int, place: str = "{street: 'Elm'}") -> None:
+        values = f"{k}, {c}, {10**20 + c}, {place}, {{'at': {place}}}"
+        marked.execute(f"INSERT INTO {MARKED} (k, c, v, p, m) VALUES ({values})")
+
+    def is_on_the_topic(k: int) -> bool:
+        return any(record.key["k"] == k for record in pipeline.records(MARKED) if "scope" not in record.headers)
+
+    def follow() -> subprocess.Popen[str]:
+        process = one.start("to_duckdb")
+        assert process.stdout is not None
+        while " rows" not in (line := process.stdout.readline()):
+            assert line, process.communicate()[1]
+        return process
+
+    for k in range(4):
+        for c in range(6):
+            insert(k, c)
+    eventually(lambda: is_on_the_topic(3), "the rows are on the topic")
+    all_of_them.run()
+    process = follow()
+    process.kill()
+    process.communicate()
+    marked.execute(f"DELETE FROM {MARKED} WHERE k = 0")
+    marked.execute(f"DELETE FROM {MARKED} WHERE k = 1 AND c < 3")
+    marked.execute(f"DELETE FROM {MARKED} WHERE k = 2 AND c > 1 AND c <= 4")
+    insert(0, 2)
+    process = follow()
+    marked.execute("ALTER TYPE recipes.place ADD zip int")
+    marked.execute(f"ALTER TABLE {MARKED} ADD later text")
+    insert(5, 1, "{street: 'Oak', zip: 12345}")
+    marked.execute(f"UPDATE {MARKED} SET later = 'x' WHERE k = 5 AND c = 1")
+    expected = {(row.k, row.c): row for row in marked.execute(f"SELECT * FROM {MARKED}")}
+    assert len(expected) == 1 + 3 + 3 + 6 + 1
+
+    def agree() -> bool:
+        """The topic's last records, markers honoured, are the table's rows."""
+        return not pipeline.differences(MARKED)
+
+    eventually(agree, "the topic has what the table has")
+
+    def check(rows: list[dict[str, Any]]) -> None:
+        assert [(row["k"], row["c"]) for row in rows] == sorted(expected)
+        for row in rows:
+            wanted = expected[row["k"], row["c"]]
+            assert row["v"] == str(wanted.v)
+            assert row["p"] == {"street": wanted.p.street, "zip": wanted.p.zip}
+            assert row["m"] == [("at", row["p"])]
+            assert row["later"] == wanted.later
+
+    for rows in all_of_them.run().values():
+        check(rows)
+    assert process.stdout is not None
+    while "1 rows" not in (line := process.stdout.readline()):  # the last batch, which has the row of the grown type
+        assert line, process.communicate()[1]
+    process.terminate()
+    process.communicate()
+    one.start("to_duckdb", "--once").communicate()
+    check(one.rows("to_duckdb"))
+    marked.execute(f"TRUNCATE {MARKED}")
+    insert(7, 7)
+    expected = {(7, 7): next(iter(marked.execute(f"SELECT * FROM {MARKED}")))}
+    eventually(lambda: agree() and is_on_the_topic(7), "the topic is empty but for one row")
+    for rows in all_of_them.run().values():
+        check(rows)
 
 
 @pytest.mark.long  # other readers of the same topic; each starts a JVM

@@ -26,7 +26,7 @@ import trustme
 from compose.test_observability import expressions
 from confluent_kafka import Consumer, TopicPartition
 from integration.pipeline import free_port, script, write_properties
-from patience import eventually
+from patience import PATIENCE_S, eventually
 from spark_start import java_options
 
 from helenus_connector.top import Worker
@@ -351,6 +351,59 @@ def nobody_reads_files_of(folder: Path, state: Path) -> None:
     assert list(checkpoint.glob("*/offsets/0")), "Spark's own files are there"
     assert list(scratch.rglob("*")), "Spark's scratch directories are there"
     assert attacks.open_to_others(checkpoint, scratch, state) == []
+
+
+RECIPES = Path(__file__).parents[2] / "sinks" / "recipes"
+RECIPE_MISTAKES: list[tuple[dict[str, str | None], list[str]]] = [
+    ({"sasl.password": WRONG}, ["uthentication failed", "sasl.password"]),
+    ({"ssl.ca.location": "{other}"}, ["certificate verify failed", "ssl.ca.location"]),
+    ({"security.protocol": None}, ["security.protocol"]),
+    ({"schema.registry.basic.auth.user.info": None}, ["the registry", "401", "basic.auth.user.info"]),
+    ({"schema.registry.ssl.ca.location": "{other}"}, ["the registry", "certificate verify failed"]),
+    ({"sasl.password": "${env:NOWHERE}"}, ["NOWHERE", "not set"]),
+]
+"""What is wrong in a recipe's --config, and words of its one line."""
+
+
+def test_recipes_log_in_and_say_what_is_wrong(
+    status: Status, registry: str, authority: tuple[trustme.CA, Path], tmp_path: Path
+) -> None:
+    """After the test before, which fills the topic."""
+    assert status.security
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text(f"registry=helenus:{REGISTRY_PASSWORD}\n")
+    own = {
+        **status.security.kafka("admin"),
+        "sasl.password": "${env:KAFKA_PASSWORD}",
+        "schema.registry.basic.auth.user.info": f"${{file:{secrets}:registry}}",
+        "schema.registry.ssl.ca.location": str(authority[1]),
+    }
+    environment = {**os.environ, "KAFKA_PASSWORD": status.security.password("admin")}
+
+    def start(number: int, changes: Mapping[str, str | None]) -> subprocess.Popen[str]:
+        changed = {key: value and value.replace("{other}", str(other)) for key, value in {**own, **changes}.items()}
+        config = write_properties(
+            tmp_path / f"{number}.properties", {k: v for k, v in changed.items() if v is not None}
+        )
+        words = [status.bootstrap_servers, registry, "data-safe.t", str(tmp_path / f"{number}.db"), "t"]
+        command = [sys.executable, str(RECIPES / "to_duckdb.py"), *words, "--once", "--config", str(config)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    started = [start(number, changes) for number, changes in enumerate([{}, *(c for c, _ in RECIPE_MISTAKES)])]
+    answers = [(*process.communicate(timeout=PATIENCE_S), process.returncode) for process in started]
+    assert answers[0][2] == 0, answers[0]
+    show = "import duckdb, sys; print(duckdb.connect(sys.argv[1]).sql('SELECT count(*), count(v) FROM t').fetchall())"
+    command = [sys.executable, "-c", show, str(tmp_path / "0.db")]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == f"[({ROWS - 1}, {ROWS - 1})]\n"
+    for (_, words), (_, errors, code) in zip(RECIPE_MISTAKES, answers[1:], strict=True):
+        assert code == 1, errors
+        (line,) = errors.splitlines()
+        assert line.startswith("to_duckdb.py: ")
+        assert [word for word in words if word not in line] == [], line
+    for secret in secrets_of(status):
+        assert [text for answer in answers for text in answer[:2] if secret in text] == []
 
 
 MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
