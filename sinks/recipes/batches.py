@@ -61,7 +61,7 @@ class Target(Protocol):
     def read_schema(self) -> pa.Schema | None:
         """Return the table's columns, and None if there is no table yet."""
 
-    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+    def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
         """Return the keys of all rows with these partition keys, and maybe of others; or those with a `_partition`."""
 
     def store(self, change: Change) -> None:
@@ -252,9 +252,10 @@ class Batch:
 
     def _wiped_keys(self, target: Target) -> Iterator[Row]:
         """Rows of the table that markers took. Rows that came after a marker are among the records."""
+        key_schema = pa.schema(list(self.key.types.items()))
         for wipe in self.wipes:
             if wipe.partition_key is None:
-                for key in to_rows(target.read_keys(None, wipe.partition)):
+                for key in to_rows(target.read_keys(key_schema, None, wipe.partition)):
                     yield {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}
         by_partition: dict[str, list[_Wipe]] = {}
         for wipe in self.wipes:
@@ -264,7 +265,7 @@ class Batch:
             return
         types = pa.schema([(name, self.key.types[name]) for name in self.partition_key])
         partitions = pa.Table.from_pylist([wipes[0].partition_key for wipes in by_partition.values()], types)
-        for key in to_rows(target.read_keys(partitions, _NO_PARTITION)):
+        for key in to_rows(target.read_keys(key_schema, partitions, _NO_PARTITION)):
             for wipe in reversed(by_partition.get(_identity(key, self.partition_key), [])):
                 if wipe.bounds is None or self._is_wiped(key, wipe):
                     yield {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}

@@ -85,16 +85,18 @@ def to_arrow(schema: Any, names: dict[str, Any]) -> pa.DataType:
 def merge_schemas(table: pa.Schema | None, records: pa.Schema) -> pa.Schema:
     """Give the columns that hold the table's values and the records': the records' first, then the table's others.
 
-    Types inside of types grow too. Raises Failure for a column whose two types have no such union.
+    Types inside of types grow too. A store that has one type for text and bytes says null for it. Raises Failure for a
+    column whose two types have no such union.
     """
     stored = {field.name: _plain_type(field.type) for field in table or ()}
     merged = {field.name: merge_types(stored.get(field.name), field.type, field.name) for field in records}
-    return pa.schema(list({**merged, **{name: kind for name, kind in stored.items() if name not in merged}}.items()))
+    others = {name: kind for name, kind in stored.items() if name not in merged and "null" not in str(kind)}
+    return pa.schema(list({**merged, **others}.items()))
 
 
 def merge_types(old: pa.DataType | None, new: pa.DataType, where: str) -> pa.DataType:
     """Give the union of a stored type and a record's. Raises Failure if there is none."""
-    if old is None or old == new:
+    if old is None or old == new or (pa.types.is_null(old) and new in (pa.string(), pa.binary())):
         return new
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         fields = {field.name: field.type for field in old}

@@ -35,7 +35,7 @@ class Engine(Protocol):
         """Run a statement that gives nothing."""
 
     def read(self, sql: str) -> pa.Table:
-        """Run a query."""
+        """Run a query. Strings come as bytes: they may be either."""
 
     def insert(self, table: str, rows: pa.Table) -> None:
         """Insert rows, by the names of their columns; `table` is quoted."""
@@ -55,7 +55,7 @@ class Server:
         self._client.command(sql)
 
     def read(self, sql: str) -> pa.Table:
-        return self._client.query_arrow(sql, use_strings=True)
+        return self._client.query_arrow(sql, use_strings=False)
 
     def insert(self, table: str, rows: pa.Table) -> None:
         self._client.insert_arrow(table, rows)
@@ -76,7 +76,7 @@ class Embedded:
         self._session.query(sql)
 
     def read(self, sql: str) -> pa.Table:
-        stream = self._session.query(sql + " SETTINGS output_format_arrow_string_as_string = 1", "ArrowStream").bytes()
+        stream = self._session.query(sql + " SETTINGS output_format_arrow_string_as_string = 0", "ArrowStream").bytes()
         return ipc.open_stream(stream).read_all()
 
     def insert(self, table: str, rows: pa.Table) -> None:
@@ -109,6 +109,17 @@ def column_type(kind: pa.DataType, nullable: bool = True) -> str:
     return f"Nullable({name})" if nullable else name
 
 
+def without_strings(kind: pa.DataType) -> pa.DataType:
+    """Give a type with null for String, which is text's type and that of bytes."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, without_strings(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(without_strings(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(pa.string(), without_strings(kind.item_type))
+    return pa.null() if pa.types.is_binary(kind) else kind
+
+
 class ClickHouse:
     """A table of a server, or of chDB."""
 
@@ -120,6 +131,7 @@ class ClickHouse:
         is_server = url.startswith(("http://", "https://"))
         self._engine: Engine = Server(url, settings.target_client) if is_server else Embedded(url)
         self._table = ".".join(map(quote, name.split(".")))
+        self._engine.command("SET allow_experimental_nullable_tuple_type = 1")  # it is on by default since 26.9
 
     def __enter__(self) -> ClickHouse:
         return self
@@ -139,18 +151,19 @@ class ClickHouse:
         if not self._engine.read(f"EXISTS TABLE {self._table}").column(0)[0].as_py():
             return None
         schema = self._engine.read(f"SELECT * FROM {self._table} LIMIT 0").schema
-        return pa.schema([field for field in schema if field.name != DELETED])
+        return pa.schema([(field.name, without_strings(field.type)) for field in schema if field.name != DELETED])
 
-    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+    def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+        rows = f"SELECT {', '.join(map(quote, key.names))} FROM {self._table} FINAL"
         if partitions is None:
-            return self._engine.read(f"SELECT * FROM {self._table} FINAL WHERE {PARTITION} = {topic_partition:d}")
+            return self._engine.read(f"{rows} WHERE {PARTITION} = {topic_partition:d}").cast(key)
         columns = [f"{quote(field.name)} {column_type(field.type, nullable=False)}" for field in partitions.schema]
         names = ", ".join(map(quote, partitions.column_names))
         self._engine.command(f"CREATE TEMPORARY TABLE recipe_partitions ({', '.join(columns)})")
         try:
             self._engine.insert("recipe_partitions", partitions)
             found = f"SELECT {names} FROM recipe_partitions"
-            return self._engine.read(f"SELECT * FROM {self._table} FINAL WHERE ({names}) IN ({found})")
+            return self._engine.read(f"{rows} WHERE ({names}) IN ({found})").cast(key)
         finally:
             self._engine.command("DROP TABLE recipe_partitions")
 

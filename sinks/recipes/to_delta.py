@@ -47,13 +47,12 @@ class Delta:
     def read_schema(self) -> pa.Schema | None:
         return None if self._table is None else pa.schema(self._table.schema().to_arrow())
 
-    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
-        if partitions is None:
-            return self._read(f"WHERE {PARTITION} = {topic_partition:d}").read_all()
-        if (values := first_values(partitions)) is None:
-            return self._read().read_all()
-        literals = ", ".join(map(literal, values[1].to_pylist()))
-        return self._read(f"WHERE {quote(values[0])} IN ({literals})").read_all()
+    def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+        condition = f"WHERE {PARTITION} = {topic_partition:d}" if partitions is None else ""
+        if partitions is not None and (values := first_values(partitions)):
+            literals = ", ".join(map(literal, values[1].to_pylist()))
+            condition = f"WHERE {quote(values[0])} IN ({literals})"
+        return self._read(", ".join(map(quote, key.names)), condition).read_all()
 
     def store(self, change: Change) -> None:
         """Merge a change: one commit for its deletes and its rows."""
@@ -92,10 +91,10 @@ class Delta:
         elif any(f.name not in stored or has_grown(stored[f.name], f.type) for f in schema):
             write_deltalake(table, schema.empty_table(), mode="append", schema_mode="merge")
 
-    def _read(self, condition: str = "") -> pa.RecordBatchReader:
+    def _read(self, columns: str = "*", condition: str = "") -> pa.RecordBatchReader:
         """Read rows; deltalake's own reader fails on dates in its statistics that Python has none for."""
         assert self._table is not None
-        answer = QueryBuilder().register("t", self._table).execute(f"SELECT * FROM t {condition}")
+        answer = QueryBuilder().register("t", self._table).execute(f"SELECT {columns} FROM t {condition}")
         return pa.RecordBatchReader.from_stream(answer)
 
     def _application(self, partition: int) -> str:

@@ -56,12 +56,13 @@ class DuckDb:
         except duckdb.CatalogException:
             return None
 
-    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+    def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+        names = ", ".join(map(quote, key.names))
         if partitions is None:
-            return self._read(f"FROM {self._table} WHERE {PARTITION} = {topic_partition:d}")
+            return self._read(f"SELECT {names} FROM {self._table} WHERE {PARTITION} = {topic_partition:d}")
         self._db.register("partitions", partitions)
         columns = ", ".join(map(quote, partitions.column_names))
-        return self._read(f"FROM {self._table} SEMI JOIN partitions USING ({columns})")
+        return self._read(f"SELECT {names} FROM {self._table} SEMI JOIN partitions USING ({columns})")
 
     def store(self, change: Change) -> None:
         _check_names(change.schema)

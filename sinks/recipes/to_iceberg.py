@@ -48,10 +48,10 @@ class Iceberg:
     def read_schema(self) -> pa.Schema | None:
         return self._table.schema().as_arrow() if self._table else None
 
-    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+    def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
         assert self._table
         condition = EqualTo(PARTITION, topic_partition) if partitions is None else _filter(partitions)
-        return self._table.scan(condition).to_arrow()
+        return self._table.scan(condition, selected_fields=tuple(key.names)).to_arrow()
 
     def store(self, change: Change) -> None:
         """Replace the rows of the partition keys that a change has: the others of them go with it."""

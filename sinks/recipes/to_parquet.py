@@ -52,12 +52,12 @@ class Parquet:
         schema = pq.read_schema(files[-1]).remove_metadata()
         return pa.schema([field for field in schema if field.name != DELETED])
 
-    def read_keys(self, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
+    def read_keys(self, key: pa.Schema, partitions: pa.Table | None, topic_partition: int) -> pa.Table:
         schema = pq.read_schema(self._files()[-1]).remove_metadata()
         condition = ds.field(PARTITION) == topic_partition if partitions is None else None
         if partitions is not None and (values := first_values(partitions)):
             condition = ds.field(values[0]).isin(values[1])
-        return ds.dataset(self._files(), schema=schema).to_table(filter=condition)
+        return ds.dataset(self._files(), schema=schema).to_table(key.names, filter=condition)
 
     def store(self, change: Change) -> None:
         """Write a change to a file."""

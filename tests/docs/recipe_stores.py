@@ -118,6 +118,8 @@ class Store:
     properties: Callable[[Path], dict[str, str]] = lambda _: {}
     empties: str = ""
     """Which collections that are null are shown as empty ones: `all`, or `structures`, those of structures."""
+    has_text: bool = True
+    """Whether text comes back as text, or as bytes."""
 
     def settings(self, directory: Path) -> Settings:
         return Settings("b", "r", TOPIC, self.words(directory), True, self.properties(directory))
@@ -170,7 +172,8 @@ def _clickhouse(directory: Path, _: Sequence[str]) -> pa.Table:
     from chdb.session import Session
 
     with Session(str(directory / "clickhouse")) as session:
-        answer = session.query('SELECT * FROM "a ""t`able" FINAL', "ArrowStream").bytes()
+        strings = "SETTINGS output_format_arrow_string_as_string = 0"
+        answer = session.query(f'SELECT * FROM "a ""t`able" FINAL {strings}', "ArrowStream").bytes()
         return ipc.open_stream(answer).read_all()
 
 
@@ -183,7 +186,9 @@ STORES = {
     "delta": Store(Delta, lambda d: [str(d / "delta")], _delta),
     "parquet": Store(Parquet, lambda d: [str(d / "parquet")], _parquet),
     "iceberg": Store(Iceberg, lambda d: ["local", "ks.t"], _iceberg, _iceberg_properties, "structures"),
-    "clickhouse": Store(ClickHouse, lambda d: [str(d / "clickhouse"), NAME], _clickhouse, empties="all"),
+    "clickhouse": Store(
+        ClickHouse, lambda d: [str(d / "clickhouse"), NAME], _clickhouse, empties="all", has_text=False
+    ),
 }
 
 

@@ -38,15 +38,16 @@ def in_store(store: Store, t: CqlType, value: Any) -> Any:
         case "list" | "set" | "vector":
             return [in_store(store, t.args[0], item) for item in value]
         case "map":
-            return {key_text(t.args[0], key): in_store(store, t.args[1], item) for key, item in value}
+            texts = [key_text(t.args[0], key) for key, _ in value]
+            keys = texts if store.has_text else [text.encode() for text in texts]
+            return {key: in_store(store, t.args[1], item) for key, (_, item) in zip(keys, value, strict=True)}
         case "tuple":
             return {f"index_{i}": in_store(store, a, v) for i, (a, v) in enumerate(zip(t.args, value, strict=True))}
         case "udt":
             parts = zip(t.fields, t.args, (*value, *[None] * (len(t.args) - len(value))), strict=True)
             return {avro_name(field): in_store(store, a, v) for field, a, v in parts}
-        case "decimal" | "varint":
-            return key_text(t, value)
-    return shown(t, value)
+    plain = key_text(t, value) if t.name in ("decimal", "varint") else shown(t, value)
+    return plain.encode() if isinstance(plain, str) and not store.has_text else plain
 
 
 def _is_empty(store: Store, t: CqlType) -> bool:

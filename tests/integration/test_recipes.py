@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,17 @@ import pyarrow.ipc as ipc
 import pytest
 from chdb.session import Session
 from deltalake import DeltaTable
+from docs.recipe_stores import TOPIC as TOPIC_IN_MEMORY
+from docs.recipe_stores import Publisher
 from integration.pipeline import Lasting, Pipeline, write_properties
 from patience import PATIENCE_S, eventually
 from pyiceberg.catalog import load_catalog
+from schemas.cqldata import cql_bytes
 from schemas.java import Program
 
+from helenus_schemas.cql.table import Column
+from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.event.change import Bound
 from helenus_stack.jars import fetch, parse_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
@@ -125,9 +134,22 @@ class Recipes:
             catalog.close()
 
     def _clickhouse(self) -> pa.Table:
+        """Read strings as bytes, which may be either, and make text of all but the blob."""
+        settings = "SETTINGS output_format_arrow_string_as_string = 0"
         with Session(str(self.directory / "clickhouse")) as session:
-            answer = session.query(f"SELECT * FROM {self.name} FINAL", "ArrowStream").bytes()
-        return ipc.open_stream(answer).read_all()
+            answer = session.query(f"SELECT * FROM {self.name} FINAL {settings}", "ArrowStream").bytes()
+        table = ipc.open_stream(answer).read_all()
+        return table.cast(pa.schema([(f.name, f.type if f.name == "bl" else _with_text(f.type)) for f in table.schema]))
+
+
+def _with_text(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _with_text(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_with_text(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(pa.string(), _with_text(kind.item_type))
+    return pa.string() if pa.types.is_binary(kind) else kind
 
 
 ALL = ["to_duckdb", "to_delta", "to_parquet", "to_iceberg", "to_clickhouse"]
@@ -318,17 +340,80 @@ def test_java_and_spark(pipeline: Pipeline, session: Any, tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.long  # it starts a JVM
+def test_spark_honours_markers_and_growth(tmp_path: Path) -> None:
+    """Records of the connector's own shape, given to to_spark.py's `store` in batches, one of them twice."""
+    publisher = Publisher()
+    int32, key = CqlType("int"), [Column("start", parse("int"), "partition_key", 0)]
+    key += [Column("c", parse("decimal"), "clustering", 0, reversed=True), Column("d", parse("int"), "clustering", 1)]
+    for number, fields in enumerate((("street",), ("street", "zip"))):
+        place = CqlType("udt", (CqlType("text"), int32)[: len(fields)], frozen=True, label="place", fields=fields)
+        places = CqlType("map", (CqlType("text"), place), frozen=True)
+        publisher.become([*key, Column("m", places)])
+        value = [("at", ("Elm", 7)[: len(fields)])]
+        for k in range(4):
+            for c in range(4):
+                names = [cql_bytes(int32, k), cql_bytes(CqlType("decimal"), Decimal(c) / 2), cql_bytes(int32, number)]
+                publisher.row(k % 2, names, [cql_bytes(places, value)])
+    cut = [len(part) for part in publisher.topic]
+    whole = [cql_bytes(int32, 0), None, None]
+    publisher.marker(0, whole)
+    publisher.marker(
+        1, [cql_bytes(int32, 1), None, None], (None, Bound(True, (cql_bytes(CqlType("decimal"), Decimal(1)),)))
+    )
+    publisher.truncation(0)
+    publisher.row(0, [cql_bytes(int32, 2), cql_bytes(CqlType("decimal"), Decimal(9)), cql_bytes(int32, 0)], [None])
+    publisher.marker(0, [cql_bytes(int32, 8), None, None])
+    parts = [
+        [message for part, n in zip(publisher.topic, cut, strict=True) for message in (part[n:] if late else part[:n])]
+        for late in (False, True)
+    ]
+    records = [
+        [(m.key(), m.value(), m.partition(), m.offset(), m.headers()) for m in part] for part in (*parts, parts[1])
+    ]
+    schemas = {number: publisher.registry.schema(number) for number in publisher.registry.schemas}
+    (tmp_path / "records").write_bytes(pickle.dumps((records, schemas, publisher.registry.subjects)))
+    script = f"""import pickle, sys; sys.path.insert(0, {str(RECIPES)!r})
+from to_spark import current, store
+from pyspark.sql import SparkSession
+batches, schemas, subjects = pickle.load(open({str(tmp_path / "records")!r}, "rb"))
+class Registry:
+    def get_schema(self, number): return schemas[number]
+    def get_newest(self, subject): return schemas[subjects[subject]]
+spark = SparkSession.builder.getOrCreate()
+columns = "key binary, value binary, partition int, offset bigint, headers array<struct<key string, value binary>>"
+for number, batch in zip((0, 1, 1), batches):
+    store(Registry(), {TOPIC_IN_MEMORY!r}, {str(tmp_path / "out")!r}, spark.createDataFrame(batch, columns), number)
+for line in current(spark, {str(tmp_path / "out")!r}, ["start", "c", "d"]).toJSON().collect(): print(line)"""
+    rows = [json.loads(line) for line in run_spark(["-c", script]).splitlines() if line.startswith("{")]
+    # c descends: the range holds what is from 1 up. Of partition 1 the odd ones are left, and of 0 what came last.
+    expected = {(k, c, d) for k in (1, 3) for c in range(4) for d in (0, 1) if k == 3 or c < 2} | {(2, 18, 0)}
+    assert {(row["start"], 2 * decimal(row["c"]), row["d"]) for row in rows} == expected
+    assert len(rows) == len(expected)
+    for row in rows:
+        if row["start"] != 2:
+            assert row["m"] == {"at": {"street": "Elm"} if row["d"] == 0 else {"street": "Elm", "zip": 7}}
+
+
+def decimal(value: dict[str, Any]) -> Decimal:
+    """A decimal as Spark's JSON shows it."""
+    unscaled = int.from_bytes(b64decode(value["bigint"]), "big", signed=True)
+    return Decimal(unscaled).scaleb(-value["scale"])
+
+
 def by_java(pipeline: Pipeline, directory: Path) -> dict[tuple[int, str], dict[str, Any] | None]:
-    """The last row of each key that Follow.java prints."""
+    """The last row of each key that Follow.java prints, in a locale of no more than ASCII."""
     program = Program(directory, RECIPES / "Follow.java", "avro", "kafka")
     status = pipeline.status
-    said = program.run(status.bootstrap_servers, status.registry_url, TOPIC, "--once")
-    lines = (line.split("\t") for line in said.split("\n") if line)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LC_ALL", "C")
+        printed = program.run(status.bootstrap_servers, status.registry_url, TOPIC, "--once")
+    lines = (line.split("\t") for line in printed.split("\n") if line)
     return {(key["k"], key["c"]): json.loads(row) for key, row in ((json.loads(k), row) for k, row in lines)}
 
 
-def by_spark(pipeline: Pipeline, directory: Path) -> list[dict[str, Any]]:
-    """The rows that to_spark.py stores, as Spark's JSON has them."""
+def run_spark(command: list[str]) -> str:
+    """Run Python with the packages that to_spark.py needs. Returns what it prints."""
     lock = Path(__file__).with_name("spark_avro.lock")
     jars = ",".join(map(str, fetch(parse_lock(lock.read_text(), lock.name), Silent(), resolve)))
     environment = {
@@ -337,6 +422,14 @@ def by_spark(pipeline: Pipeline, directory: Path) -> list[dict[str, Any]]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": f"--master local[1] --conf spark.sql.session.timeZone=UTC --jars {jars} pyspark-shell",
     }
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert " INFO " not in done.stderr
+    return done.stdout
+
+
+def by_spark(pipeline: Pipeline, directory: Path) -> list[dict[str, Any]]:
+    """The rows that to_spark.py stores, as Spark's JSON has them."""
     status, place = pipeline.status, str(directory / "spark")
     stored = [str(RECIPES / "to_spark.py"), status.bootstrap_servers, status.registry_url, TOPIC, place, "--once"]
     # twice: the second run finds nothing new
@@ -344,6 +437,5 @@ def by_spark(pipeline: Pipeline, directory: Path) -> list[dict[str, Any]]:
 from pyspark.sql import SparkSession
 for line in current(SparkSession.builder.getOrCreate(), {place!r}, ["k", "c"]).toJSON().collect(): print(line)"""
     for command in (stored, stored, ["-c", show]):
-        done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
-        assert done.returncode == 0, done.stderr[-5000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        printed = run_spark(command)
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
