@@ -38,9 +38,7 @@ def in_store(store: Store, t: CqlType, value: Any) -> Any:
         case "list" | "set" | "vector":
             return [in_store(store, t.args[0], item) for item in value]
         case "map":
-            texts = [key_text(t.args[0], key) for key, _ in value]
-            keys = texts if store.has_text else [text.encode() for text in texts]
-            return {key: in_store(store, t.args[1], item) for key, (_, item) in zip(keys, value, strict=True)}
+            return {key_text(t.args[0], key): in_store(store, t.args[1], item) for key, item in value}
         case "tuple":
             return {f"index_{i}": in_store(store, a, v) for i, (a, v) in enumerate(zip(t.args, value, strict=True))}
         case "udt":
