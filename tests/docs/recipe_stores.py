@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import batches
 import duckdb
@@ -200,3 +204,67 @@ def bound(values: Sequence[bytes], is_inclusive: bool) -> Bound:
 def left_out(message: Message) -> list[str]:
     """The columns that the connector left out of a record."""
     return list(json.loads(dict(message.headers()).get("left_out", b"[]")))
+
+
+@contextmanager
+def clickhouse_over_http(directory: Path, login: tuple[str, str]) -> Iterator[str]:
+    """Serve chDB's engine to clickhouse-connect: what a server's HTTP interface does with the statements of a recipe.
+
+    It asks for a login. Gives its address.
+    """
+    from chdb.session import Session
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self._body()
+            parameters = dict(parse_qsl(urlsplit(self.path).query))
+            query = parameters.get("query")
+            settings = ", ".join(
+                f"{name} = {value}" for name, value in parameters.items() if name.startswith("output_")
+            )
+            try:
+                status, answer = 200, insert(query, body) if query else run(body.decode(), settings)
+            except RuntimeError as error:
+                status, answer = 500, str(error).encode()
+            if self.headers["Authorization"] != "Basic " + b64encode(":".join(login).encode()).decode():
+                status, answer = 401, b"Authentication failed"
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def _body(self) -> bytes:
+            if self.headers["Transfer-Encoding"] != "chunked":
+                return self.rfile.read(int(self.headers["Content-Length"] or 0))
+            chunks = []
+            while size := int(self.rfile.readline(), 16):
+                chunks.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(chunks)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    def run(sql: str, settings: str) -> bytes:
+        statement, _, form = sql.rpartition("FORMAT ")
+        statement = (statement or sql) + (settings and f" SETTINGS {settings}")
+        return bytes(session.query(statement, form.strip() if "FORMAT " in sql else "TabSeparated").bytes())
+
+    def insert(sql: str, body: bytes) -> bytes:
+        into, _, form = sql.rpartition(" FORMAT ")
+        columns = into[into.index("(") + 1 : into.rindex(")")]
+        file = directory / "body"
+        file.write_bytes(body)
+        return bytes(session.query(f"{into} SELECT {columns} FROM file('{file}', '{form.strip()}')").bytes())
+
+    with Session(str(directory / "server")) as session:
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/default"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()

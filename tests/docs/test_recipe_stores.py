@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.recipe_stores import STORES, Message, Publisher, Row, Store, bound, left_out
+from docs.recipe_stores import STORES, Message, Publisher, Row, Store, bound, clickhouse_over_http, left_out
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markers import is_in_range, parse_bound
-from schemas.cqldata import cql_bytes, key_text, same, shown, types, values
+from records import to_rows
+from schemas.cqldata import Pairs, cql_bytes, key_text, same, shown, types, values
+from settings import Settings
+from to_clickhouse import ClickHouse
 
 from helenus_connector.verify.scopes import Clustering
 from helenus_schemas.cql.table import Column
@@ -317,3 +320,29 @@ def test_what_can_t_be_compared_is_left(capsys: pytest.CaptureFixture[str]) -> N
     batch = publisher.batch(publisher.topic[0])
     assert [r.value for keys in batch.records[0].values() for r in keys.values()] == [{"v": None}]
     assert "a range delete whose order is not certain" in capsys.readouterr().err
+
+
+def test_clickhouse_by_its_other_client(tmp_path: Path) -> None:
+    """The engine behind HTTP, by clickhouse-connect with a login: growth, and a marker that has keys read."""
+    publisher = Publisher()
+    publisher.become([*KEY, Column("m", _wrap(["map"], _udt([INT])))])
+    small, large = (_wrap(["map"], _udt(fields)) for fields in ([INT], [INT, TEXT]))
+    for c in range(2):
+        publisher.row(0, [cql_bytes(INT, 1), cql_bytes(INT, c)], [cql_bytes(small, Pairs([("é", (c,))]))])
+    publisher.become([*KEY, Column("m", large)])
+    publisher.marker(0, [cql_bytes(INT, 1), None], (bound([cql_bytes(INT, 1)], True), None))
+    publisher.row(0, [cql_bytes(INT, 2), cql_bytes(INT, 0)], [cql_bytes(large, Pairs([("x", (7, "z"))]))])
+    with clickhouse_over_http(tmp_path, ("u", "p")) as url:
+        login = {"target.username": "u", "target.password": "p"}
+        asked = Settings("b", "r", "data-ks.t", [url, "a-b"], True, login)
+        for part in (publisher.topic[0][:2], publisher.topic[0][2:]):
+            with ClickHouse(asked) as target:
+                target.store(publisher.batch(part).for_table(target))
+        with ClickHouse(asked) as target:
+            rows = to_rows(target._engine.read("SELECT k, c, m FROM `a-b` FINAL ORDER BY k"))
+        with pytest.raises(ClickHouse.errors, match="Authentication failed"):
+            ClickHouse(Settings("b", "r", "data-ks.t", [url, "a-b"], True, {**login, "target.password": "q"}))
+    assert rows == [
+        {"k": 1, "c": 0, "m": {"é": {"f0": 0, "f1": None}}},
+        {"k": 2, "c": 0, "m": {"x": {"f0": 7, "f1": b"z"}}},
+    ]

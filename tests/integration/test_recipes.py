@@ -24,7 +24,7 @@ from docs.recipe_stores import Publisher
 from integration.pipeline import Lasting, Pipeline, write_properties
 from patience import PATIENCE_S, eventually
 from pyiceberg.catalog import load_catalog
-from schemas.cqldata import cql_bytes
+from schemas.cqldata import Pairs, cql_bytes
 from schemas.java import Program
 
 from helenus_schemas.cql.table import Column
@@ -350,7 +350,7 @@ def test_spark_honours_markers_and_growth(tmp_path: Path) -> None:
         place = CqlType("udt", (CqlType("text"), int32)[: len(fields)], frozen=True, label="place", fields=fields)
         places = CqlType("map", (CqlType("text"), place), frozen=True)
         publisher.become([*key, Column("m", places)])
-        value = [("at", ("Elm", 7)[: len(fields)])]
+        value = Pairs([("at", ("Elm", 7)[: len(fields)])])
         for k in range(4):
             for c in range(4):
                 names = [cql_bytes(int32, k), cql_bytes(CqlType("decimal"), Decimal(c) / 2), cql_bytes(int32, number)]
