@@ -11,7 +11,7 @@ from collections.abc import Callable
 from helenus_schemas.codec.avro_long import SHORT, long_bytes
 from helenus_schemas.cql.text import as_double, as_long, as_microseconds, as_text, inet
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed, duration, wrong_size
+from helenus_schemas.cql.values import Malformed, duration, shortest_varint, wrong_size
 
 Encode = Callable[[bytes], bytes]
 _LOWEST_SCALE = -(1 << 31)
@@ -95,14 +95,6 @@ def _decimal(data: bytes) -> bytes:
     if len(data) < 5:
         raise Malformed(f"a decimal of {len(data)} bytes")
     return sized(data[4:]) + long_bytes(int.from_bytes(data[:4], "big", signed=True))
-
-
-def _least(data: bytes) -> bytes:
-    """A varint in the fewest bytes that hold it and its sign; no bytes stay none."""
-    start = 0
-    while start < len(data) - 1 and data[start] == (0xFF if data[start + 1] & 0x80 else 0):
-        start += 1
-    return sized(data[start:])
 
 
 def _one_nan(width: int, infinity: int) -> Encode:
@@ -190,7 +182,7 @@ SCALARS: dict[str, Encode] = {
 }
 ONE_FORM: dict[str, Encode] = {
     "decimal": _stripped,
-    "varint": _least,
+    "varint": lambda data: sized(shortest_varint(data)),
     "float": _one_nan(4, 0x7F80_0000),
     "double": _one_nan(8, 0x7FF0_0000_0000_0000),
 }

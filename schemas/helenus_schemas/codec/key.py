@@ -9,16 +9,15 @@ from functools import cached_property
 from itertools import chain, combinations_with_replacement, islice
 from typing import Literal
 
-from helenus_schemas.codec import _key_bytes
+from helenus_schemas.codec import _datastax_key, _key_bytes
 from helenus_schemas.codec._avro_scalars import Encode
-from helenus_schemas.codec._from_avro import NUMBERS, Decode, decoder, number
+from helenus_schemas.codec._from_avro import Decode, decoder
 from helenus_schemas.codec._from_avro import nullable as read_nullable
 from helenus_schemas.codec.avro_long import long_bytes, read_long
 from helenus_schemas.codec.to_avro import Optional, encoder, nullable
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.text import as_microseconds
 from helenus_schemas.cql.types import CqlType, walk
-from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in, wrong_size
+from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in
 
 Key = tuple["bytes | None", ...]
 """CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
@@ -28,8 +27,8 @@ it is. In a composite partition key a stand-in replaces such a value, zero as a 
 of stand-ins in the partition key, as Avro ints. A reader that knows the schema alone does not read that far.
 """
 Compat = Literal["exact", "datastax", "cep44"]
-"""The form of a key: `exact`; or DataStax's, with tinyint and smallint unsigned and a time in µs; or a text that only
-the shape `cep44` writes, here as `exact`.
+"""The form of a key: `exact`; or DataStax's (`_datastax_key`); or a text that only the shape `cep44` writes, here as
+`exact`.
 """
 
 
@@ -260,21 +259,6 @@ def _exact(t: CqlType, clustering: bool) -> tuple[Encode, Decode]:
 
 
 def _datastax(t: CqlType, clustering: bool) -> tuple[Encode, Decode]:
-    if t.name in ("tinyint", "smallint"):
-        return _unsigned(NUMBERS[t.name]), number(NUMBERS[t.name], unsigned=True)
-    if t.name == "time":
-        return _microseconds, number(8, factor=1000)
-    return _exact(t, clustering)
-
-
-def _unsigned(width: int) -> Encode:
-    def encode(data: bytes) -> bytes:
-        if len(data) != width:
-            raise wrong_size(data, width)
-        return long_bytes(int.from_bytes(data, "big"))
-
-    return encode
-
-
-def _microseconds(data: bytes) -> bytes:
-    return long_bytes(as_microseconds(data))
+    encode, decode = _datastax_key.avro_codec(t, clustering)
+    exact_encode, exact_decode = _exact(t, clustering)
+    return encode or exact_encode, decode or exact_decode

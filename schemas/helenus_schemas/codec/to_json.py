@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import TypeVar
 
+from helenus_schemas.codec import _datastax_key
 from helenus_schemas.cql.text import as_double, as_long, as_microseconds, as_text, float_text, inet, spelled
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import (
@@ -115,11 +116,7 @@ def objects(
 
 
 def _datastax(t: CqlType) -> Encode:
-    if t.name in ("tinyint", "smallint"):
-        return lambda data: str(int.from_bytes(data, "big"))
-    if t.name == "time":
-        return lambda data: str(int.from_bytes(data, "big") // 1000)
-    return encoder(t, key=True)
+    return _datastax_key.json_encoder(t) or encoder(t, key=True)
 
 
 def _shown_as(t: CqlType) -> Encode:

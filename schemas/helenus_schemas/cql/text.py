@@ -22,7 +22,7 @@ AsText = Callable[[bytes], str]
 
 _FLOAT = struct.Struct(">f")
 _LEAST_NORMAL = 2.0**-126
-_IPV4_MAPPED = bytes(10) + b"\xff\xff"
+IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _AT_ONCE = 512  # bytes up to which Decimal's own way is the faster one
 _PIECE = 128
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
@@ -45,7 +45,7 @@ def inet(data: bytes) -> str:
 
     Python 3.13 spells those otherwise, and a key is the same on each.
     """
-    if len(data) == 16 and data.startswith(_IPV4_MAPPED):
+    if len(data) == 16 and data.startswith(IPV4_MAPPED):
         return f"::ffff:{data[12] << 8 | data[13]:x}:{data[14] << 8 | data[15]:x}"
     return str(ipaddress.ip_address(data))
 

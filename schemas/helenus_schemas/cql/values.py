@@ -41,6 +41,14 @@ def wrong_size(data: bytes, width: int) -> Malformed:
     return Malformed(f"{len(data)} bytes where {width} {'is' if width == 1 else 'are'} a value")
 
 
+def shortest_varint(data: bytes) -> bytes:
+    """A varint in the fewest bytes that hold it and its sign, as `BigInteger.toByteArray`; no bytes stay none."""
+    start = 0
+    while start < len(data) - 1 and data[start] == (0xFF if data[start + 1] & 0x80 else 0):
+        start += 1
+    return data[start:]
+
+
 class NullElement(Malformed):
     """A collection with an element that is null. Cassandra accepts it as a bound parameter."""
 
