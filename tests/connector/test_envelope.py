@@ -253,7 +253,7 @@ def test_the_kind_of_operation_is_a_header_where_it_is_known(form: dict[str, str
         assert made.written(update)[0][2]["op"] == op
     image = Image((None, None, None, int32(5), b"w", None), T)
     ((_, value, headers),) = made.of(made.was_read(image))
-    assert (value["op"], "op" in headers) == ("u", False)
+    assert (value["op"], "op" in headers) == ("r", False)
 
 
 VALUES: dict[str, tuple[bytes, Any, Any]] = {
@@ -301,7 +301,7 @@ def test_rows_that_were_read(form: dict[str, str]) -> None:
     made = Made(TABLE, **form)
     image = Image((None, None, None, int32(5), b"w", None), T)
     ((_, value, _),) = made.of(made.was_read(image))
-    assert (value["op"], value["written"]) == ("u", None)
+    assert (value["op"], value["written"]) == ("r", None)
     assert {n: v for n, v in value["after"].items() if v is not None} == {"k": 7, "c": 1, "v": 5, "w": "w"}
     ((_, value, headers),) = made.of(made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT))))
     assert (value["op"], value["source"]["snapshot"], headers["snapshot"]) == ("r", "true", b"true")
@@ -317,7 +317,7 @@ def test_markers_whose_rows_were_read(form: dict[str, str]) -> None:
     marker = made.was_read(statics, scope=Scope.PARTITION)
     marker.read_rows = lambda _: iter((live,))
     found = made.of(marker)
-    assert [value and value["op"] for _, value, _ in found] == ["d", None, "u", "u"]
+    assert [value and value["op"] for _, value, _ in found] == ["d", None, "r", "r"]
     assert ["scope" in headers for _, _, headers in found] == [True, False, False, False]
     assert found[2][1]["after"]["s"] == "s"
     assert found[3][1]["source"]["ts_us"] == T + 1
@@ -325,7 +325,7 @@ def test_markers_whose_rows_were_read(form: dict[str, str]) -> None:
     table.read_rows = lambda _: iter((live,))
     truncated, alive = made.of(table)
     assert (truncated[0], truncated[1]["op"], truncated[1]["after"]) == ({"table": "ks.t"}, "t", None)
-    assert alive[1]["op"] == "u"
+    assert alive[1]["op"] == "r"
 
 
 def test_the_same_row_read_again_is_the_same_whatever_asked_for_it() -> None:

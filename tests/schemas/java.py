@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from helenus_stack.jars import fetch, read_lock
+from helenus_stack.jars import Artifact, fetch, parse_lock, read_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
 from helenus_stack.resolve import resolve
@@ -18,12 +18,15 @@ SOURCE = Path(__file__).with_name("Reader.java")
 
 
 class Program:
-    """A class, compiled into `directory` by the Eclipse compiler, so that a JRE will do. `locks` name its jars."""
+    """A class, compiled into `directory` by the Eclipse compiler, so that a JRE will do.
 
-    def __init__(self, directory: Path, source: Path, *locks: str) -> None:
+    `locks` name its jars: locks of the stack, or files.
+    """
+
+    def __init__(self, directory: Path, source: Path, *locks: str | Path) -> None:
         self._directory, self._main = directory, source.stem
         self._java = str(java_home(17, Silent(), newer=True) / "bin/java")
-        self._jars = [jar for lock in locks for jar in fetch(read_lock(lock), Silent(), resolve)]
+        self._jars = [jar for lock in locks for jar in fetch(_artifacts(lock), Silent(), resolve)]
         compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
         options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), "-cp", _path(self._jars), str(source)]
         self._run([compiler], "org.eclipse.jdt.internal.compiler.batch.Main", *options)
@@ -32,9 +35,9 @@ class Program:
         """What it prints."""
         return self._run([self._directory, *self._jars], self._main, asked=asked)
 
-    def run(self, *arguments: str) -> str:
-        """What it prints, with these arguments."""
-        return self._run([self._directory, *self._jars], self._main, *arguments)
+    def run(self, *arguments: str, lines: str = "") -> str:
+        """What it prints, with these arguments, of these lines."""
+        return self._run([self._directory, *self._jars], self._main, *arguments, asked=lines)
 
     def _run(self, path: Sequence[Path], main: str, *arguments: str, asked: str = "") -> str:
         command = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _path(path), main, *arguments]
@@ -68,6 +71,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return struct.pack(">d", value).hex() if value == value else "7ff8000000000000"
     return value
+
+
+def _artifacts(lock: str | Path) -> list[Artifact]:
+    return read_lock(lock) if isinstance(lock, str) else parse_lock(lock.read_text(), lock.name)
 
 
 def _path(jars: Sequence[Path]) -> str:

@@ -40,7 +40,9 @@ from helenus_schemas.names import avro_name
 _new = tuple.__new__
 _UNTIMED = Image((), None)[2:]
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
-
+_READ = "r"
+"""The operation of a row that was read, of which it is not known what it was before. Readers that make changes of
+records, such as Flink, take it for the row, as of a snapshot. They refuse a `u` without `before`."""
 
 Pack = Callable[["bytes | None", "bytes | None", str, Source, "Said | None"], bytes]
 """A record's value, from the bytes of the row before and after the change, the operation, and where it was read."""
@@ -108,13 +110,15 @@ class Envelope:
 
     def _row(self, resolved: Resolved) -> Iterator[Shaped]:
         source = source_of(resolved)
-        op = resolved.op or ("d" if resolved.after is None else "u" if source.snapshot == "false" else "r")
-        said = None if resolved.op is None else op.encode()
         try:
             before = None if resolved.before is None else self._form.value(resolved.key, resolved.before.values)
         except BAD_BYTES:  # what no record can show, none has shown
             before = None
-        return self._enveloped(self._shape.of_row(resolved, resolved.after, said), op, source, before=before)
+        op = resolved.op or ("d" if resolved.after is None else _READ)
+        if op == "u" and before is None:
+            op = _READ
+        header = None if resolved.op is None else op.encode()
+        return self._enveloped(self._shape.of_row(resolved, resolved.after, header), op, source, before=before)
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
@@ -126,7 +130,7 @@ class Envelope:
             yield from self._enveloped(marker, "d", source)
             if marker.image is not None and any(value is not None for value in marker.image.values):
                 statics = self._shape.of_row(resolved, marker.image)
-                yield from self._enveloped(statics, "u", row_source(source, marker.image))
+                yield from self._enveloped(statics, _READ, row_source(source, marker.image))
         elif not resolved.continues:
             marker = next(rows)
             assert marker is not None
@@ -135,7 +139,7 @@ class Envelope:
             if shaped is None:
                 yield None
                 continue
-            yield from self._enveloped(shaped, "u", row_source(source, shaped.image))
+            yield from self._enveloped(shaped, _READ, row_source(source, shaped.image))
 
     def _straight(self, direct: Direct, resolved: Resolved) -> Shaped | None:
         """The record of a change that `_direct` is for, the same as `_written` has it."""
