@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from schemas.java import Program
 from structlog.testing import capture_logs
 
 from helenus_agent.config import AgentSettings
+from helenus_agent.config import check as check_agent
 from helenus_connector.cli import main
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.config.files import load, properties_of
+from helenus_connector.config.files import check_kafka, load, properties_of
 from helenus_connector.config.worker import WorkerSettings
-from helenus_schemas.settings import debezium
+from helenus_schemas.settings import _java_producer, debezium
 from helenus_schemas.settings.properties import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -235,19 +238,21 @@ DOCUMENTED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]
     ),
     *(
         (f"kafka.producer.{key}", "x", {"kafka_producer": {}}, {"kafka": {}, "producer": {}}, {})
-        for key in (
-            "ssl.truststore.password",
-            "ssl.truststore.type",
-            "ssl.keystore.type",
-            "acks",
-            "enable.idempotence",
-            "buffer.memory",
-            "max.block.ms",
-            "key.serializer",
-            "value.serializer",
-            "partitioner.class",
-            "interceptor.classes",
+        for key in ("acks", "enable.idempotence", *(k.replace("*", "url") for k in _java_producer.UNUSED))
+    ),
+    *(
+        (
+            f"kafka.producer.{size}.buffer.bytes",
+            value,
+            {"kafka_producer": {f"socket.{size}.buffer.bytes": use}},
+            {"producer": {f"socket.{size}.buffer.bytes": use}, "kafka": {}},
+            {},
         )
+        for size, value, use in (("send", "65536", "65536"), ("receive", "-1", "0"))
+    ),
+    *(
+        (f"kafka.producer.{key}", "PEM", {"kafka_producer": {use: "PEM"}}, {"kafka": {use: "PEM"}, "producer": {}}, {})
+        for key, use in _java_producer.SECURITY.items()
     ),
     (
         "kafka.producer.max.request.size",
@@ -289,6 +294,27 @@ def test_a_documented_key(
     means_nothing = not any((agent, worker, connector)) or key in debezium.unused(given)
     assert [entry["event"] for entry in logs] == ["config.debezium", "config.debezium"]
     assert all((key in entry.get("ignored", "").split()) == means_nothing for entry in logs)
+
+
+def refused(check: Callable[..., None], *arguments: Any) -> str:
+    """What a check says is wrong; nothing if nothing is."""
+    try:
+        check(*arguments)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.integration
+def test_no_setting_of_their_producer_stops_a_file(tmp_path: Path) -> None:
+    """What librdkafka has no such setting of is translated, or named as one that means nothing."""
+    names = Program(tmp_path, Path(__file__).with_name("ProducerKeys.java"), "kafka", "avro").run().split()
+    assert len(names) > 80
+    for name in sorted({*names, "schema.registry", "schema.registry.url"} - {"bootstrap.servers", "sasl.jaas.config"}):
+        path = written(tmp_path, {**LEAST, f"kafka.producer.{name}": "1"})
+        agent, worker, _ = read(path)
+        for reasons in (refused(check_agent, agent, "agent"), refused(check_kafka, worker, path)):
+            assert "No such configuration property" not in reasons, name
 
 
 def test_the_table_has_every_key() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from helenus_schemas.settings import _java_driver
+from helenus_schemas.settings import _java_driver, _java_producer
 
 Side = Literal["agent", "worker", "connector"]
 Convert = Callable[[str], "str | None"]
@@ -114,7 +114,6 @@ _ASKED = "the cluster is asked for it"
 _CLASS_OF_JAVA = "it names a Java class, and none is run"
 _TOPICS = "the topics' names are those of topic.prefix and topic.delimiter"
 _NO_READER = "their connector reads no topic; what the worker reads with is in kafka.producer.*"
-_STORES = "stores of certificates are files of PEM or PKCS12"
 _PREFIX = Key(
     {"topic.prefix": "events-VALUE."},
     connector={
@@ -255,20 +254,20 @@ KEYS: Mapping[str, Key] = {
         {"kafka.sasl.username": _login("username"), "kafka.sasl.password": _login("password")},
         why="username and password are taken from it",
     ),
-    "kafka.producer.ssl.truststore.password": Key(why=_STORES),
-    "kafka.producer.ssl.truststore.type": Key(why=_STORES),
-    "kafka.producer.ssl.keystore.type": Key(why=_STORES),
+    **{f"kafka.producer.{key}": Key(why=why) for key, why in _java_producer.UNUSED.items()},
+    **{
+        f"kafka.producer.{key}": Key(
+            {f"kafka.producer.{use}": _java_producer.system_default},
+            {f"producer.{use}": _java_producer.system_default},
+        )
+        for key, use in _java_producer.RENAMED.items()
+    },
+    **dict(_secure(key, use) for key, use in _java_producer.SECURITY.items()),
     "kafka.producer.acks": Key(why="always all: with less, changes are lost"),
     "kafka.producer.enable.idempotence": Key(why="always true: without it, retries change the order"),
-    "kafka.producer.buffer.memory": Key(why=_BOUND),
-    "kafka.producer.max.block.ms": Key(why=_BOUND),
     "kafka.producer.max.request.size": Key(
         {"kafka.producer.message.max.bytes": "VALUE"}, {"producer.message.max.bytes": "VALUE"}
     ),
-    **{
-        f"kafka.producer.{key}": Key(why=_CLASS_OF_JAVA)
-        for key in ("key.serializer", "value.serializer", "partitioner.class", "interceptor.classes")
-    },
     "kafka.producer.*": Key(_same("kafka.producer.*"), _same("producer.*"), why="names that librdkafka has too"),
     "kafka.consumer.*": Key(why=_NO_READER),
 }
