@@ -14,7 +14,7 @@ import annotated_types
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from helenus_agent.aliases import ENVIRONMENT
+from helenus_agent.aliases import ENVIRONMENT, ON_PULSAR
 from helenus_agent.config import AgentSettings
 from helenus_connector.config._aliases import DATASTAX
 from helenus_connector.config.connector import ConnectorSettings
@@ -157,7 +157,14 @@ def datastax_keys() -> str:
     shown = "### The agent's arguments\n| theirs | variable | here | |\n|---|---|---|---|\n"
     for key, alias in _aliases(AgentSettings).items():
         variable = f"`{variables[key]}`" if key in variables else ""
-        shown += f"| `{key}` | {variable} | {f'`{alias.use}`' if alias.use else ''} | {alias.why} |\n"
+        why = alias.why
+        if key in ON_PULSAR:
+            other = ON_PULSAR[key]
+            pulsar = Alias(other) if isinstance(other, str) else other
+            why = ". ".join(
+                filter(None, (why, f"On Pulsar {f'`{pulsar.use}`: ' if pulsar.use else ''}{pulsar.why}".strip(": ")))
+            )
+        shown += f"| `{key}` | {variable} | {f'`{alias.use}`' if alias.use else ''} | {why} |\n"
     shown += "\n### The source connector's keys\n| theirs | here | |\n|---|---|---|\n"
     for key in DATASTAX:
         alias = _aliases(ConnectorSettings)[key]

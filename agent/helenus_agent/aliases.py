@@ -24,13 +24,13 @@ def _when(true: str | None, false: str | None) -> Convert:
     return lambda value: true if _truth(value) else false
 
 
-def _pem(value: str) -> str:
-    if value.lower().endswith((".jks", ".p12", ".pfx")):
-        raise ValueError(
-            "a Java trust store is not read: export its certificates as PEM, "
-            "name that file in kafka.producer.ssl.ca.location"
-        )
-    return value
+def _pem(use: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value.lower().endswith((".jks", ".p12", ".pfx")):
+            raise ValueError(f"a Java trust store is not read: export its certificates as PEM, name that file in {use}")
+        return value
+
+    return check
 
 
 def _token(value: str) -> str:
@@ -90,7 +90,7 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
     (
         "sslTruststorePath",
         "CDC_SSL_TRUSTSTORE_PATH",
-        Alias("kafka.producer.ssl.ca.location", _TLS, _pem),
+        Alias("kafka.producer.ssl.ca.location", _TLS, _pem("kafka.producer.ssl.ca.location")),
     ),
     ("sslTruststorePassword", "CDC_SSL_TRUSTSTORE_PASSWORD", Alias(why="a file of certificates needs none")),
     ("sslTruststoreType", "CDC_SSL_TRUSTSTORE_TYPE", Alias(why="certificates are PEM")),
@@ -118,5 +118,27 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
 )
 
 ALIASES: Mapping[str, str | Alias] = {name: what for name, _, what in _DATASTAX}
+_PULSAR_TLS = "TLS is on with pulsar.service.url=pulsar+ssl://, and its authorities are in pulsar.tls.cafile"
+_NO_CLIENT_CERTIFICATE = "a token is the only way to log in to Pulsar"
+ON_PULSAR: Mapping[str, str | Alias] = {
+    "sslTruststorePath": Alias("pulsar.tls.cafile", _PULSAR_TLS, _pem("pulsar.tls.cafile")),
+    "sslHostnameVerificationEnable": "pulsar.tls.check.hostname",
+    "sslAllowInsecureConnection": Alias(why="certificates of Pulsar's brokers are always verified"),
+    **dict.fromkeys(("sslProvider", "useKeyStoreTls"), Alias(why=_PULSAR_TLS)),
+    **dict.fromkeys(("sslKeystorePath", "sslKeystorePassword", "sslKeystoreType"), Alias(why=_NO_CLIENT_CERTIFICATE)),
+    "sslCipherSuites": Alias(why="OpenSSL takes the best that both sides know"),
+}
+"""Those of `ALIASES` that mean something else where events go to Pulsar."""
 ENVIRONMENT: Mapping[str, str] = {variable: name for name, variable, _ in _DATASTAX if variable}
 """Variable of DataStax's agent -> its argument."""
+
+
+def names_pulsar(properties: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether a file, or variables, of DataStax's agent have events go to Pulsar: with `messagingProvider=pulsar`; or
+    without it, as before their agent knew another, with Pulsar's address and no brokers of Kafka.
+    """
+    given = {**{ENVIRONMENT[variable]: text for variable, text in environment.items()}, **properties}
+    if chosen := given.get("log", given.get("messagingProvider")):
+        return chosen.strip().lower() == "pulsar"
+    brokers = ("kafka.bootstrap.servers", "kafkaBootstrapServers")
+    return "pulsarServiceUrl" in given and not any(key in given for key in brokers)

@@ -13,7 +13,7 @@ import yaml
 from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
-from helenus_agent.aliases import ALIASES, ENVIRONMENT
+from helenus_agent.aliases import ALIASES, ENVIRONMENT, ON_PULSAR, names_pulsar
 from helenus_agent.commitlog.segment import ReadMode
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings import debezium
@@ -153,6 +153,12 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         **more: Any,
     ) -> Self:
         if not debezium.is_theirs(properties):
+            if cls is AgentSettings and names_pulsar(properties, environment or {}):
+                chosen = {"log", "messagingProvider"} & properties.keys() or "CDC_MESSAGING_PROVIDER" in (
+                    environment or {}
+                )
+                given = properties if chosen else {**properties, "log": "pulsar"}
+                return _OnPulsar.of(given, source, environment, context, **more)  # type: ignore[return-value]
             return super().of(properties, source, environment, context, **more)
         debezium.report(properties, source)
         theirs = debezium.translate(properties, "agent", source)
@@ -175,6 +181,12 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
                 yield f"kafka.producer.{key}", "leave it out: kafka.bootstrap.servers names the brokers"
         if given.get("segment.transfer") == "archive" and "segment.archive.dir" not in given:
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
+
+
+class _OnPulsar(AgentSettings):
+    """The settings of an agent whose events go to Pulsar: keys of DataStax's agent about TLS are about that."""
+
+    aliases: ClassVar[Mapping[str, str | Alias]] = {**ALIASES, **ON_PULSAR}
 
 
 def check(settings: AgentSettings, source: str) -> None:

@@ -10,6 +10,7 @@ from helenus_agent.aliases import ENVIRONMENT
 from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.node.cassandra import Node
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.properties import ConfigError
 
 LEAST = {"state.dir": "/tmp/x", "kafka.bootstrap.servers": "k:9092", "cdc.raw.dir": "/tmp/raw"}
 
@@ -135,6 +136,46 @@ def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert found.pulsar_auth_token
     assert found.pulsar_auth_token.get_secret_value() == "t0ken"
     assert "t0ken" not in output
+
+
+TLS = {key: value for key, value in DATASTAX.items() if key.startswith("ssl") or key == "useKeyStoreTls"}
+PULSAR = {"cassandra.config": "/etc/cassandra.yaml", "cdcWorkingDir": "/cdc", "pulsarServiceUrl": "pulsar+ssl://b:6651"}
+
+
+@pytest.mark.parametrize("chosen", [{}, {"messagingProvider": "PULSAR"}, {"log": "pulsar"}])
+def test_a_file_of_datastax_s_for_pulsar_loads(chosen: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Its switches of TLS are Pulsar's; what has no counterpart there is named, and none of Kafka's is set."""
+    given = {**PULSAR, **TLS, "sslAllowInsecureConnection": "true", "sslHostnameVerificationEnable": "false", **chosen}
+    found = AgentSettings.of(given, "f")
+    assert (found.log, found.pulsar_service_url, found.kafka_producer) == ("pulsar", "pulsar+ssl://b:6651", {})
+    assert (str(found.pulsar_tls_cafile), found.pulsar_tls_check_hostname) == ("/etc/ca.pem", False)
+    output = capsys.readouterr().out
+    assert [key for key in TLS if f"key={key} " not in output] == []
+    assert "certificates of Pulsar's brokers are always verified" in output
+    assert "s3cret" not in output
+
+
+def test_a_java_trust_store_for_pulsar_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"export its certificates as PEM, name that file in pulsar\.tls\.cafile"):
+        AgentSettings.of({**PULSAR, "sslTruststorePath": "/t.jks"}, "f")
+
+
+def test_variables_of_datastax_s_agent_for_pulsar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_PULSAR_SERVICE_URL", "pulsar://env:6650")
+    monkeypatch.setenv("CDC_SSL_HOSTNAME_VERIFICATION_ENABLE", "false")
+    path = tmp_path / "agent.properties"
+    path.write_text("cdc.raw.dir=/tmp/raw\nstate.dir=/file\n")
+    found = AgentSettings.load(path)
+    assert (found.log, found.pulsar_service_url, found.pulsar_tls_check_hostname) == (
+        "pulsar",
+        "pulsar://env:6650",
+        False,
+    )
+    monkeypatch.setenv("CDC_MESSAGING_PROVIDER", "kafka")
+    monkeypatch.setenv("CDC_KAFKA_BOOTSTRAP_SERVERS", "env:9092")
+    assert AgentSettings.load(path).log == "kafka"
+    monkeypatch.delenv("CDC_MESSAGING_PROVIDER")
+    assert AgentSettings.load(path).log == "kafka"
 
 
 def test_datastax_s_variables_have_the_lowest_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ THEIRS = {
     "ssl.cipherSuites": "x",
     "ssl.openssl.keyCertChain": "/etc/cert.pem",
     "ssl.openssl.privateKey": "/etc/key.pem",
-    "datastax-java-driver.basic.request.timeout": "1 s",
+    "datastax-java-driver.basic.request.consistency": "ALL",
 }
 
 
@@ -91,6 +91,20 @@ def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
         ("auth.provider", "GSSAPI", "give a role of Cassandra's own in cassandra.username"),
         ("auth.gssapi.keyTab", "/k.keytab", "give a role of Cassandra's own in cassandra.username"),
         ("ssl.keystore.path", "/etc/key.jks", "export its certificate and key as PEM"),
+        (
+            "datastax-java-driver.basic.contact-points",
+            "a:9043,b:9043",
+            "set cassandra.contact.points=a,b, and cassandra.port",
+        ),
+        ("datastax-java-driver.basic.contact-points", "a:b", "port"),
+        ("datastax-java-driver.basic.request.timeout", "soon", "in milliseconds"),
+        ("datastax-java-driver.basic.cloud.secure-connect-bundle", "/x.zip", "a bundle of Astra's is not read"),
+        (
+            "datastax-java-driver.advanced.ssl-engine-factory.truststore-path",
+            "/t.jks",
+            "a Java trust store is not read",
+        ),
+        ("datastax-java-driver.advanced.ssl-engine-factory.keystore-path", "/k.jks", "export its certificate"),
     ],
 )
 def test_settings_without_counterpart_are_refused(key: str, value: str, reason: str) -> None:
@@ -99,3 +113,134 @@ def test_settings_without_counterpart_are_refused(key: str, value: str, reason: 
     (problem,) = error.value.problems
     assert problem.key == key
     assert reason in problem.reason
+
+
+def test_the_java_driver_s_own_settings_may_be_the_only_place() -> None:
+    driver = {
+        "basic.contact-points": "10.0.0.1:9042, 10.0.0.2:9042",
+        "basic.load-balancing-policy.local-datacenter": "dc1",
+        "basic.request.timeout": "30 seconds",
+        "advanced.auth-provider.username": "u",
+        "advanced.auth-provider.password": "pw0rd",
+        "advanced.ssl-engine-factory.class": "DefaultSslEngineFactory",
+        "advanced.ssl-engine-factory.hostname-validation": "false",
+        "advanced.ssl-engine-factory.truststore-path": "/ca.pem",
+    }
+    given = {f"datastax-java-driver.{path}": value for path, value in driver.items()}
+    found = ConnectorSettings.of({"name": "n", "keyspace": "k", "table": "t", "output.format": "json", **given}, "f")
+    assert found.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
+    assert (found.cassandra_local_dc, found.cassandra_request_timeout_ms) == ("dc1", 30_000)
+    assert (found.cassandra_username, found.cassandra_ssl_enabled, found.cassandra_ssl_check_hostname) == (
+        "u",
+        True,
+        False,
+    )
+    assert found.cassandra_password
+    assert str(found.cassandra_ssl_cafile) == "/ca.pem"
+
+
+OF_CONVERTERS = {
+    # As the documentation of Confluent's AvroConverter, Apicurio's, and Kafka's own have them.
+    "schema.registry.url": "http://r:8081",
+    "enhanced.avro.schema.support": "true",
+    "connect.meta.data": "false",
+    "schemas.cache.config": "500",
+    "schemas.cache.size": "1000",
+    "normalize.schemas": "true",
+    "use.latest.version": "true",
+    "latest.compatibility.strict": "false",
+    "value.subject.name.strategy": "io.confluent.kafka.serializers.subject.TopicNameStrategy",
+    "key.subject.name.strategy": "io.confluent.kafka.serializers.subject.TopicNameStrategy",
+    "scrub.invalid.names": "true",
+    "allow.optional.map.keys": "true",
+    "auto.register.schemas": "true",
+    "use.schema.id": "-1",
+    "replace.null.with.default": "true",
+    "decimal.format": "BASE64",
+    "basic.auth.credentials.source": "USER_INFO",
+    "basic.auth.user.info": "u:pw0rd",
+    "schema.registry.ssl.truststore.location": "/ca.pem",
+    "schema.registry.ssl.truststore.password": "pw0rd",
+    "schema.registry.ssl.truststore.type": "PEM",
+    "schema.registry.ssl.endpoint.identification.algorithm": "https",
+    "http.connect.timeout.ms": "60000",
+    "apicurio.registry.find-latest": "true",
+    "apicurio.registry.headers.enabled": "false",
+    "apicurio.registry.as-confluent": "true",
+    "apicurio.registry.use-id": "contentId",
+}
+AVRO = {"name": "n", "keyspace": "k", "table": "t"}
+
+
+def test_keys_of_converters_load(capsys: pytest.CaptureFixture[str]) -> None:
+    of_both = {f"{side}.converter.{key}": value for side in ("key", "value") for key, value in OF_CONVERTERS.items()}
+    found = ConnectorSettings.of({**AVRO, **of_both}, "f")
+    assert found.is_avro
+    assert (found.value_converter_schema_registry_url, found.value_converter_normalize_schemas) == (
+        "http://r:8081",
+        True,
+    )
+    assert str(found.value_converter_schema_registry_ssl_cafile) == "/ca.pem"
+    assert found.value_converter_schema_registry_basic_auth_user_info
+    output = capsys.readouterr().out
+    same = {"key.converter.schema.registry.url"}
+    same |= {f"value.converter.{key}" for key in ("schema.registry.url", "normalize.schemas", "auto.register.schemas")}
+    assert [key for key in of_both if (f"key={key} " in output) == (key in same)] == []
+    assert "pw0rd" not in output
+
+
+@pytest.mark.parametrize(
+    ("address", "use"),
+    [
+        ("http://r:8080/apis/registry/v3", "http://r:8080/apis/ccompat/v7"),
+        ("https://r/x/apis/registry/v3/", "https://r/x/apis/ccompat/v7"),
+        (
+            "http://a:1/apis/registry/v3,http://b:1/apis/registry/v3",
+            "http://a:1/apis/ccompat/v7,http://b:1/apis/ccompat/v7",
+        ),
+    ],
+)
+def test_apicurio_s_address_is_that_of_its_form_of_confluent_s(address: str, use: str) -> None:
+    found = ConnectorSettings.of({**AVRO, "value.converter.apicurio.registry.url": address}, "f")
+    assert found.value_converter_schema_registry_url == use
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        (
+            "value.subject.name.strategy",
+            "io.confluent.kafka.serializers.subject.RecordNameStrategy",
+            "TopicNameStrategy",
+        ),
+        (
+            "subject.name.strategy",
+            "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy",
+            "TopicNameStrategy",
+        ),
+        ("use.schema.id", "7", "own"),
+        ("decimal.format", "NUMERIC", "decimal.handling.mode"),
+        ("rule.executors", "encrypt", "rules of data contracts"),
+        ("bearer.auth.token", "pw0rd", "basic.auth.user.info"),
+        ("schema.registry.ssl.truststore.location", "/trust.jks", "a Java trust store is not read"),
+        ("schema.registry.ssl.keystore.location", "/key.jks", "ssl.certfile"),
+        ("schema.registry.ssl.endpoint.identification.algorithm", "none", "always checked"),
+        ("apicurio.registry.url", "http://r:8080/apis/registry/v2", "url=http://r:8080/apis/ccompat/v7"),
+        ("apicurio.registry.headers.enabled", "true", "in front of a record"),
+        ("apicurio.registry.as-confluent", "false", "4 bytes"),
+        ("apicurio.registry.use-id", "globalId", "contents"),
+        ("apicurio.registry.auth.username", "u", "basic.auth.user.info"),
+        ("apicurio.registry.artifact.group-id", "mine", "default group"),
+    ],
+)
+def test_what_would_be_published_otherwise_is_refused(side: str, key: str, value: str, reason: str) -> None:
+    given = {**AVRO, f"{side}.converter.{key}": value}
+    if key != "apicurio.registry.url":
+        given["value.converter.schema.registry.url"] = "http://r"
+    with pytest.raises(ConfigError) as error:
+        ConnectorSettings.of(given, "f")
+    problem = error.value.problems[0]
+    assert problem.key == f"{side}.converter.{key}"
+    assert reason in problem.reason
+    assert "pw0rd" not in str(error.value)

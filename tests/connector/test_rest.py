@@ -550,6 +550,29 @@ def test_invalid_request_bodies(made: Api) -> None:
     assert made.call("HEAD", "/connectors").text == ""
 
 
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        ("application/xml", 406),
+        ("text/html, application/json;q=0", 406),
+        ("application/json", 200),
+        ("application/xml, application/*;q=0.5", 200),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", 200),
+        ("", 200),
+    ],
+)
+def test_who_does_not_take_json_is_refused(made: Api, accept: str, status: int) -> None:
+    """As Kafka Connect does. Metrics are text."""
+    answer = made.session.get(f"{made.base}/connectors", headers={"Accept": accept}, timeout=10)
+    assert answer.status_code == status
+    if status == 406:
+        assert answer.json() == {"error_code": 406, "message": "HTTP 406 Not Acceptable"}
+        changed = made.session.delete(f"{made.base}/connectors/f1", headers={"Accept": accept}, timeout=10)
+        assert (changed.status_code, made.connectors.names()) == (406, ["f1"])
+    text = made.session.get(f"{made.base}/metrics", headers={"Accept": "text/plain"}, timeout=10)
+    assert text.status_code == 200
+
+
 def test_restart(made: Api) -> None:
     assert made.ask("POST", "/connectors/f1/restart") == (204, None)
     made.connectors.all()["f1"].tasks["b"].error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.b")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.registry import Registry
@@ -90,11 +91,27 @@ def test_a_value_of_key_columns_only_keeps_the_schema_too(keys: Keys) -> None:
 
 @pytest.mark.parametrize(("chosen", "then"), [(None, "BACKWARD"), ("NONE", "NONE"), ("FULL", "FULL")])
 def test_a_level_that_somebody_chose_stays(keys: Keys, chosen: str | None, then: str) -> None:
-    """One that is left to the registry's default becomes BACKWARD."""
+    """One that is left to a registry without a level becomes BACKWARD."""
     if chosen is not None:
         keys.client.levels["data-ks.t-value"] = chosen
     assert keys.registry.register("data-ks.t-value", '"int"') == 1
-    assert (keys.client.levels["data-ks.t-value"], keys.client.asked) == (then, 1)
+    assert (keys.client.levels["data-ks.t-value"], keys.client.asked) == (then, 2 if chosen is None else 1)
+
+
+@pytest.mark.parametrize("level", ["BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FULL", "FULL_TRANSITIVE"])
+def test_the_registry_s_own_level_is_left_to_count(keys: Keys, level: str) -> None:
+    """To set one needs rights that registering needs not."""
+    keys.client.level, keys.client.may_set = level, False
+    with capture_logs() as logs:
+        assert keys.registry.register("data-ks.t-value", '"int"') == 1
+    assert (keys.client.levels, logs) == ({}, [])
+
+
+def test_a_login_that_may_not_set_a_level_registers(keys: Keys) -> None:
+    keys.client.may_set = False
+    with capture_logs() as logs:
+        assert keys.registry.register("data-ks.t-value", '"int"') == 1
+    assert [(entry["event"], entry["subject"]) for entry in logs] == [("registry.level_not_set", "data-ks.t-value")]
 
 
 REFUSED = [

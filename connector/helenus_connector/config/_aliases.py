@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from helenus_connector.config._converter_aliases import CONVERTERS
+from helenus_schemas.settings.fields import hosts_and_ports
 from helenus_schemas.settings.model import Alias
 
 
@@ -52,6 +54,63 @@ def snapshot_mode(value: object) -> object:
     return "never" if text in ("no_data", "schema_only") else text
 
 
+_DEFAULT_PORT = 9042
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_UNITS_MS |= {
+    "": 1,
+    "milliseconds": 1,
+    "millis": 1,
+    "second": 1000,
+    "seconds": 1000,
+    "minute": 60_000,
+    "minutes": 60_000,
+}
+
+
+def _contact_points(value: str) -> str:
+    """The hosts of the Java driver's contact points."""
+    points = hosts_and_ports(value.strip().strip("[]").replace('"', ""))
+    ports = {port for _, port in points if port is not None}
+    hosts = ",".join(host for host, _ in points)
+    if ports - {_DEFAULT_PORT}:
+        raise ValueError(f"set cassandra.contact.points={hosts}, and cassandra.port, which is one for all nodes")
+    return hosts
+
+
+def _duration(value: str) -> str:
+    """A duration of the Java driver's, in ms."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
+    if found is None or found[2] not in _UNITS_MS:
+        raise ValueError("set cassandra.request.timeout.ms, in milliseconds")
+    return str(int(found[1]) * _UNITS_MS[found[2]])
+
+
+_NO_KEY_STORE = _refused(
+    "a Java key store is not read: export its certificate and key as PEM, and name those files in "
+    "cassandra.ssl.certfile and cassandra.ssl.keyfile"
+)
+_NO_BUNDLE = _refused(
+    "a bundle of Astra's is not read: name the nodes in cassandra.contact.points, and files of certificates in "
+    "cassandra.ssl.*"
+)
+_NO_PASSWORD = "a file of certificates needs none"
+# What else may be the only place that says where Cassandra is, who logs in, and that there is TLS.
+_JAVA_DRIVER: Mapping[str, str | Alias] = {
+    "basic.contact-points": Alias("cassandra.contact.points", "hosts of one port", _contact_points),
+    "basic.load-balancing-policy.local-datacenter": "cassandra.local.dc",
+    "basic.cloud.secure-connect-bundle": _NO_BUNDLE,
+    "basic.request.timeout": Alias("cassandra.request.timeout.ms", convert=_duration),
+    "advanced.auth-provider.username": "cassandra.username",
+    "advanced.auth-provider.password": "cassandra.password",
+    "advanced.ssl-engine-factory.class": Alias(
+        "cassandra.ssl.enabled", convert=lambda value: "true" if value else None
+    ),
+    "advanced.ssl-engine-factory.hostname-validation": "cassandra.ssl.check.hostname",
+    "advanced.ssl-engine-factory.truststore-path": Alias("cassandra.ssl.cafile", convert=_pem),
+    "advanced.ssl-engine-factory.truststore-password": Alias(why=_NO_PASSWORD),
+    "advanced.ssl-engine-factory.keystore-path": _NO_KEY_STORE,
+    "advanced.ssl-engine-factory.keystore-password": Alias(why="a key in PEM needs none"),
+}
 _POSITIONS = "positions are in checkpoint.dir, and every event is read by one connector"
 _PACE = "reads slow down by themselves on timeouts: query.max.rate and errors.retry.delay.max.ms bound them"
 _MEMORY = "every change is remembered until cache.max.capacity or cache.expire.after.ms says otherwise"
@@ -64,10 +123,7 @@ DATASTAX: Mapping[str, str | Alias] = {
     "contactPoints": "cassandra.contact.points",
     "port": "cassandra.port",
     "loadBalancing.localDc": "cassandra.local.dc",
-    "cloud.secureConnectBundle": _refused(
-        "a bundle of Astra's is not read: name the nodes in cassandra.contact.points, and files of certificates in "
-        "cassandra.ssl.*"
-    ),
+    "cloud.secureConnectBundle": _NO_BUNDLE,
     "auth.provider": Alias(
         why="cassandra.username and cassandra.password are the login, if they are set", convert=_login
     ),
@@ -78,11 +134,8 @@ DATASTAX: Mapping[str, str | Alias] = {
     "ssl.provider": Alias("cassandra.ssl.enabled", convert=_tls),
     "ssl.hostnameValidation": "cassandra.ssl.check.hostname",
     "ssl.truststore.path": Alias("cassandra.ssl.cafile", convert=_pem),
-    "ssl.truststore.password": Alias(why="a file of certificates needs none"),
-    "ssl.keystore.path": _refused(
-        "a Java key store is not read: export its certificate and key as PEM, and name those files in "
-        "cassandra.ssl.certfile and cassandra.ssl.keyfile"
-    ),
+    "ssl.truststore.password": Alias(why=_NO_PASSWORD),
+    "ssl.keystore.path": _NO_KEY_STORE,
     "ssl.keystore.password": Alias(why="a key in PEM needs none"),
     "ssl.openssl.keyCertChain": "cassandra.ssl.certfile",
     "ssl.openssl.privateKey": "cassandra.ssl.keyfile",
@@ -102,26 +155,12 @@ DATASTAX: Mapping[str, str | Alias] = {
     "cache.only_if_coordinator_match": Alias(why=_REPLICAS),
     "connectionPoolLocalSize": Alias(why=_DRIVER),
     "compression": Alias(why=_DRIVER),
+    **{f"datastax-java-driver.{path}": alias for path, alias in _JAVA_DRIVER.items()},
     "datastax-java-driver.*": Alias(why="they are settings of the Java driver, which is not used"),
     "ignoreErrors": Alias(why=_ERRORS),
     "jmx": Alias(why=_METRICS),
     "jmxConnectorDomain": Alias(why=_METRICS),
     "metricsHighestLatency": Alias(why=_METRICS),
-}
-_CONVERTERS: Mapping[str, str | Alias] = {
-    **{
-        f"{side}.converter.{key}": f"value.converter.{use}"
-        for side, key, use in (
-            ("value", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
-            ("key", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
-            ("key", "schema.registry.basic.auth.user.info", "schema.registry.basic.auth.user.info"),
-            ("key", "auto.register.schemas", "auto.register.schemas"),
-        )
-    },
-    **{
-        f"{side}.converter.basic.auth.credentials.source": Alias(why="credentials are always taken as USER_INFO")
-        for side in ("key", "value")
-    },
 }
 _SLICES = "a snapshot reads a few thousand keys at a time, and smaller pages after timeouts"
 _SNAPSHOT: Mapping[str, str | Alias] = {
@@ -143,4 +182,4 @@ _SIGNALS: Mapping[str, str | Alias] = {
     "signal.poll.interval.ms": Alias(why="signals are looked for once a second"),
     "signal.kafka.poll.timeout.ms": Alias(why="signals are looked for once a second"),
 }
-ALIASES: Mapping[str, str | Alias] = {**DATASTAX, **_CONVERTERS, **_SNAPSHOT, **_SIGNALS}
+ALIASES: Mapping[str, str | Alias] = {**DATASTAX, **CONVERTERS, **_SNAPSHOT, **_SIGNALS}

@@ -188,6 +188,8 @@ class ConnectorSettings(StateSettings):
     """A PEM file of the client certificate's key."""
     value_converter_auto_register_schemas: Annotated[bool, About("Schema Registry")] = True
     """Whether the connector registers schemas; with false they must be registered beforehand."""
+    value_converter_normalize_schemas: Annotated[bool, About("Schema Registry", "LOW")] = False
+    """Whether the registry compares schemas in its normal form, when they are registered and looked up."""
     max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 50_000
     """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts.
     `resolver=none` and `state=rows` take 150000 by default.

@@ -58,6 +58,8 @@ _BROWSERS = {b"origin", b"sec-fetch-site"}
 """Headers that a browser sends with each request that changes something."""
 _OPEN = "/health/live"
 """Answered without a password: it shows nothing, and it is all that is needed to restart a dead process."""
+_OTHER_FORMS = {"/", "/metrics", "/health/ready", _OPEN}
+"""Paths whose answers are not JSON, or not always."""
 
 
 class _Server(uvicorn.Server):
@@ -198,7 +200,11 @@ def _guarded(settings: WorkerSettings, resources: Resources) -> ASGIApp:
     quick = CapacityLimiter(_QUICK_THREADS)
     app = Starlette(
         routes=[
-            Route(path, _endpoint(handlers, quick if path in _QUICK else None), methods=_METHODS)
+            Route(
+                path,
+                _endpoint(handlers, path not in _OTHER_FORMS, quick if path in _QUICK else None),
+                methods=_METHODS,
+            )
             for path, handlers in resources.items()
         ],
         middleware=[
@@ -312,7 +318,7 @@ class _Guard:
         return scheme.lower() == b"basic" and hmac.compare_digest(login.strip(), self._login or b"")
 
 
-def _endpoint(handlers: dict[str, Handler], limiter: CapacityLimiter | None) -> Callable[[Request], Any]:
+def _endpoint(handlers: dict[str, Handler], is_json: bool, limiter: CapacityLimiter | None) -> Callable[[Request], Any]:
     """`limiter` bounds the threads; None for the one that the rest share, which has forty."""
 
     async def endpoint(request: Request) -> Response:
@@ -324,6 +330,8 @@ def _endpoint(handlers: dict[str, Handler], limiter: CapacityLimiter | None) -> 
             raise HTTPException(405)
         path = {key: unquote(value) for key, value in request.path_params.items()}
         accept = request.headers.get("accept", "")
+        if is_json and not _takes_json(accept):
+            raise HTTPException(406)
         call = Call(str(request.base_url), path, request.query_params, await read_json(request), accept)
         # However busy the threads are, this process lives.
         is_inline = request.scope["path"] == _OPEN
@@ -340,6 +348,13 @@ def _endpoint(handlers: dict[str, Handler], limiter: CapacityLimiter | None) -> 
         return answer
 
     return endpoint
+
+
+def _takes_json(accept: str) -> bool:
+    """Whether a header `Accept` allows JSON; a missing one allows all."""
+    ranges = [part.replace(" ", "").lower().partition(";") for part in accept.split(",") if part.strip()]
+    taken = {name for name, _, parameters in ranges if not re.search(r"(^|;)q=0(\.0*)?(;|$)", parameters)}
+    return not ranges or not taken.isdisjoint(("*/*", "application/*", "application/json"))
 
 
 def _refused(_: Request, error: Exception) -> Response:

@@ -78,6 +78,7 @@ class Registry:
                 config[key] = str(file)
         self._config = config
         self._may_register = settings.value_converter_auto_register_schemas
+        self._normalizes = settings.value_converter_normalize_schemas
         self._memory = memory
         self._kept_in = kept
         self._is_needed = settings.is_avro
@@ -99,7 +100,7 @@ class Registry:
 
     def register(self, subject: str, schema: str) -> int:
         """The id of a schema in a subject, registered if it is new. A subject that has no level of its own is set to
-        BACKWARD first: what an operator chose stays.
+        BACKWARD first, where the registry has none for all: what an operator chose stays.
 
         With `auto.register.schemas=false` it has to be there, and nothing is set.
         Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, REGISTRY_REFUSED or SCHEMA_MISSING.
@@ -110,13 +111,12 @@ class Registry:
         avro = Schema(schema, "AVRO")
         if self._may_register:
             self._check_times(subject, schema)
-            if self._found(lambda: self._client.get_compatibility(subject), subject) is None:
-                self._ask(lambda: self._set_compatibility(subject), subject)
+            self._choose_level(subject)
             try:
-                return self._id(lambda: self._client.register_schema(subject, avro), subject)
+                return self._id(lambda: self._client.register_schema(subject, avro, self._normalizes), subject)
             except HelenusError as error:
                 raise self._with_mode(error, subject, schema) from None
-        return self._id(lambda: self._client.lookup_schema(subject, avro).schema_id, subject)
+        return self._id(lambda: self._client.lookup_schema(subject, avro, self._normalizes).schema_id, subject)
 
     def keep(self, subject: str, schema: str, value: str) -> int:
         """The id of the subject's latest schema, if this one gives the same bytes; else as `register`.
@@ -159,6 +159,22 @@ class Registry:
             # The library would send the first address's login to all. It follows no redirects.
             client._rest_client.session.auth = partial(_log_in, self._logins)
         return client
+
+    def _choose_level(self, subject: str) -> None:
+        """Set a subject's level of compatibility, where neither it nor the registry has one.
+
+        Apicurio's registry has none by default, and says NONE. A login that may not set it goes on without.
+        """
+        if self._found(lambda: self._client.get_compatibility(subject), subject) is not None:
+            return
+        if self._found(self._client.get_compatibility, subject) not in (None, "NONE"):
+            return
+        try:
+            self._ask(lambda: self._set_compatibility(subject), subject)
+        except HelenusError as error:
+            if error.kind is not Kind.REGISTRY_AUTH:
+                raise
+            _log.warning("registry.level_not_set", subject=subject, error=error.what)
 
     def _set_compatibility(self, subject: str) -> None:
         try:

@@ -49,12 +49,15 @@ class MemoryRegistry(Registry):
 
 class RegistryClient:
     """Stands for confluent-kafka's SchemaRegistryClient. `versions` are the schemas of each subject, which a test may
-    set; `levels` are their compatibility levels, `asked` the number of questions.
+    set; `levels` are their compatibility levels, `level` that of the registry, `asked` the number of questions.
+    `may_set` says whether the login may set levels.
     """
 
     def __init__(self) -> None:
         self.versions: defaultdict[str, list[str]] = defaultdict(list)
         self.levels: dict[str, str] = {}
+        self.level = "NONE"
+        self.may_set = True
         self.asked = 0
 
     def get_latest_version(self, subject: str) -> Any:
@@ -64,23 +67,27 @@ class RegistryClient:
         versions = self.versions[subject]
         return SimpleNamespace(schema=SimpleNamespace(schema_str=versions[-1]), schema_id=len(versions))
 
-    def lookup_schema(self, subject: str, schema: Any) -> Any:
+    def lookup_schema(self, subject: str, schema: Any, normalize_schemas: bool = False) -> Any:  # noqa: ARG002
         self.asked += 1
         if schema.schema_str not in self.versions[subject]:
             raise SchemaRegistryError(404, 40403, "no such schema")
         return SimpleNamespace(schema_id=self.versions[subject].index(schema.schema_str) + 1)
 
-    def register_schema(self, subject: str, schema: Any) -> int:
+    def register_schema(self, subject: str, schema: Any, normalize_schemas: bool = False) -> int:  # noqa: ARG002
         self.versions[subject].append(schema.schema_str)
         return len(self.versions[subject])
 
-    def get_compatibility(self, subject: str) -> str:
+    def get_compatibility(self, subject: str | None = None) -> str:
         self.asked += 1
+        if subject is None:
+            return self.level
         if subject not in self.levels:
             raise SchemaRegistryError(404, 40408, "no level of its own")
         return self.levels[subject]
 
     def set_compatibility(self, subject: str, level: str) -> None:
+        if not self.may_set:
+            raise SchemaRegistryError(403, 40301, "no right")
         self.levels[subject] = level
 
     def close(self) -> None:
