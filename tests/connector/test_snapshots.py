@@ -242,6 +242,7 @@ class House:
         self.log = MemoryLog({TOPIC: PARTITIONS})
         self.directory = directory
         self.settings = settings(**more)
+        self.format = {"output.format": "json"}
         self.table = TABLE
         self.faults: list[Exception | HelenusError] = []
         self.die_at = 0
@@ -268,7 +269,7 @@ class House:
         self.flying: list[tuple[Slice, Future[Scanned]]] = []
 
     def _given(self) -> dict[str, Any]:
-        named = {"keyspace": "ks", "table": self.names, "output.format": "json", "snapshot.max.lag": "100"}
+        named = {"keyspace": "ks", "table": self.names, "snapshot.max.lag": "100", **self.format}
         return {**named, "snapshot.mode": self.settings.snapshot_mode}
 
     # as Tables
@@ -357,6 +358,23 @@ def test_all_keys_are_on_the_topic_and_it_is_complete(house: House) -> None:
         house.turn()
     assert not house.snapshots._runs, "complete is complete"
     assert decode(house.log.acknowledged[-1].value or b"").origin is Origin.SNAPSHOT_LAST
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_snapshot_in_debezium_s_records_has_each_row_once(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path, monkeypatch, seed)
+    house.format = {
+        "output.format": "debezium-cassandra",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    }
+    house.start()
+    assert house.run()["state"] == "COMPLETE"
+    assert appended(house.log) == (house.rows.keys, house.rows.with_statics)
+    assert len(house.log.acknowledged) == len(house.rows.keys) + len(house.rows.with_statics)
+    origins = {decode(record.value or b"").origin for record in house.log.acknowledged}
+    assert origins == {Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT}
 
 
 @pytest.mark.parametrize("seed", range(25))

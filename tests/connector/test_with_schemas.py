@@ -177,3 +177,34 @@ def sizes(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {key: sizes(value) for key, value in schema.items() if key not in ("version", "default")}
     return [sizes(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def test_debezium_s_schemas_where_they_say_otherwise_than_avro() -> None:
+    """As `SchemaFactory`, `CassandraSchemaFactory` and `AbstractMapTypeDeserializer` of Debezium 3.5 make them."""
+    of = table_of("t", "k frozen<map<text, int>> pk, c int ck, m map<text, frozen<map<text, int>>>, n map<int, text>, v int")
+    made = WithSchema(of, "debezium-cassandra")
+    update = Update(of, bytes(4), [Row((b"\0\0\0\1",), {"v": Cell(bytes(4))}, time=T)], lowest=LOWEST)
+    (shaped,) = made.shaped(update)
+    key, value = (json.loads(part or b"")["schema"] for part in shaped.record[:2])
+    by_name = {field["field"]: field for field in value["fields"]}
+    source = by_name["source"]
+    assert (source["name"], source["version"]) == ("source", 1)
+    (snapshot,) = (field for field in source["fields"] if field["field"] == "snapshot")
+    assert (snapshot["optional"], snapshot["default"], snapshot["name"]) == (True, "false", "io.debezium.data.Enum")
+    maps = [schema for schema in [*nested(key), *nested(by_name["after"])] if schema["type"] == "map"]
+    assert len(maps) == 5, "k twice, m and its values, n"
+    assert all(schema["keys"]["optional"] for schema in maps)
+    ranges = [field for field in by_name["after"]["fields"] if field["field"].startswith("_range")]
+    bounds = [next(f for f in end["fields"] if f["field"] == "values")["items"] for end in ranges]
+    assert [(bound["name"], bound["version"]) for bound in bounds] == [("clustering_value", 1)] * 2
+    # Kafka Connect's own of a map in Avro, in other formats.
+    (shaped,) = WithSchema(of, "debezium").shaped(update)
+    maps = [schema for schema in nested(json.loads(shaped.record.value or b"")["schema"]) if schema["type"] == "map"]
+    assert maps
+    assert not any(schema["keys"]["optional"] for schema in maps if schema["keys"]["type"] == "string")
+
+
+def nested(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """A schema of Kafka Connect's and all that it is made of."""
+    parts = [schema[part] for part in ("items", "keys", "values") if part in schema] + schema.get("fields", [])
+    return [schema, *(inner for part in parts for inner in nested(part))]

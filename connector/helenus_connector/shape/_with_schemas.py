@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -23,6 +24,7 @@ _LOGICAL = {
     "timestamp-millis": ("org.apache.kafka.connect.data.Timestamp", 1),
     "date": ("org.apache.kafka.connect.data.Date", 1),
 }
+_ENUM = "io.debezium.data.Enum"
 _CONNECT = {"connect.name": "name", "connect.version": "version", "connect.parameters": "parameters"}
 
 
@@ -32,20 +34,25 @@ def with_schemas(shape: Shape, table: Table, settings: ConnectorSettings) -> Sha
     if not (of_key or of_value):
         return shape
     key, value = described(table, settings)
-    return WithSchemas(shape, key if of_key else None, value if of_value else None, truncation_key(table))
+    is_debezium = settings.output_format == "debezium-cassandra"
+    opening = partial(_opening, adapt=_adapt_to_debezium if is_debezium else None)
+    return WithSchemas(
+        shape, opening(key if of_key else None), opening(value if of_value else None), truncation_key(table)
+    )
 
 
 class WithSchemas:
-    """The records of another shape, in JSON, with the schema of keys, of values or of both: Avro's, as `described`.
+    """The records of another shape, in JSON, with the schema of keys, of values or of both: `key` and `value` are what
+    goes before a payload, empty without a schema.
 
     `truncation` is the key of the marker that concerns the whole table, whose schema is another.
     """
 
-    def __init__(self, shape: Shape, key: Any, value: Any, truncation: bytes) -> None:
+    def __init__(self, shape: Shape, key: bytes, value: bytes, truncation: bytes) -> None:
         self._shape = shape
-        self._key, self._value = _opening(key), _opening(value)
+        self._key, self._value = key, value
         self._truncation = truncation
-        self._of_truncation = _opening(None if key is None else TRUNCATION)
+        self._of_truncation = _opening(TRUNCATION if key else None)
 
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
         return map(self._with_schemas, self._shape.records(resolved))
@@ -79,12 +86,34 @@ def connect_schema(schema: Any) -> dict[str, Any]:
     return _of(schema, {})
 
 
-def _opening(schema: Any) -> bytes:
-    """What goes before a payload; nothing if it gets no schema."""
+def _opening(schema: Any, adapt: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> bytes:
+    """What goes before a payload; nothing if it gets no schema. `adapt` changes Kafka Connect's schema."""
     if schema is None:
         return b""
-    text = json.dumps(connect_schema(schema), ensure_ascii=False, separators=(",", ":"))
+    connect = connect_schema(schema)
+    text = json.dumps(adapt(connect) if adapt else connect, ensure_ascii=False, separators=(",", ":"))
     return f'{{"schema":{text},"payload":'.encode()
+
+
+def _adapt_to_debezium(schema: dict[str, Any]) -> dict[str, Any]:
+    """What Debezium's schemas say otherwise than Avro's of the same records: `source` has a version, `snapshot` is
+    optional, and so are maps' keys, and a range's values have a name without a namespace.
+    """
+    found = dict(schema)
+    if found.get("name") == "source":
+        found["version"] = 1
+    elif found.get("field") == "snapshot" and found.get("name") == _ENUM:
+        found |= {"optional": True, "default": "false"}
+    elif found.get("name", "").endswith(".clustering_value") and "version" in found:
+        found["name"] = "clustering_value"
+    for part in ("items", "keys", "values"):
+        if part in found:
+            found[part] = _adapt_to_debezium(found[part])
+    if "keys" in found:
+        found["keys"]["optional"] = True
+    if "fields" in found:
+        found["fields"] = [_adapt_to_debezium(field) for field in found["fields"]]
+    return found
 
 
 def _of(schema: Any, named: dict[str, Any], optional: bool = False) -> dict[str, Any]:
