@@ -100,7 +100,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     kafka_bootstrap_servers: Annotated[Brokers, About("Topics", "HIGH")] = ""
     """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
     kafka_producer: Annotated[PassThrough, About("Topics")] = {}
-    """Settings of librdkafka: `kafka.producer.security.protocol` and others."""
+    """Settings of librdkafka: `kafka.producer.security.protocol` and others. `kafka.producer.compression.type` is `lz4`
+    by default."""
     topic_prefix: Annotated[str, AfterValidator(topic), About("Topics")] = "events-"
     """Events of ks.table go to the topic of this name followed by `ks.table`."""
     headers: Annotated[Literal["none", "datastax"], About("Topics", "LOW")] = "none"

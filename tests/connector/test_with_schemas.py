@@ -181,7 +181,9 @@ def sizes(schema: Any) -> Any:
 
 def test_debezium_s_schemas_where_they_say_otherwise_than_avro() -> None:
     """As `SchemaFactory`, `CassandraSchemaFactory` and `AbstractMapTypeDeserializer` of Debezium 3.5 make them."""
-    of = table_of("t", "k frozen<map<text, int>> pk, c int ck, m map<text, frozen<map<text, int>>>, n map<int, text>, v int")
+    of = table_of(
+        "t", "k frozen<map<text, int>> pk, c int ck, m map<text, frozen<map<text, int>>>, n map<int, text>, v int"
+    )
     made = WithSchema(of, "debezium-cassandra")
     update = Update(of, bytes(4), [Row((b"\0\0\0\1",), {"v": Cell(bytes(4))}, time=T)], lowest=LOWEST)
     (shaped,) = made.shaped(update)

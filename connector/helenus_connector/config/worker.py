@@ -68,7 +68,8 @@ class WorkerSettings(PulsarSettings, LogSettings):
     kafka: Annotated[PassThrough, About("Kafka")] = {}
     """Settings of librdkafka for every client: `kafka.security.protocol` and others."""
     producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
-    """Settings of librdkafka for producers; they override `kafka.*`."""
+    """Settings of librdkafka for producers; they override `kafka.*`. `producer.compression.type` is `lz4` by default
+    (docs/sinks.md)."""
     consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
     """Settings of librdkafka for consumers; they override `kafka.*`."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1

@@ -64,6 +64,14 @@ class Run:
         """Keys that the slices on their way may still append."""
         return sum(most for _, most in self.flying.values())
 
+    @property
+    def needs_mark(self) -> bool:
+        """Return whether the last event is to be appended once more, marked as such. Debezium's records of Cassandra
+        have no such mark: there a snapshot of N rows is N records.
+        """
+        has_mark = self.task.settings.output_format != "debezium-cassandra"
+        return has_mark and self.snapshot.last is not None and not self.snapshot.marked
+
     def room(self, tasks: int, ends: Callable[[], dict[str, int]], is_past: Callable[[dict[str, int]], bool]) -> int:
         """How many keys a slice may scan now, of `tasks` that run at once; 0: none. `ends`, `is_past` as of `Turns`."""
         most, now = self.task.settings.snapshot_max_lag, time.monotonic()

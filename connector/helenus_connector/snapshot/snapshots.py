@@ -348,10 +348,7 @@ class Snapshots:
                 one.ends, one.state = at, "PUBLISHING"
 
     def _publish(self, run: Run) -> None:
-        """Complete a snapshot once the connector is past its events; then its last one once more, marked as such.
-
-        Debezium's records have no such mark, and its snapshot of N rows is N records.
-        """
+        """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
         one = run.snapshot
         if time.monotonic() - run.asked_at < _ASK_S:
             return
@@ -365,8 +362,7 @@ class Snapshots:
             return
         if not self._is_past(run, one.ends):
             return
-        is_marked = one.marked or run.task.settings.output_format == "debezium-cassandra"
-        if one.last is not None and not is_marked:
+        if run.needs_mark:
             mark(self._worker, run)
             at = self._ends(run)
             with self.store.changing():
