@@ -146,7 +146,7 @@ def pipeline(status: Status, session: Any, lasting: Lasting) -> Iterator[Pipelin
         " WITH cdc = true"
     )
     session.execute("CREATE TABLE counters (k text PRIMARY KEY, c counter) WITH cdc = true")
-    session.execute("CREATE TABLE compat (k tinyint, t time, v int, PRIMARY KEY (k, t)) WITH cdc = true")
+    session.execute("CREATE TABLE compat (k tinyint, t time, a inet, v int, PRIMARY KEY (k, t, a)) WITH cdc = true")
     custom = "'org.apache.cassandra.db.marshal.LexicalUUIDType'"
     session.execute(f"CREATE TABLE custom (k int PRIMARY KEY, a int, ab int, b {custom}, c int) WITH cdc = true")
     session.execute(
@@ -297,10 +297,14 @@ def test_300_columns(pipeline: Pipeline, session: Any) -> None:
 
 
 def test_the_keys_of_datastax_and_source_headers(pipeline: Pipeline, session: Any) -> None:
-    session.execute("INSERT INTO rec.compat (k, t, v) VALUES (-1, '01:02:03.000000004', 5)")
+    session.execute("INSERT INTO rec.compat (k, t, a, v) VALUES (-1, '01:02:03.000000004', '2001:db8::1', 5)")
     record = eventually(lambda: pipeline.records("rec.compat"), "the record is there")[-1]
     assert (record.key["k"], str(record.key["t"]), record.value) == (255, "01:02:03", {"v": 5})
+    assert record.key["a"] == "2001:db8:0:0:0:0:0:1"
     assert set(record.headers) == {"node", "segpos", "digest", "exact_key"}
+    session.execute("DELETE FROM rec.compat WHERE k = -1 AND t = '01:02:03.000000004' AND a = '2001:db8::1'")
+    gone = eventually(lambda: pipeline.records("rec.compat")[1:], "the row's null is there")[-1]
+    assert (gone.key, gone.value) == (record.key, None)
 
 
 def test_a_column_that_cannot_be_published_is_left_out(pipeline: Pipeline, session: Any) -> None:

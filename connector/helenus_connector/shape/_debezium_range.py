@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from helenus_connector.shape._debezium_values import java_inet, short_class
+from helenus_connector.shape._debezium_values import short_class
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.text import as_text
+from helenus_schemas.cql.text import as_text, java_inet
 from helenus_schemas.cql.types import CqlType, quote
 from helenus_schemas.cql.values import fields
 from helenus_schemas.event.change import Bound

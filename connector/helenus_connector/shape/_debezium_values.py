@@ -12,18 +12,16 @@ import json
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from helenus_connector.shape._avro_bytes import array_bytes, text_bytes
 from helenus_schemas.codec import to_avro, to_json
 from helenus_schemas.codec.avro_long import long_bytes
-from helenus_schemas.cql.text import as_text
+from helenus_schemas.cql.text import as_text, java_inet
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, Malformed, duration, fields, vector
 
 _DAY, _DAYS_OF_MONTH = 86_400_000_000_000, 30
-_IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _TEXTS = ("ascii", "text", "uuid", "timeuuid", "inet")
 _MARSHAL = {
     "text": "UTF8",
@@ -144,13 +142,6 @@ def short_class(t: CqlType) -> str:
 def fits(varint: bytes) -> bool:
     """Whether a varint has 64 bits or fewer."""
     return -1 << 63 <= int.from_bytes(varint, "big", signed=True) < 1 << 63
-
-
-def java_inet(data: bytes) -> str:
-    """An address as Java prints it: all eight numbers of an IPv6 one. Raises ValueError."""
-    if len(data) == 16 and not data.startswith(_IPV4_MAPPED):
-        return ":".join(f"{int(part, 16):x}" for part in IPv6Address(data).exploded.split(":"))
-    return str(IPv4Address(data[-4:] if len(data) == 16 else data))
 
 
 def exact_text(t: CqlType, data: bytes) -> str | None:

@@ -17,7 +17,7 @@ from decimal import Decimal
 from helenus_schemas.codec._avro_scalars import Encode, sized, string
 from helenus_schemas.codec._from_avro import NUMBERS, Decode, number
 from helenus_schemas.codec.avro_long import long_bytes
-from helenus_schemas.cql.text import IPV4_MAPPED, float_text, spelled
+from helenus_schemas.cql.text import float_text, java_inet, spelled
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed, shortest_varint, wrong_size
 
@@ -35,7 +35,7 @@ def avro_codec(t: CqlType, clustering: bool) -> tuple[Encode | None, Decode | No
     if t.name == "time":
         return lambda data: long_bytes(_microseconds(data)), number(8, factor=1000)
     if t.name == "inet":
-        return string(java_address), None
+        return string(java_inet), None
     if clustering:
         return None, None
     if t.name == "varint":
@@ -48,20 +48,6 @@ def avro_codec(t: CqlType, clustering: bool) -> tuple[Encode | None, Decode | No
 def json_encoder(t: CqlType) -> Callable[[bytes], str] | None:
     """The encoder of a type as Jackson prints it; None where that is the text of the exact form."""
     return _JSON.get(t.name)
-
-
-def java_address(data: bytes) -> str:
-    """An address's text as `InetAddress.getHostAddress` has it: `2001:db8:0:0:0:0:0:1`. Raises Malformed.
-
-    Java takes an IPv4 address within IPv6 for the IPv4 address: two keys of Cassandra then are one.
-    """
-    if len(data) == 16 and data.startswith(IPV4_MAPPED):
-        data = data[12:]
-    if len(data) == 4:
-        return ".".join(map(str, data))
-    if len(data) != 16:
-        raise Malformed(f"an inet of {len(data)} bytes")
-    return ":".join(f"{group:x}" for group in struct.unpack(">8H", data))
 
 
 def _unsigned(data: bytes, width: int) -> int:
@@ -144,7 +130,7 @@ _JSON: dict[str, Callable[[bytes], str]] = {
     "tinyint": lambda data: str(_unsigned(data, 1)),
     "smallint": lambda data: str(_unsigned(data, 2)),
     "time": lambda data: str(_microseconds(data)),
-    "inet": lambda data: f'"{java_address(data)}"',
+    "inet": lambda data: f'"{java_inet(data)}"',
     "varint": _json_varint,
     "decimal": _json_decimal,
     "ascii": _json_text,

@@ -16,13 +16,13 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, loc
 from itertools import zip_longest
 
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import wrong_size
+from helenus_schemas.cql.values import Malformed, wrong_size
 
 AsText = Callable[[bytes], str]
 
 _FLOAT = struct.Struct(">f")
 _LEAST_NORMAL = 2.0**-126
-IPV4_MAPPED = bytes(10) + b"\xff\xff"
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _AT_ONCE = 512  # bytes up to which Decimal's own way is the faster one
 _PIECE = 128
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
@@ -45,9 +45,23 @@ def inet(data: bytes) -> str:
 
     Python 3.13 spells those otherwise, and a key is the same on each.
     """
-    if len(data) == 16 and data.startswith(IPV4_MAPPED):
+    if len(data) == 16 and data.startswith(_IPV4_MAPPED):
         return f"::ffff:{data[12] << 8 | data[13]:x}:{data[14] << 8 | data[15]:x}"
     return str(ipaddress.ip_address(data))
+
+
+def java_inet(data: bytes) -> str:
+    """An address as Java's `InetAddress.getHostAddress` has it: `2001:db8:0:0:0:0:0:1`. Raises Malformed.
+
+    Java takes an IPv4 address within IPv6 for the IPv4 address: two keys of Cassandra then are one.
+    """
+    if len(data) == 16 and data.startswith(_IPV4_MAPPED):
+        data = data[12:]
+    if len(data) == 4:
+        return ".".join(map(str, data))
+    if len(data) != 16:
+        raise Malformed(f"an inet of {len(data)} bytes")
+    return ":".join(f"{group:x}" for group in struct.unpack(">8H", data))
 
 
 def _integer(code: str) -> AsText:
