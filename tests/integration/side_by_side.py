@@ -212,6 +212,8 @@ def _wrong_configurations(side: Side) -> None:
     side.ask("PUT", "/connectors")
     side.ask("DELETE", "/")
     side.ask("GET", "/nope")
+    for accept in ("application/xml", "application/json", "application/xml, */*;q=0.1"):
+        side.ask("GET", "/connectors", headers={"Accept": accept})
     validate = "/connector-plugins/{}/config/validate"
     side.ask("PUT", validate.format(side.plugin), {"tasks.max": "1"})
     side.ask("PUT", validate.format("Nope"), config)

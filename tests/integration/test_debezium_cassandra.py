@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import requests
 from integration.pipeline import Lasting, Pipeline, dotted
 from patience import eventually
 
@@ -36,13 +37,18 @@ def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
         yield pipeline
 
 
+def records_of(pipeline: Pipeline, table: str, k: int) -> list[Record]:
+    """The records of a partition that are there."""
+    records = map(pipeline.reader.record, pipeline.reader.messages(f"dbz.{table}"))
+    return [record for record in records if record.key["k"] == k]
+
+
 def values_of(pipeline: Pipeline, table: str, k: int, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The keys and values of the records of a partition."""
     found: list[Record] = []
 
     def there() -> bool:
-        records = map(pipeline.reader.record, pipeline.reader.messages(f"dbz.{table}"))
-        found[:] = [record for record in records if record.key["k"] == k]
+        found[:] = records_of(pipeline, table, k)
         return len(found) >= count
 
     eventually(there, lambda: f"{count} records of key {k}, {len(found)} are there:\n{pipeline.connector.tail()}")
@@ -92,16 +98,24 @@ def test_changes_as_they_were_written(pipeline: Pipeline, session: Any) -> None:
     assert pipeline.connector.total("helenus_connector_keys_read_total", connector="theirs-t") == 0
 
 
-def snapshots(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """The values of records that are of a snapshot."""
-    found = [pipeline.reader.record(message).value for message in pipeline.reader.messages(f"dbz.{READ}")]
-    return [value for value in found if value and value["source"]["snapshot"] == "true"]
+def is_complete(url: str) -> bool:
+    """Whether all snapshots of a connector are."""
+    states = [snapshot["state"] for snapshot in requests.get(url, timeout=30).json()["snapshots"]]
+    return bool(states) and set(states) == {"COMPLETE"}
 
 
 def test_rows_that_are_read(pipeline: Pipeline, session: Any) -> None:
-    # The agent may report the row, too: its segment is the one that is written to.
-    eventually(lambda: snapshots(pipeline), lambda: f"a snapshot:\n{pipeline.connector.tail()}")
-    assert {(s["op"], cells(s)["v"]) for s in snapshots(pipeline)} == {("i", 5)}
+    # The agent may report the row of before, too: its segment is the one that is written to. What comes after it in the
+    # same partition has it behind.
+    session.execute(f"INSERT INTO {READ} (k, c, v) VALUES (0, 'after', 5)")
+    eventually(lambda: any(record.key["c"] == "after" for record in records_of(pipeline, READ, 0)), "the row's record")
+    url = f"http://127.0.0.1:{pipeline.connector.port}/connectors/theirs-read/snapshots"
+    eventually(lambda: is_complete(url), lambda: f"a snapshot:\n{pipeline.connector.tail()}")
+    before = records_of(pipeline, READ, 0)
+    assert requests.post(url, json={}, timeout=30).status_code == 202
+    eventually(lambda: is_complete(url), lambda: f"another snapshot:\n{pipeline.connector.tail()}")
+    found = [record.value for record in records_of(pipeline, READ, 0)[len(before) :]]
+    assert [(v["op"], v["source"]["snapshot"], cells(v)["v"]) for v in found if v] == [("i", "true", 5)] * 2
     session.execute(f"UPDATE {READ} SET v = 6 WHERE k = 2 AND c = 'a'")
     ((_, update),) = values_of(pipeline, READ, 2, 1)
     assert (update["op"], cells(update)["v"], update["written"]) == ("u", 6, None)
