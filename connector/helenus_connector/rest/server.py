@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
