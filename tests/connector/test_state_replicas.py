@@ -111,6 +111,7 @@ class Cluster:
         self.on_their_way: list[tuple[int, Replica, Update, list[Callable[[Replica], None]]]] = []
         self.truncations: list[tuple[int, Replica]] = []
         self.times: list[int] = []
+        self.is_before = False
 
     def time(self) -> int:
         """A client's write time: by a clock that is off, of its own choice, or one that was there before."""
@@ -118,6 +119,8 @@ class Cluster:
         if self.times and chance.random() < 0.15:
             return chance.choice(self.times) + chance.choice([-1, 0, 1])
         off = chance.choice([0, 0, 0, 0, self.skew, -self.skew, -3_600, -40 * DAY_S, 3_600])
+        if self.is_before:  # a deletion of the future, of which there is no event, is what nothing tells of
+            off = min(0, off - self.skew)
         self.times.append((self.now + off) * 1_000_000 + chance.randrange(1_000_000))
         return self.times[-1]
 
@@ -382,6 +385,7 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
     connector.has_snapshots = chance.random() < 0.5
     connector.is_whole = not connector.has_snapshots
     if connector.has_snapshots:  # rows of before, of which the topic has no event
+        cluster.is_before = True
         for _ in range(chance.choice([0, 3, 10])):
             cluster.statement()
             cluster.turn(chance.choice([0, 3]))
@@ -391,6 +395,7 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
                 agent.at = agent.saved = len(agent.replica.log)
         elif chance.random() < 0.5:
             cluster.truncate()
+    cluster.is_before = False
     has_begun = chance.random() < 0.5
     truncates = chance.choice([0, 0, 0.02, 0.1])
     for _ in range(chance.randrange(1, 40)):

@@ -311,8 +311,10 @@ class Rows:
         event, name, key, mutation = report[:4]
         if change.node is not None:
             (self.light if cells is None else self.celled).add(change.node)
-        is_unknown = not self._is_whole and not self._kept.knows(name)
+        may_have_lived = not self._is_whole and not self._kept.knows(name)
         row = self._kept.row(name)
+        # That a row was deleted does not say what else there was before.
+        is_unknown = not self._is_whole and self._showing.show(name, row) is None
         home = self._kept.home(key)[0]
         if cells is None or (is_unknown and change.scope is not _PARTITION and not is_read(change)):
             yield from self._ask(report, change, row, is_unknown)
@@ -335,7 +337,7 @@ class Rows:
             row.saw(mutation)
         request = self._requests.prove(name, row) if is_unproven else None
         self._kept.put(name, row, home)
-        merged = self._showing.said(name, key, before, event, change.write_time, is_unknown)
+        merged = self._showing.said(name, key, before, event, change.write_time, may_have_lived)
         if merged is not None:
             yield merged
         if request is not None:
