@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from helenus_connector.gate import ring_reader
-from helenus_connector.gate.ring import Ring, RingNode
-from helenus_connector.gate.ring_reader import INTERVAL_S, SETTLED_S, RingReader, reader_for
+from helenus_connector.gate import _ring_reader as ring_reader
+from helenus_connector.gate._ring import Ring, RingNode
+from helenus_connector.gate._ring_reader import INTERVAL_S, SETTLED_S, RingReader, reader_for
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.errors import HelenusError, Kind
 

@@ -1,6 +1,6 @@
 """Who holds the rows of a keyspace, and how many hold each: what a proof counts, and what the gate counts.
 
-The ring is Cassandra's own, as `ring_reader` reads it. While nodes disagree, or a ring has just changed, a proof counts
+The ring is Cassandra's own, as `RingReader` reads it. While nodes disagree, or a ring has just changed, a proof counts
 only who holds a partition by all rings that were read lately. The gate counts by each of them.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.ring import Ring, RingNode
-from helenus_connector.gate.ring_reader import SETTLED_S, RingReader, reader_for
+from helenus_connector.gate._ring import Ring, RingNode
+from helenus_connector.gate._ring_reader import SETTLED_S, RingReader, reader_for
 from helenus_schemas.errors import HelenusError, Kind
 
 

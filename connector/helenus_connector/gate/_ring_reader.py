@@ -22,7 +22,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.query import SimpleStatement
 
-from helenus_connector.gate.ring import Ring, RingNode
+from helenus_connector.gate._ring import Ring, RingNode
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
