@@ -25,10 +25,10 @@ from cassandra.metadata import Murmur3Token, NetworkTopologyStrategy
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
+from helenus_connector.gate._ring_reader import INTERVAL_S, RingReader
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas, routing_key
-from helenus_connector.gate._ring_reader import INTERVAL_S, RingReader
 from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.interfaces.gate import Admitted, AtGate, Event, Intake
 from helenus_connector.testing.cassandra import Host, Session

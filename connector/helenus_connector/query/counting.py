@@ -42,11 +42,10 @@ def failed_once(of_topic: Task, error: HelenusError, now: float) -> None:
 
 def _warn_of_repeats(labels: Sequence[str], table: str, node: str) -> None:
     """Say that a node logs the same changes again and again: once in a while, as that goes on until someone acts."""
-    now = time.monotonic()
-    place = (*labels, node)
-    if now - _warned_at.get(place, -math.inf) < _WARN_AGAIN_S:
+    name, now = (*labels, node), time.monotonic()
+    if now - _warned_at.get(name, -math.inf) < _WARN_AGAIN_S:
         return
-    _warned_at[place] = now
+    _warned_at[name] = now
     does = "their keys are read more and more rarely, every five minutes in the end"
     _log.warning("changes.repeated", connector=labels[0], table=table, node=node, does=does, advice=_REPEATS)
 
