@@ -25,7 +25,7 @@ from confluent_kafka import Message
 from markers import Bound, is_in_range, parse_bound
 from records import Columns, Failure, Limits, Row, Schemas, fits, merge_schemas, to_rows
 from registry import Registry
-from settings import Notes, Settings, parse_settings
+from settings import Notes, Settings, parse_settings, without_login
 from topic import Topic
 
 PARTITION, OFFSET = "_partition", "_offset"
@@ -92,7 +92,7 @@ def run(doc: str | None, names: list[str], connect: Connect) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except connect.errors as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {' '.join(settings.target)}: {error}")
+        sys.exit(f"{Path(sys.argv[0]).name}: {without_login(' '.join(settings.target))}: {without_login(str(error))}")
 
 
 def follow(settings: Settings, read_offsets: Callable[[list[int]], dict[int, int]]) -> Iterator[Batch]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 from records import Columns, Failure, read_columns
-from settings import Notes, Settings
+from settings import Notes, Settings, without_login
 
 _BACKOFF_MAX_S = 30.0
 notes = Notes()
@@ -21,9 +21,9 @@ class Registry:
     """Asks a registry, without end if it can't be reached; with --once, raises Failure then."""
 
     def __init__(self, settings: Settings) -> None:
-        self._url, self._once = settings.registry, settings.once
+        self._url, self._once = without_login(settings.registry), settings.once
         try:
-            self._client = SchemaRegistryClient({"url": self._url, **settings.registry_client})
+            self._client = SchemaRegistryClient({"url": settings.registry, **settings.registry_client})
         except (ValueError, OSError) as error:
             raise Failure(f"a property of the registry's client is wrong: {error}") from None
 

@@ -106,6 +106,11 @@ def _resolve(reference: re.Match[str]) -> str:
     return secrets[key]
 
 
+def without_login(address: str) -> str:
+    """Give an address without the user and password in it: what may be printed."""
+    return re.sub(r"//[^/\s]*@", "//", address)
+
+
 class Notes:
     """Lines on standard error. What is said again within half a minute is counted, and said once with its number."""
 

@@ -39,7 +39,7 @@ notes = Notes()
 
 def header(name: str) -> Column:
     """A record's header as text; null if it has none of that name."""
-    return f.expr(f"CAST(filter(headers, h -> h.key = '{name}')[0].value AS STRING)")
+    return f.expr(f"CAST(get(filter(headers, h -> h.key = '{name}'), 0).value AS STRING)")
 
 
 def rows(records: DataFrame, registry: Registry, topic: str) -> DataFrame:

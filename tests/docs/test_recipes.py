@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from docs.recipe_stores import STORES, Publisher
 from records import Failure, Schemas, merge_schemas, read_columns
+from registry import Registry
 from settings import parse_settings, read_properties
 
 from helenus_schemas.cql.table import Column
@@ -111,6 +112,19 @@ def test_properties_and_their_references(tmp_path: Path, monkeypatch: pytest.Mon
             read_properties(file)
     with pytest.raises(Failure, match="can't be read"):
         read_properties(tmp_path / "nowhere")
+
+
+def test_a_login_in_an_address_is_not_printed(tmp_path: Path) -> None:
+    words = ["b:9", "http://r", "t", "http://me:s3cret@127.0.0.1:9/db", "t", "--once"]
+    done = subprocess.run([sys.executable, RECIPES / "to_clickhouse.py", *words], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "//127.0.0.1:9/db" in done.stderr
+    assert "s3cret" not in done.stderr
+    assert "Traceback" not in done.stderr
+    asked = parse_settings("", [], ["b", "http://me:s3cret@127.0.0.1:9", "t", "--once"])
+    with pytest.raises(Failure, match=r"the registry http://127.0.0.1:9 can't be reached") as raised:
+        Registry(asked).get_newest("t-key")
+    assert "s3cret" not in str(raised.value)
 
 
 def test_other_formats_are_refused_by_name() -> None:
