@@ -150,8 +150,6 @@ class Topic:
         if self._fault is None:
             return f"{where}: nothing comes, though its end is not reached: does a broker lack, or a transaction last?"
         advice, what = _ADVICE.get(self._fault.code()), self._fault.str()
-        if "SASL" in what or "SSL" in what:
-            advice = _ADVICE[KafkaError._AUTHENTICATION]
         return f"{where}: {what}" + (f": {advice}" if advice else "")
 
     def _say_cause(self) -> None:
@@ -163,15 +161,16 @@ class Topic:
             self._fault = error
 
 
+_LOGIN = "--config has security.protocol, ssl.ca.location, sasl.mechanisms, sasl.username and sasl.password"
+_AWAY = f"is the broker there, and does it want TLS or a login? {_LOGIN}"
 _ADVICE = {
-    KafkaError._TRANSPORT: "is the broker there, and does it take connections without TLS? --config has TLS and logins",
-    KafkaError._TIMED_OUT: "is the broker there?",
-    KafkaError._ALL_BROKERS_DOWN: "is the broker there?",
+    KafkaError._TRANSPORT: _AWAY,
+    KafkaError._TIMED_OUT: _AWAY,
+    KafkaError._ALL_BROKERS_DOWN: _AWAY,
     KafkaError._RESOLVE: "is that the broker's name?",
-    KafkaError._AUTHENTICATION: "--config has security.protocol, ssl.ca.location, sasl.mechanisms, sasl.username and "
-    "sasl.password",
+    KafkaError._AUTHENTICATION: _LOGIN,
+    KafkaError._SSL: _LOGIN,
     KafkaError.UNKNOWN_TOPIC_OR_PART: "is that the topic's name, and has the connector published a record?",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the user may not read the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "the user may not commit in the consumer group of --config",
 }
-_ADVICE[KafkaError._SSL] = _ADVICE[KafkaError._AUTHENTICATION]
