@@ -30,9 +30,12 @@ from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.snapshot import _signal
 from helenus_connector.state import cells as state_cells
+from helenus_connector.state import reading
+from helenus_connector.state.index import Index
 from helenus_connector.state.packing import items_of, packed_items
 from helenus_connector.state.pages import entries
 from helenus_connector.state.partitions import Partition, keys_of, page_bytes
+from helenus_connector.state.plan import Followed
 from helenus_connector.state.rows import Rows
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.scopes import Clustering, Scopes
@@ -196,7 +199,7 @@ FRAMED = [b"\0" + struct.pack(">I", number) for number in (0, 1, 2, 99, (1 << 32
 
 
 @pytest.mark.parametrize("form", test_verify.FORMS)
-@slow
+@settings(slow, max_examples=hostile.EXAMPLES // 5)
 @given(data=st.data())
 def test_records_that_are_verified(form: dict[str, str], data: st.DataObject) -> None:
     """Whatever the topic has: a verification goes on, and what it can read of it differs or does not."""
@@ -291,3 +294,38 @@ def test_a_path_that_is_none_of_its_column(kind: str, path: bytes) -> None:
     assert [merged.op for merged in found if merged.event in good] in (["c"], [])
     assert "c" in [merged.op for merged in found]
     assert len(path) == 100 or [merged.op for merged in found] == [POISON, "c"]
+
+
+NUMERALS = [b"1", b"-5", b"9" * 12, b"9" * 30, b"9" * 5000]
+TIMES = sorted({0, 1, NOW, 1 << 32, 1 << 33, (1 << 45), *hostile.NUMBERS})
+
+
+@pytest.mark.parametrize("cells", [True, False])
+@settings(slow, max_examples=hostile.EXAMPLES * 2)
+@given(data=st.data(), time=st.sampled_from(TIMES))
+def test_times_of_events(cells: bool, data: st.DataObject, time: int) -> None:
+    """A record's time is its producer's word: whatever that is, it is kept, and read again."""
+    event = data.draw(st.sampled_from(events(*UPDATES, cells=cells)))._replace(timestamp=time)
+    store = DictStore()
+    list(Rows(TABLE, CODEC, store, 0, 864_000).take([event], NOW))
+    list(Rows(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 10**6))
+
+
+@slow
+@given(
+    headers=st.dictionaries(st.sampled_from(sorted(HEADERS)), st.binary(max_size=8) | st.sampled_from(NUMERALS)),
+    value=st.sampled_from([None, b"", b"x"]),
+)
+def test_records_that_state_keys_follows(headers: dict[str, bytes], value: bytes | None) -> None:
+    """Whatever the headers of a record say, its key is known from then on, or is none of this table."""
+    topic = test_verify.Topic(VERIFIED, {"output.format": "key-value-json"})
+    topic.publish((ONE, ONE), (None, ONE, None))
+    (good,) = topic.messages
+    topic.add(Record(good.key(), value, list(headers.items())))
+    records = reading.Records(Followed(topic.settings, topic.table), False, lambda _: None)
+    records._check_definition = lambda: None  # type: ignore[method-assign]
+    store = DictStore()
+    for message in topic.messages:
+        index = Index(store, NOW, lambda name, bounds: False, 1000)
+        index.take(hostile.run(lambda message=message: records.said(message), 10_000) or [])  # type: ignore[misc]
+    Index(store, NOW + 10**6, lambda name, bounds: False, 1000).take([])

@@ -22,6 +22,7 @@ _HOUR_S = 3600
 _CHUNK = 200
 _SECOND = Struct(">HIH")  # within its hour; chunks; items in the last of them
 _LISTED = Struct(">I")
+_LAST_S = (1 << 40) - 1  # chunks have five bytes for their second
 _NUMBER = Struct(">BQ")  # a version, and how many items wait
 
 
@@ -51,7 +52,7 @@ class Calendar:
     def add(self, items: Mapping[int, Iterable[bytes]]) -> None:
         """Have items due at these times. Those of the past are due at once."""
         for second, some in items.items():
-            of_second = self._added.setdefault(max(0, second), [])
+            of_second = self._added.setdefault(min(max(0, second), _LAST_S), [])
             before = len(of_second)
             of_second.extend(some)
             self._more += len(of_second) - before

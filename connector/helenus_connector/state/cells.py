@@ -37,6 +37,8 @@ from helenus_connector.state.cell_rules import (
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read_path
 
 NO_PAGE = 0xFFFFFFFF
+LAST_SECOND = 0xFFFFFFFF
+"""The last one, since the epoch, at which Cassandra can delete a cell or have it expire."""
 SEEN = 12
 """Bytes that name a mutation in `seen`."""
 _MOST_SEEN = 4

@@ -20,6 +20,7 @@ from helenus_connector.query import sessions
 from helenus_connector.query.sessions import end_with_parent
 from helenus_connector.reread.definition import definition
 from helenus_connector.shape.registry import Registry
+from helenus_connector.state.cells import LAST_SECOND
 from helenus_connector.state.index import Said
 from helenus_connector.state.plan import Followed, Following
 from helenus_connector.verify.keys import Keys
@@ -30,6 +31,7 @@ from helenus_schemas.errors import HelenusError, Kind
 _SCHEMA = pa.schema([("place", pa.string()), ("tick", pa.float64()), ("said", pa.binary())])
 _FRAME = 5
 _CHECK_S = 1.0
+_SCOPES = (b"partition", b"range", b"table")
 Schemas = Callable[[Any], str | None]
 """Gives a schema by what names it in records."""
 _log = structlog.get_logger(__name__)
@@ -126,6 +128,8 @@ class Records:
         """
         headers = {name: content or b"" for name, content in message.headers() or ()}
         scope = headers.get("scope")
+        if scope not in _SCOPES:  # of somebody else
+            scope = None
         at = None if self.followed.markers else message.offset().to_bytes(16, "big")
         if scope == b"table":
             return [Said(b"", b"", at, scope="table")]
@@ -145,7 +149,7 @@ class Records:
         # A marker in a form of rows has the static columns as value.
         if headers.get("op") == b"d" and (scope is None or self._is_envelope):
             lives = False
-        expires = int(headers["expires"]) if lives and "expires" in headers else None
+        expires = _expiry(headers.get("expires")) if lives else None
         row = Said(group, name, at, lives, expires)
         if scope is None:
             return [row]
@@ -174,3 +178,12 @@ class Records:
         if data is None or data[:1] != b"\0" or len(data) < _FRAME:
             raise Malformed("a key without schema")
         return data[_FRAME:], int.from_bytes(data[1:_FRAME], "big")
+
+
+def _expiry(header: bytes | None) -> int | None:
+    """When a record says that its row expires, s since the epoch; None for a time at which none can."""
+    try:
+        expires = int(header or b"")
+    except ValueError:
+        return None
+    return expires if 0 <= expires <= LAST_SECOND else None

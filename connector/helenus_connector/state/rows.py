@@ -28,7 +28,7 @@ from helenus_connector.gate.event import check
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
 from helenus_connector.state.cell_rules import NEVER, Doubts
-from helenus_connector.state.cells import Row
+from helenus_connector.state.cells import LAST_SECOND, Row
 from helenus_connector.state.index import KeyedStore
 from helenus_connector.state.kept import AT_ONCE, OF_PARTITION, OF_STATIC, Kept
 from helenus_connector.state.partition_history import PartitionHistory, Standing, TruncationReport
@@ -281,7 +281,7 @@ class Rows:
             if change.write_time is None:
                 yield self._requests.for_event(event)
                 return
-            deletion = Deletion(change.write_time, event.timestamp // 1000)
+            deletion = Deletion(change.write_time, min(max(0, event.timestamp // 1000), LAST_SECOND))
         if not self._kept.has_partitions:
             if standing is Standing.BEHIND:
                 yield from self._prove(report.name, self._kept.row(report.name))
@@ -313,7 +313,6 @@ class Rows:
             (self.light if cells is None else self.celled).add(change.node)
         may_have_lived = not self._is_whole and not self._kept.knows(name)
         row = self._kept.row(name)
-        # That a row was deleted does not say what else there was before.
         is_unknown = not self._is_whole and self._showing.show(name, row) is None
         home = self._kept.home(key)[0]
         if cells is None or (is_unknown and change.scope is not _PARTITION and not is_read(change)):
