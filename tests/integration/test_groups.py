@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,47 @@ def test_the_rows_of_a_topic_partition(
                 assert rest == [key for key in found if reread.stripe_of(key) >= last]
     finally:
         stage.close()
+
+
+ODD_NAMES = {
+    # What these have in common: their names in hexadecimal are decimal digits, or not of ASCII, or digits themselves.
+    "digits": ("named", "test", "data"),
+    "letters": ("named", "user", "straße"),
+    "numbered": ("12345", "address", "user"),
+}
+
+
+@pytest.mark.parametrize("names", ODD_NAMES)
+def test_vectors_of_a_type_whose_names_look_like_something_else(
+    status: Status, session: Any, tmp_path: Path, names: str
+) -> None:
+    """As a column and in the key."""
+    space, udt, field = ODD_NAMES[names]
+    session.execute(
+        f'CREATE KEYSPACE IF NOT EXISTS "{space}" WITH replication = '
+        "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    session.execute(f'CREATE TYPE "{space}"."{udt}" ("{field}" int, other text)')
+    of = f'vector<frozen<"{udt}">, 2>'
+    session.execute(f'CREATE TABLE "{space}".{names} (k int, c {of}, v {of}, PRIMARY KEY (k, c)) WITH cdc = true')
+    session.execute(f'CREATE TABLE "{space}".beside_{names} (k int PRIMARY KEY, v int) WITH cdc = true')
+    value = f"{{\"{field}\": 7, other: 'x'}}"
+    session.execute(f'INSERT INTO "{space}".{names} (k, c, v) VALUES (1, [{value}, {value}], [{value}, {value}])')
+    session.execute(f'INSERT INTO "{space}".beside_{names} (k, v) VALUES (1, 5)')
+    element = struct.pack(">ii", 4, 7) + struct.pack(">i", 1) + b"x"
+    vector = 2 * (bytes([len(element)]) + element)
+    staged = Staged(status, tmp_path / "cache", f"{space}.{names}")
+    beside = Staged(status, tmp_path / "beside", f"{space}.beside_{names}")
+    try:
+        one = bytes((0, 0, 0, 1))
+        staged.run([staged.event(one, vector)])
+        beside.run([beside.event(one)])
+        (record,) = staged.records()
+        shown = {field: 7, "other": "x"}
+        assert json.loads(record.value())["v"] == [shown, shown]
+        assert json.loads(record.key()) == {"k": 1, "c": [shown, shown]}
+        (record,) = beside.records()
+        assert json.loads(record.value()) == {"v": 5}
+    finally:
+        staged.close()
+        beside.close()

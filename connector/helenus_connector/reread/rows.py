@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from cassandra import RequestExecutionException
+from cassandra.cluster import ResponseFuture
 from cassandra.cqltypes import BytesType
 from cassandra.policies import ColDesc
 from cassandra.protocol import ResultMessage, _ProtocolHandler, read_binary_string, read_short
@@ -172,3 +173,7 @@ def collection(values: list[bytes]) -> bytes:
 def tuple_value(values: tuple[bytes, ...]) -> bytes:
     """The CQL bytes of a tuple: an element of a multi-column IN."""
     return b"".join(_SIZE.pack(len(v)) + v for v in values)
+
+
+# `Session.prepare` and what prepares on other nodes do not ask for their session's handler, as all others do.
+ResponseFuture._protocol_handler = RawProtocolHandler
