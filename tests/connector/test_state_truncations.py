@@ -327,3 +327,14 @@ def test_before_has_the_static_columns_of_before() -> None:
 
 def test_the_horizon_begins_with_what_is_known() -> None:
     assert PartitionHistory(TABLE.id.bytes).horizon == NEVER
+
+
+def test_nodes_times_and_positions_of_anybodys_events_are_kept_within_bounds() -> None:
+    history = PartitionHistory(TABLE.id.bytes)
+    history.raise_horizon(1 << 80)
+    assert history.truncate("x" * 70_000, (1 << 62, 1 << 62), 1 << 90, True) is TruncationReport.FIRST
+    for number in range(20_000):
+        history.hear(str(number), True)
+    assert history.is_behind("another one", True), "it is not kept, so what it reports is read"
+    assert PartitionHistory.loads(history.dumps()) == history
+    assert len(history.dumps()) < 1 << 20

@@ -36,6 +36,10 @@ _SAME_TRUNCATION_US = 5_000_000
 of them to report. If its clock is behind, it counts as behind: its rows are read, which costs reads and no truth.
 """
 
+_MOST_NODES, _LONGEST_NODE = 10_000, 255
+"""Whoever writes to an events topic may name nodes that are none. Rows of those left out are read."""
+_LAST = (1 << 63) - 1
+
 LogPosition = tuple[int, int]
 """A commit log segment's id, and a position in it."""
 
@@ -88,17 +92,17 @@ class PartitionHistory:
 
     def raise_horizon(self, write_time: int) -> None:
         """Note that a deletion of this write time is no longer known here, and may be in Cassandra."""
-        self.horizon = max(self.horizon, write_time)
+        self.horizon = max(self.horizon, min(write_time, _LAST))
 
     def hear(self, node: str, is_whole: bool) -> None:
         """Note a node. One that is heard of first when all rows are proven has nothing of before: it joined since."""
-        if node not in self.nodes:
+        if node not in self.nodes and len(self.nodes) < _MOST_NODES and len(node) <= _LONGEST_NODE:
             self.nodes[node] = NodeHistory(self.truncations if is_whole else max(0, self.truncations - 1))
 
     def is_behind(self, node: str, is_whole: bool) -> bool:
         """Return whether what a node reports may have been dropped by a TRUNCATE that it has not reported yet."""
         self.hear(node, is_whole)
-        return self.nodes[node].truncations < self.truncations
+        return node not in self.nodes or self.nodes[node].truncations < self.truncations
 
     def standing(self, change: Change, is_whole: bool) -> Standing:
         """Return what the place of an event in its node's log says."""
@@ -121,12 +125,12 @@ class PartitionHistory:
         if self.is_dropped(node, position):
             return TruncationReport.KNOWN
         self.hear(node or "", is_whole)
-        known = self.nodes[node or ""]
+        known = self.nodes.get(node or "") or NodeHistory(self.truncations)
         is_following = known.truncations < self.truncations
         self.disturbances += 1
         if not is_following:
             self.truncations += 1
-            self.truncated = time
+            self.truncated = max(NEVER, min(time, _LAST))
         is_last = time >= self.truncated - _SAME_TRUNCATION_US
         known.truncations = self.truncations if is_last else known.truncations + 1
         if position > (-1, -1):
