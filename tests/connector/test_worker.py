@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import threading
@@ -279,6 +280,40 @@ def test_servers_that_never_answer_delay_no_other_connector(worker: Fake, monkey
         hangs.set()
         for look_ in worker._looks.values():
             look_.result(60)
+
+
+def test_a_worker_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever needs one, and however the error is wrapped, is done again at the next turn."""
+    worker = Fake(tmp_path, listeners="http://127.0.0.1:0")
+    worker.connectors.put("shop", CONFIG)
+    monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
+    monkeypatch.setattr(worker.tables, "close", lambda: None, raising=False)
+    monkeypatch.setattr(worker, "_session", lambda directory: threading.Event().wait())
+    turns: list[str] = []
+
+    def fail(what: str, then: int) -> Any:
+        def failing(*_: object) -> None:
+            turns.append(what)
+            if turns.count(what) > then:
+                worker.stop()
+                return
+            try:
+                raise OSError(errno.EMFILE, "Too many open files")
+            except OSError as error:
+                if turns.count(what) % 2:
+                    raise HelenusError(Kind.STATE, f"cannot save: {error.strerror}") from None
+                raise
+
+        return failing
+
+    monkeypatch.setattr("helenus_connector.worker._TOPICS_S", 0.0)
+    monkeypatch.setattr(worker, "_look", fail("look", 99))
+    monkeypatch.setattr(worker, "_make_topics", fail("topics", 3))
+    with capture_logs() as logs:
+        worker.run()
+    assert turns.count("topics") == 4
+    assert "look" in turns
+    assert {entry["event"] for entry in logs} >= {"descriptors.exhausted"}
 
 
 @pytest.mark.parametrize("error", [REFUSED, AWAY], ids=["refused", "away"])

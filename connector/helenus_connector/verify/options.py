@@ -57,6 +57,6 @@ class Options:
             if name in given:
                 try:
                     options[name] = kind(given[name])
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     raise ValueError(f"{name}: {given[name]} is no number") from None
         return cls(**options)
