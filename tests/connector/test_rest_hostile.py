@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,15 @@ def test_a_client_that_does_not_take_its_answer(api: Api) -> None:
     request = b"GET /connector-plugins/helenus.CassandraSource/config HTTP/1.1\r\n" + HEAD + b"\r\n"
     with connected(api.listener.port, 200, request * 50):
         assert is_alive(api)
+
+
+def test_clients_that_are_gone_before_they_are_seen(api: Api, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(300):
+        with socket.create_connection(("127.0.0.1", api.listener.port), timeout=60) as client:
+            client.sendall(b"GET /connectors HTTP/1.1\r\n" + HEAD + b"\r\n")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset
+    assert is_alive(api)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Limits:
         self._listener = listener
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        address = tuple(scope["client"])
+        address = tuple(scope["client"] or ("", 0))  # uvicorn knows none of a client that has gone already
 
         async def receive_part() -> Message:
             message = await receive()
