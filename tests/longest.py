@@ -29,7 +29,8 @@ integration/test_evidence integration/test_debezium_file integration/test_bad_in
 integration/test_groups integration/test_large integration/test_nodes_away integration/test_busy_machine
 
 docs/test_recipe_stores
-agent/test_operations connector/test_rest agent/test_cli agent/test_large_events connector/test_verify
+agent/test_operations connector/test_rest connector/test_rest_hostile agent/test_hostile_clients agent/test_cli
+agent/test_large_events connector/test_verify connector/test_state_replicas
 connector/test_gate_simulated connector/test_snapshots connector/test_registry test_mistakes stack/test_again
 sinks/test_kafka_topics agent/test_agent connector/test_connectors connector/test_cli connector/test_page
 sinks/test_pulsar_client connector/test_source stack/test_cli stack/test_process connector/test_ordinary agent/test_fuzz
