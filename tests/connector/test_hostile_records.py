@@ -29,13 +29,14 @@ from helenus_connector.interfaces.merged import POISON
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.snapshot import _signal
-from helenus_connector.state import cells as state_cells
 from helenus_connector.state import reading
 from helenus_connector.state.index import Index
 from helenus_connector.state.packing import items_of, packed_items
 from helenus_connector.state.pages import entries
+from helenus_connector.state.partition_history import NodeHistory, PartitionHistory
 from helenus_connector.state.partitions import Partition, keys_of, page_bytes
 from helenus_connector.state.plan import Followed
+from helenus_connector.state.row_bytes import load_row
 from helenus_connector.state.rows import Rows
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.scopes import Clustering, Scopes
@@ -260,7 +261,9 @@ def test_bytes_of_the_state(data: st.DataObject) -> None:
     """Nobody but Spark writes them. Damage is noticed, or read as something; it takes no more than its bytes."""
     bad = (ValueError, IndexError, struct.error)
     row = data.draw(damaged([bytes.fromhex(GOLDEN_ROW)]))
-    hostile.read(state_cells.Row.loads, row, bad)
+    hostile.read(load_row, row, bad)
+    history = PartitionHistory(bytes(16), nodes={"n": NodeHistory(1, (7, 9)), "m": NodeHistory(2)})
+    hostile.read(PartitionHistory.loads, data.draw(damaged([history.dumps()])), bad)
     partition = data.draw(damaged([bytes.fromhex(GOLDEN_PARTITION)]))
     hostile.read(Partition.loads, partition, bad)
     page = data.draw(damaged(page_bytes([b"k", b"key"])))
