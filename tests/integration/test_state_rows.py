@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +21,7 @@ from patience import eventually
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.settings import LogName
+from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration
 
@@ -35,12 +39,12 @@ def pipeline(log: LogName, session: Any, lasting: Lasting) -> Iterator[Pipeline]
     strategy = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     session.execute(f"CREATE KEYSPACE IF NOT EXISTS merged WITH replication = {strategy}")
     for table in TABLES:
+        session.execute(f"DROP TABLE IF EXISTS {table}")
         session.execute(
-            f"CREATE TABLE IF NOT EXISTS {table} (p int, c int, d text, v text, n int, m map<text, int>,"
+            f"CREATE TABLE {table} (p int, c int, d text, v text, n int, m map<text, int>,"
             " l list<int>, st int static, sm map<text, int> static, PRIMARY KEY (p, c, d))"
             " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
         )
-        session.execute(f"TRUNCATE {table}")
     session.execute("ALTER TABLE merged.light WITH cdc = false")
     for c in range(300):
         ttl = "USING TTL 100000" if c % 2 else ""
@@ -114,12 +118,65 @@ def test_rows_are_merged_without_a_read(pipeline: Pipeline, session: Any) -> Non
         pipeline.converges(table)
     session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (9, 9, 'z', 'short') USING TTL 3")
     agrees(pipeline, session, table)
-    session.execute(f"TRUNCATE {table}")
-    session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (1, 1, 'a', 'after')")
-    agrees(pipeline, session, table)
-    assert list(of_a_naive_sink(pipeline, table)) == [(1, 1, "a")]
     assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-rows") == 0
     assert pipeline.connector.total("helenus_connector_rows_kept", connector="merged-rows") > 0
+
+
+def test_truncations_under_writes(pipeline: Pipeline, session: Any) -> None:
+    """Cassandra keeps what is logged after one, whatever its write time; a reload may have times of long ago."""
+    table, long_ago = "merged.rows", 1_000_000
+    insert = session.prepare(f"INSERT INTO {table} (p, c, d, v) VALUES (?, ?, 'a', ?) USING TIMESTAMP ?")
+    stop = threading.Event()
+
+    def keep_writing() -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            at = time.time_ns() // 1000 - (3_600_000_000 if number % 3 == 0 else 0)
+            session.execute(insert, (number % 7, number % 400, f"v{number}", at))
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    try:
+        for _ in range(3):
+            time.sleep(2)
+            session.execute(f"TRUNCATE {table}")
+    finally:
+        time.sleep(2)
+        stop.set()
+        writer.join()
+    agrees(pipeline, session, table)
+    session.execute(f"TRUNCATE {table}")
+    for c in range(20):
+        session.execute(insert, (1, c, "reloaded", long_ago))
+    session.execute(f"UPDATE {table} SET n = 5 WHERE p = 1 AND c = 1 AND d = 'a'")
+    agrees(pipeline, session, table, COLUMNS)
+    assert len(of_a_naive_sink(pipeline, table)) == 20
+    status, out, said = verify(pipeline, table, "--patience", "5")
+    assert status == 0, (out, said)
+
+
+def test_a_tombstone_that_was_purged_hides_nothing(pipeline: Pipeline, session: Any, stack: Stack) -> None:
+    """The same statement as before the delete, once more: its mutation has the same bytes."""
+    table, key = "merged.envelopes", "p = 77 AND c = 7 AND d = 'a'"
+    session.execute(f"ALTER TABLE {table} WITH gc_grace_seconds = 0")
+    insert = f"INSERT INTO {table} (p, c, d, v) VALUES (77, 7, 'a', 'again') USING TIMESTAMP 1000"
+
+    def last() -> Any:
+        mine = [r for r in pipeline.records(table) if r.key and (r.key["p"], r.key["c"]) == (77, 7) and r.value]
+        return mine[-1].value["after"] if mine else "none"
+
+    session.execute(insert)
+    eventually(lambda: last() not in ("none", None), lambda: f"{last()}\n{pipeline.connector.tail()}")
+    session.execute(f"DELETE FROM {table} USING TIMESTAMP 2000 WHERE {key}")
+    eventually(lambda: last() is None, lambda: f"{last()}\n{pipeline.connector.tail()}")
+    stack.nodetool("flush", "merged", "envelopes")
+    time.sleep(2)  # a tombstone is purged once its second is over
+    stack.nodetool("compact", "merged", "envelopes")
+    session.execute(insert)
+    assert session.execute(f"SELECT v FROM {table} WHERE {key}").one().v == "again"
+    eventually(lambda: last() is not None, lambda: f"{last()}\n{pipeline.connector.tail()}")
+    assert last()["v"] == "again"
 
 
 def _without_statics(image: Any, name: tuple[Any, ...]) -> Any:

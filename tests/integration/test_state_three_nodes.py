@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra import WriteFailure, WriteTimeout
 from integration.test_snapshot_three_nodes import session  # noqa: F401
 from integration.test_state import agrees
 from integration.test_state_rows import write
@@ -64,3 +69,46 @@ def test_a_naive_sink_has_the_rows(pipeline: Three, three: Stack, session: Any, 
     agrees(pipeline, session, table)
     if table == "kept.rows":
         assert pipeline.connector.total("helenus_connector_statements_total", connector="kept-rows") == 0
+    truncated_while_agents_are_away(pipeline, session, table)
+    truncated_under_writes(pipeline, session, table)
+
+
+def truncated_while_agents_are_away(pipeline: Three, session: Any, table: str) -> None:  # noqa: F811
+    """What one node logged after its TRUNCATE outlives the later reports of others, whatever its write time."""
+    for agent in pipeline.agents[1:]:
+        agent.kill()
+    write(session, table, 40, 6)
+    session.execute(f"TRUNCATE {table}", timeout=120)
+    hour_ago = time.time_ns() // 1000 - 3_600_000_000
+    for c in range(30):
+        session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (1, {c}, 'a', 'old') USING TIMESTAMP {hour_ago}")
+        session.execute(f"UPDATE {table} SET n = {c} WHERE p = 1 AND c = {c} AND d = 'a'")
+    time.sleep(5)
+    for agent in pipeline.agents[1:]:
+        agent.start()
+    agrees(pipeline, session, table)
+
+
+def truncated_under_writes(pipeline: Three, session: Any, table: str) -> None:  # noqa: F811
+    stop = threading.Event()
+
+    def keep_writing(seed: int) -> None:
+        for turn in itertools.count():
+            if stop.is_set():
+                return
+            with contextlib.suppress(WriteTimeout, WriteFailure):  # as a node truncates
+                write(session, table, 5, seed * 1_000 + turn)
+
+    writers = [threading.Thread(target=keep_writing, args=(seed,)) for seed in (1, 2)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(3):
+            time.sleep(4)
+            session.execute(f"TRUNCATE {table}", timeout=120)
+    finally:
+        time.sleep(4)
+        stop.set()
+        for writer in writers:
+            writer.join()
+    agrees(pipeline, session, table)
