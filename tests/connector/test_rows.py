@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra.protocol import ResultMessage
+from cassandra.cluster import ResponseFuture
+from cassandra.protocol import ProtocolHandler, ResultMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.reread import _ordinary, rows
-from helenus_connector.reread.rows import Page, RawRow, parse, row_factory
+from helenus_connector.reread.rows import Page, RawProtocolHandler, RawRow, parse, row_factory
 
 values = st.none() | st.binary(max_size=6)
 results = st.integers(1, 5).flatmap(
@@ -144,3 +146,18 @@ def test_rows_of_user_tables_stay_as_they_are() -> None:
 )
 def test_the_newest_of_write_times(times: list[int | None], newest: int | None) -> None:
     assert _ordinary.newest(tuple([None if t is None else struct.pack(">q", t) for t in times])) == newest
+
+
+def test_other_sessions_of_the_process_prepare_as_the_driver_does() -> None:
+    """A statement that they prepare is bound to Python's values."""
+
+    def handler_of(handler: Any) -> Any:
+        future = ResponseFuture.__new__(ResponseFuture)
+        future.session = SimpleNamespace(client_protocol_handler=handler)
+        return future._protocol_handler
+
+    assert handler_of(RawProtocolHandler) is RawProtocolHandler
+    assert handler_of(ProtocolHandler) is ProtocolHandler
+    future = ResponseFuture.__new__(ResponseFuture)
+    future._protocol_handler = RawProtocolHandler  # as the driver sets it for all but PREPARE
+    assert future._protocol_handler is RawProtocolHandler

@@ -14,7 +14,7 @@ from cassandra import RequestExecutionException
 from cassandra.cluster import ResponseFuture
 from cassandra.cqltypes import BytesType
 from cassandra.policies import ColDesc
-from cassandra.protocol import ResultMessage, _ProtocolHandler, read_binary_string, read_short
+from cassandra.protocol import ProtocolHandler, ResultMessage, _ProtocolHandler, read_binary_string, read_short
 from cassandra.query import named_tuple_factory
 
 try:  # compiled parts of the driver's wheels
@@ -175,5 +175,17 @@ def tuple_value(values: tuple[bytes, ...]) -> bytes:
     return b"".join(_SIZE.pack(len(v)) + v for v in values)
 
 
-# `Session.prepare` and what prepares on other nodes do not ask for their session's handler, as all others do.
-ResponseFuture._protocol_handler = RawProtocolHandler
+class _SessionHandler:
+    """The protocol handler of a future that was given none: its session's, if that reads rows as bytes.
+
+    `Session.prepare` and what prepares on other nodes do not ask for it, as all others do. Other sessions of the
+    process keep the driver's own handler.
+    """
+
+    def __get__(self, future: Any, owner: Any = None) -> Any:
+        handler = getattr(getattr(future, "session", None), "client_protocol_handler", None)
+        is_raw = isinstance(handler, type) and issubclass(handler, RawProtocolHandler)
+        return handler if is_raw else ProtocolHandler
+
+
+ResponseFuture._protocol_handler = _SessionHandler()
