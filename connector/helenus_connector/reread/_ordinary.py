@@ -99,6 +99,8 @@ def take(
                 work.scope = scope
             if written is not None and (work.newest is None or written > work.newest):
                 work.newest = written
+        if scope is _PARTITION and written is not None and (work.deleted_at is None or written > work.deleted_at):
+            work.deleted_at = written
         if admitted.is_released:
             work.is_released = True
         taken.append((work, admitted))
