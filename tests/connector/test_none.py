@@ -125,7 +125,7 @@ def test_changes_without_cells_are_read_after_those_with_them(staged: Staged) ->
     with capture_logs() as logs:
         outcome = staged.stage.run([*events(wrote(1)), *light, *events(wrote(3, time=T + 2), offset=2)], (), True)
         staged.stage.run(events(wrote(4, time=T + 3), cells=False, offset=3), (), True)
-    assert said(staged)[:3] == [("c", 1), ("c", 3), ("u", 3)]
+    assert said(staged)[:3] == [("c", 1), ("c", 3), ("r", 3)]
     assert outcome.keys_read == 1
     assert outcome.published == 3
     assert [entry["table"] for entry in logs if entry["event"] == "cells.missing"] == ["ks.t"]
@@ -149,7 +149,7 @@ def test_a_copy_with_cells_of_what_waits_is_no_record(staged: Staged) -> None:
     assert len(first.waiting) == 1
     copy = staged.stage.run(events(wrote(1), node=OTHER, offset=1), (), True)
     assert (copy.published, len(copy.waiting)) == (0, 1)
-    assert said(staged) == [("u", 0)]
+    assert said(staged) == [("r", 0)]
 
 
 def test_markers_are_records_without_a_read_of_their_rows(staged: Staged) -> None:
