@@ -447,5 +447,4 @@ def _is_avro(form: str, converter: str) -> bool:
 
 @functools.lru_cache(maxsize=10_000)  # of all tables these are asked for some times a second
 def _topic(given: str, prefix: str, keyspace: str, table: str) -> str:
-    """A topic's name, as it is given or by default."""
     return given.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)
