@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from docs.recipe_stores import STORES, Message, Publisher, Row, Store, bound, clickhouse_over_http, left_out
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from markers import is_in_range, parse_bound
 from records import to_rows
@@ -29,7 +29,7 @@ pytestmark = [
 stores = pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 EXAMPLES = max(5, settings.default.max_examples // 3)  # of each of five stores, in files
 slow = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=EXAMPLES)
-INT, TEXT = CqlType("int"), CqlType("text")
+INT, TEXT, TIMESTAMP = CqlType("int"), CqlType("text"), CqlType("timestamp")
 KEY = [Column("k", INT, "partition_key", 0), Column("c", INT, "clustering", 0)]
 
 
@@ -84,6 +84,10 @@ def typed(t: CqlType) -> st.SearchStrategy[tuple[CqlType, Any]]:
 
 @stores
 @slow
+@example(row=[(TIMESTAMP, 9_223_372_036_854_776)])  # the first that DuckDB can't read from a file
+@example(row=[(CqlType("list", (TIMESTAMP,)), [2**63 - 1])])
+@example(row=[(CqlType("list", (TIMESTAMP,)), [9_223_372_036_854_774]), (TIMESTAMP, -9_223_372_022_400_000)])
+@example(row=[(TIMESTAMP, 9_223_372_036_854_775), (TIMESTAMP, -9_223_372_022_400_001)])
 @given(row=st.lists(types(depth=2).flatmap(typed), min_size=1, max_size=4))
 def test_all_types(store: Store, row: list[tuple[CqlType, Any]]) -> None:
     publisher = Publisher()
@@ -231,6 +235,8 @@ sizes = st.lists(st.tuples(*[st.integers(0, 20)] * 2), max_size=3)  # of batches
 
 @stores
 @slow
+@example(history=[("row", 0, 0, 0), ("partition", 0), ("row", 0, 0, 0), ("table", 0)], starts=[[(1, 0)]])
+@example(history=[("table", 0), ("row", 0, 1, 1), ("table", 0)], starts=[[(1, 0)]])
 @given(history=st.lists(operations, min_size=1, max_size=40), starts=st.lists(sizes, max_size=3))
 def test_markers_and_restarts(store: Store, history: list[Any], starts: list[list[tuple[int, int]]]) -> None:
     """Batches of any size, with starts between them that go on where the store is: no row too many, none too few."""
