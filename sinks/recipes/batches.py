@@ -44,7 +44,7 @@ class Change:
     rows: pa.Table
     """Rows to insert or replace, with all columns of the schema."""
     deleted: pa.Table
-    """Keys of rows to delete, none of which is among the rows, with `_partition` and `_offset` of what deleted them."""
+    """Keys of rows to delete, each once and none of them among the rows, with `_partition` and `_offset` of the delete."""
     offsets: dict[int, int]
     """By topic partition the offset to go on with, of those that have been read since the start."""
 
@@ -139,7 +139,7 @@ class Batch:
 
     key: Columns
     value: Columns
-    records: dict[int, dict[str, dict[bytes, _Record]]] = field(default_factory=dict)
+    records: dict[int, dict[str, dict[str, _Record]]] = field(default_factory=dict)
     wipes: list[_Wipe] = field(default_factory=list)
     offsets: dict[int, int] = field(default_factory=dict)
     commit: Callable[[], None] = lambda: None
@@ -183,7 +183,7 @@ class Batch:
         deleted = [{**r.key, PARTITION: r.partition, OFFSET: r.offset} for r in records if r.value is None]
         if stored is not None and self.wipes:
             present = {_identity(record.key) for record in records}
-            deleted += [key for key in self._wiped_keys(target) if _identity(key, self.key.types) not in present]
+            deleted += [key for identity, key in self._wiped_keys(target).items() if identity not in present]
         key_schema = pa.schema([*((name, schema.field(name).type) for name in self.key.types), *own])
         return Change(
             schema,
@@ -231,7 +231,8 @@ class Batch:
             if "left_out" in headers:
                 names = ", ".join(json.loads(headers["left_out"]))
                 notes.say(f"too large or not to be shown, and so null in the table: {names} of a row", kind="left_out")
-            parts.setdefault(identity, {})[message.key()] = _Record(key, value, partition, offset)
+            # The bytes of a key do not tell: they name its schema, which is another one when a type in it has grown.
+            parts.setdefault(identity, {})[_identity(key, self.clustering)] = _Record(key, value, partition, offset)
 
     def _add_marker(self, wipe: _Wipe, headers: dict[str, bytes]) -> None:
         if headers["scope"] == b"range":
@@ -250,13 +251,25 @@ class Batch:
                 keys[name].value = None
         self.wipes.append(wipe)
 
-    def _wiped_keys(self, target: Target) -> Iterator[Row]:
-        """Rows of the table that markers took. Rows that came after a marker are among the records."""
+    def _wiped_keys(self, target: Target) -> dict[str, Row]:
+        """Keys in the table that markers took, by their identity, each with the place of the last marker that did.
+
+        Rows that came after a marker are among the records.
+        """
+        wiped: dict[str, Row] = {}
+        for key, wipe in self._matches(target):
+            identity = _identity(key, self.key.types)
+            if identity not in wiped or wiped[identity][OFFSET] < wipe.offset:
+                wiped[identity] = {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}
+        return wiped
+
+    def _matches(self, target: Target) -> Iterator[tuple[Row, _Wipe]]:
+        """Keys in the table, each with markers that took it: a key comes again with another, or if the store has it."""
         key_schema = pa.schema(list(self.key.types.items()))
         for wipe in self.wipes:
             if wipe.partition_key is None:
                 for key in to_rows(target.read_keys(key_schema, None, wipe.partition)):
-                    yield {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}
+                    yield key, wipe
         by_partition: dict[str, list[_Wipe]] = {}
         for wipe in self.wipes:
             if wipe.partition_key is not None:
@@ -268,7 +281,7 @@ class Batch:
         for key in to_rows(target.read_keys(key_schema, partitions, _NO_PARTITION)):
             for wipe in reversed(by_partition.get(_identity(key, self.partition_key), [])):
                 if wipe.bounds is None or self._is_wiped(key, wipe):
-                    yield {**key, PARTITION: wipe.partition, OFFSET: wipe.offset}
+                    yield key, wipe
                     break
 
     def _is_wiped(self, key: Row, wipe: _Wipe) -> bool:

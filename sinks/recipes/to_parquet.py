@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from batches import PARTITION, Change, first_values, run
-from records import Limits, widen
+from records import MICROSECONDS, widen
 from settings import Settings
 
 DELETED, OFFSETS = "_deleted", b"recipe.offsets"
@@ -29,7 +29,7 @@ class Parquet:
     """Files of a directory, in the order of their numbers."""
 
     errors = (OSError, pa.ArrowException)
-    limits: Limits = {}
+    limits = MICROSECONDS  # a file could hold more, but of such a file DuckDB reads nothing
 
     def __init__(self, settings: Settings) -> None:
         self._directory = Path(settings.target[0])

@@ -288,7 +288,7 @@ def test_a_worker_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytes
     worker.connectors.put("shop", CONFIG)
     monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
     monkeypatch.setattr(worker.tables, "close", lambda: None, raising=False)
-    monkeypatch.setattr(worker, "_session", lambda directory: threading.Event().wait())
+    monkeypatch.setattr(worker, "_session", lambda directory: worker._stopping.wait())
     turns: list[str] = []
 
     def fail(what: str, then: int) -> Any:
