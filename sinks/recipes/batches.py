@@ -44,7 +44,7 @@ class Change:
     rows: pa.Table
     """Rows to insert or replace, with all columns of the schema."""
     deleted: pa.Table
-    """Keys of rows to delete, each once and none of them among the rows, with `_partition` and `_offset` of the delete."""
+    """Keys of rows to delete, each once, none of them among the rows, with `_partition` and `_offset` of the delete."""
     offsets: dict[int, int]
     """By topic partition the offset to go on with, of those that have been read since the start."""
 

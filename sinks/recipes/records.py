@@ -277,3 +277,8 @@ _LOGICAL = {
 }
 MICROSECONDS: Limits = {_LOGICAL["timestamp-millis"]: (-9_223_372_022_400_000, 9_223_372_036_854_774)}
 """Of stores whose timestamps are microseconds in 64 bits: from the year -290,308 to 294,247."""
+FOUR_DIGIT_YEARS: Limits = {
+    _LOGICAL["date"]: (-719_162, 2_932_896),
+    _LOGICAL["timestamp-millis"]: (-62_135_596_800_000, 253_402_300_799_999),
+}
+"""Of stores with the calendar of Python's dates: the years 1 to 9999."""

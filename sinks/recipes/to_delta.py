@@ -10,7 +10,7 @@ import pyarrow as pa
 from batches import PARTITION, Change, first_values, run
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
-from records import Limits, has_grown, widen
+from records import FOUR_DIGIT_YEARS, has_grown, widen
 from settings import Settings
 
 DELETED = "_deleted"
@@ -20,11 +20,7 @@ class Delta:
     """A table at an address."""
 
     errors = (DeltaError, OSError)
-    # The years 1 to 9999, as Spark's types: deltalake can't open a table again that has others.
-    limits: Limits = {
-        pa.date32(): (-719_162, 2_932_896),
-        pa.timestamp("ms", "UTC"): (-62_135_596_800_000, 253_402_300_799_999),
-    }
+    limits = FOUR_DIGIT_YEARS  # as Spark's types: deltalake can't open a table again that has others
 
     def __init__(self, settings: Settings) -> None:
         (self._uri,) = settings.target

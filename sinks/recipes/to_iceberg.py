@@ -16,7 +16,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo, In
 from pyiceberg.table import Table
-from records import MICROSECONDS, has_grown, merge_schemas, widen
+from records import FOUR_DIGIT_YEARS, has_grown, merge_schemas, widen
 from settings import Settings
 
 
@@ -24,7 +24,7 @@ class Iceberg:
     """A table of a catalog."""
 
     errors = (CommitFailedException, RESTError, OSError)
-    limits = MICROSECONDS
+    limits = FOUR_DIGIT_YEARS  # PyIceberg makes statistics of columns with Python's dates, which have no others
 
     def __init__(self, settings: Settings) -> None:
         catalog, self._name = settings.target

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra.util import Date
 from docs.recipe_stores import STORES, Message, Publisher, Row, Store, bound, clickhouse_over_http, left_out
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ pytestmark = [
 stores = pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 EXAMPLES = max(5, settings.default.max_examples // 3)  # of each of five stores, in files
 slow = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=EXAMPLES)
-INT, TEXT, TIMESTAMP = CqlType("int"), CqlType("text"), CqlType("timestamp")
+INT, TEXT, DATE, TIMESTAMP = (CqlType(name) for name in ("int", "text", "date", "timestamp"))
 KEY = [Column("k", INT, "partition_key", 0), Column("c", INT, "clustering", 0)]
 
 
@@ -88,6 +89,10 @@ def typed(t: CqlType) -> st.SearchStrategy[tuple[CqlType, Any]]:
 @example(row=[(CqlType("list", (TIMESTAMP,)), [2**63 - 1])])
 @example(row=[(CqlType("list", (TIMESTAMP,)), [9_223_372_036_854_774]), (TIMESTAMP, -9_223_372_022_400_000)])
 @example(row=[(TIMESTAMP, 9_223_372_036_854_775), (TIMESTAMP, -9_223_372_022_400_001)])
+@example(row=[(TIMESTAMP, 253_402_300_800_000), (TIMESTAMP, -62_135_596_800_001)])  # the years 10,000 and 0
+@example(row=[(TIMESTAMP, 253_402_300_799_999), (TIMESTAMP, -62_135_596_800_000)])
+@example(row=[(DATE, Date(days)) for days in (2_932_897, -719_163, -(2**31), 2**31 - 1)])
+@example(row=[(DATE, Date(2_932_896)), (DATE, Date(-719_162))])
 @given(row=st.lists(types(depth=2).flatmap(typed), min_size=1, max_size=4))
 def test_all_types(store: Store, row: list[tuple[CqlType, Any]]) -> None:
     publisher = Publisher()
@@ -253,6 +258,27 @@ def test_markers_and_restarts(store: Store, history: list[Any], starts: list[lis
                     offsets = fill(target, publisher, offsets, size)
         found = {(row["k"], row["a"], row["b"]): row["v"] for row in store.rows(Path(folder), ["k", "a", "b"])}
     assert found == rows
+
+
+@stores
+@slow
+@given(values=st.lists(st.tuples(st.booleans(), small), min_size=1, max_size=8), cut=st.integers(0, 8))
+def test_a_key_whose_type_grows_stays_one(store: Store, values: list[tuple[bool, int]], cut: int) -> None:
+    """A key that comes again by a newer schema is the same key, within a batch as well: it has one row, the last."""
+    publisher, rows = Publisher(), dict[int, int]()
+    for number, (has_grown, c) in enumerate(sorted(values, key=lambda value: value[0])):
+        kind = _udt([INT, TEXT] if has_grown else [INT])
+        publisher.become([KEY[0], Column("c", kind, "clustering", 0), Column("v", BIGINT)])
+        value = (c, None) if has_grown else (c,)
+        publisher.row(0, [cql_bytes(INT, 1), cql_bytes(kind, value)], [cql_bytes(BIGINT, number)])
+        rows[c] = number
+    with tempfile.TemporaryDirectory() as folder:
+        with store.open(Path(folder)) as target:
+            for messages in (publisher.topic[0][:cut], publisher.topic[0][cut:]):
+                if messages:
+                    target.store(publisher.batch(messages).for_table(target))
+        found = [(row["c"]["f0"], row["v"]) for row in store.rows(Path(folder), ["k", "c"])]
+    assert sorted(found) == sorted(rows.items())
 
 
 def fill(target: Any, publisher: Publisher, offsets: list[int], size: tuple[int, int]) -> list[int]:
