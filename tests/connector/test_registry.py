@@ -206,7 +206,7 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
     server: int, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(f"http://127.0.0.1:{server}", **{"output.format": format})
-    row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"), all=lambda: [])
+    row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"), all=list)
     monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
     table = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0),), cdc=True)
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {table.full_name: table})
@@ -228,7 +228,7 @@ def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
 ) -> None:
     """One that stops answering is noticed soon all the same; and another login may be refused."""
     settings = settings_of(f"http://127.0.0.1:{server}")
-    row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"), all=lambda: [])
+    row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"), all=list)
     monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {})
     tables, asked = Tables(), len(Answer.logins)
