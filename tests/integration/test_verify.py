@@ -21,7 +21,7 @@ from helenus_connector.query.session import session as start_spark
 from helenus_connector.shape.schemas import declared
 from helenus_connector.verify._engine import verify
 from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import GHOST, MISSING, STALE, Report
+from helenus_connector.verify.report import GHOST, MISPLACED, MISSING, STALE, Report
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError, Kind
@@ -147,9 +147,8 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
         with appending(pipeline, session, table) as log:
             log.append(topic, by_key[1].partition(), by_key[1].key(), None)  # deleted from the topic
             log.append(topic, by_key[2].partition(), by_key[2].key(), by_key[3].value())  # changed in it
-            log.append(
-                topic, 0, by_key[4].key()[: pipeline.reader.frame] + long_bytes(999), by_key[4].value()
-            )  # added to it
+            planted = by_key[4].key()[: pipeline.reader.frame] + long_bytes(999)
+            log.append(topic, 0, planted, by_key[4].value())  # added to it
             expired = [("writetime", b"1"), ("expires", b"2")]  # a heartbeat, whose renewals were lost
             log.append(topic, by_key[8].partition(), by_key[8].key(), by_key[3].value(), expired)
         session.execute(f"DELETE FROM {table} WHERE k = 5")
@@ -170,7 +169,11 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
             lambda: pipeline.connector.total("helenus_connector_events_read_total", table="plain") >= events, "read"
         )
         after = verified(spark, pipeline, table)
-        assert found(after) == {}
+        # A record in another partition than the key's own is not for the connector to take away.
+        assert found(after) in ({}, {MISPLACED: ['{"k":999}']})
+        with appending(pipeline, session, table) as log:
+            log.append(topic, 0, planted, None)
+        assert found(verified(spark, pipeline, table)) == {}
     finally:
         pipeline.agent.start().ready()
     pipeline.converges(table)
