@@ -424,7 +424,7 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
     assert connector.seen == {
         key: {name: {path: value for path, (_, value) in paths.items()} for name, paths in row.items()}
         for key, row in cluster.visible().items()
-    }
+    }, f"seed {seed}"
     reads = connector.reads
     connector.batch()
     assert connector.reads == reads, "it ends"

@@ -212,6 +212,20 @@ def test_a_tombstone_that_may_be_purged_hides_nothing_for_sure() -> None:
     assert values(state.seen[1]) == {"v": 1}
 
 
+def test_a_late_copy_of_what_a_purged_tombstone_took_is_no_newer_value() -> None:
+    """Though its write time is newer than that of what was written since."""
+    state = State(gc_grace=0)
+    ten, thirty, forty = ((NOW - 100 + seconds) * US for seconds in (10, 30, 40))
+    state.take(*logged(insert(thirty, v=3), 100), *logged(delete(forty), 200))
+    (ask,) = asks(state.take(*logged(insert(ten, v=1), 300, at=NOW + 5), now=NOW + 5))
+    state.take(answer(ask, NOW + 5, {"v": (1, ten)}), now=NOW + 6)
+    (last,) = asks(state.take(now=NOW + 66))
+    state.take(answer(last, NOW + 66, {"v": (1, ten)}), now=NOW + 67)
+    late = state.take(*logged(insert(thirty, v=3), 100, OTHER, at=NOW + 70), now=NOW + 70)
+    assert {m.op for m in late} == {ASK}
+    assert values(state.seen[1]) == {"v": 1}
+
+
 def test_a_tombstone_that_cassandra_keeps_hides_what_is_late() -> None:
     state = State()
     state.take(*logged(insert((NOW - 100) * US, v=1), 100))

@@ -166,10 +166,11 @@ class Row:
                 if time <= unseen and cell[2] is not None:
                     in_doubt = True
                     continue
+            if there is None or (there != cell and wins(cell, there)):
+                # What is there may have been written after a newer deletion, which took this cell, was purged.
                 if time <= horizon and cell[2] is not None:
                     is_unproven = True
                     continue
-            if there is None or (there != cell and wins(cell, there)):
                 cells[place] = cell
                 changed = True
             elif there != cell and cell[2] is not None and doubts.is_soft(there):
