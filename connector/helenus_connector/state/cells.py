@@ -110,12 +110,14 @@ class Row:
         unseen = NEVER if self.unseen is None else self.unseen.write_time
         liveness, is_unproven = said.liveness, False
         if liveness is not None and liveness.write_time > gone:
-            if self.liveness is None and liveness.write_time <= max(unseen, doubts.horizon):
+            if self.liveness is None and liveness.write_time <= unseen:
                 in_doubt = True
-                is_unproven |= liveness.write_time > unseen
             elif self.liveness is None or self._replaces(liveness, self.liveness):
-                self.liveness, self.bound = liveness, None
-                changed = True
+                if liveness.write_time <= doubts.horizon:
+                    is_unproven = True
+                else:
+                    self.liveness, self.bound = liveness, None
+                    changed = True
         elif liveness is not None and liveness.write_time > firmly_gone:
             is_unproven = True
         for name, whole in said.deletions.items():
