@@ -26,9 +26,9 @@ class ReadRequests:
         self._made = self._planned = 0
         self._statics: set[bytes] = set()
 
-    def for_event(self, event: Event, since: int | None = None) -> Merged:
+    def for_event(self, event: Event) -> Merged:
         """Have the row of an event read, which says what was written, and what is sure without a read."""
-        return self._request(event.partition, event.key or b"", Scope.ROW, since, event)
+        return self._request(event.partition, event.key or b"", Scope.ROW, None, event)
 
     def for_row(self, name: bytes, since: int | None = None) -> Merged:
         """Have a row read, whatever event says something of it. What it does not show is gone if it was written up to

@@ -313,7 +313,7 @@ class Rows:
             (self.light if cells is None else self.celled).add(change.node)
         may_have_lived = not self._is_whole and not self._kept.knows(name)
         row = self._kept.row(name)
-        is_unknown = not self._is_whole and self._showing.show(name, row) is None
+        is_unknown = not self._is_whole and self._showing.show(name, row) is None  # a tombstone is not all there was
         home = self._kept.home(key)[0]
         if cells is None or (is_unknown and change.scope is not _PARTITION and not is_read(change)):
             yield from self._ask(report, change, row, is_unknown)
