@@ -37,7 +37,7 @@ KEY = [Column("k", INT, "partition_key", 0), Column("c", INT, "clustering", 0)]
 def in_store(store: Store, t: CqlType, value: Any) -> Any:
     """What a store shows of a value: as an Avro reader without logical types, with decimals and varints as text."""
     if value is None:
-        return {"map": {}}.get(t.name, []) if _is_empty(store, t) else None
+        return _null(store, t)
     match t.name:
         case "list" | "set" | "vector":
             return [in_store(store, t.args[0], item) for item in value]
@@ -52,11 +52,27 @@ def in_store(store: Store, t: CqlType, value: Any) -> Any:
     return plain.encode() if isinstance(plain, str) and not store.has_text else plain
 
 
-def _is_empty(store: Store, t: CqlType) -> bool:
-    """Whether a null of this type is shown as an empty collection: ClickHouse has no other, PyIceberg reads none."""
-    if t.name not in ("list", "set", "map", "vector"):
-        return False
-    return store.empties == "all" or (store.empties == "structures" and t.args[-1].name in ("tuple", "udt", "duration"))
+class NullOrEmpty:
+    """Equal to a null, and to an empty collection."""
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or other == [] or other == {}
+
+    def __repr__(self) -> str:
+        return "null or empty"
+
+
+def _null(store: Store, t: CqlType) -> Any:
+    """What a store shows of a null of this type.
+
+    ClickHouse has no null collections. PyIceberg reads those of structures as empty ones, as long as they are within
+    fewer than two lists.
+    """
+    if t.name not in ("list", "set", "map", "vector") or not store.empties:
+        return None
+    if store.empties == "all":
+        return {} if t.name == "map" else []
+    return NullOrEmpty() if t.args[-1].name in ("tuple", "udt", "duration") else None
 
 
 def is_beyond(store: Store, t: CqlType, value: Any) -> bool:
