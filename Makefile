@@ -4,15 +4,7 @@ BIN := $(VENV)/bin
 # Otherwise each of the many processes that tests start compiles our modules again.
 export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
-# As MODULES of hatch_build.py.
-COMPILED := agent/helenus_agent/commitlog/decoder.py connector/helenus_connector/gate/_admission.py \
-	connector/helenus_connector/gate/_slots.py connector/helenus_connector/interfaces/admitted.py \
-	connector/helenus_connector/interfaces/resolved.py connector/helenus_connector/pipeline/_publishing.py \
-	connector/helenus_connector/reread/_ordinary.py connector/helenus_connector/reread/_work.py \
-	connector/helenus_connector/shape/_direct.py connector/helenus_connector/shape/_rows.py \
-	schemas/helenus_schemas/codec/_columns.py \
-	schemas/helenus_schemas/codec/_key_bytes.py schemas/helenus_schemas/event/own_format.py \
-	sinks/helenus_sinks/pulsar/_entries.py
+COMPILED := $(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' hatch_build.py)
 # Tests wait for much, so more processes than cores keep these busy. With servers each needs 3 GB.
 WORKERS ?= 3
 UNIT_WORKERS ?= 5

@@ -36,12 +36,12 @@ from cassandra.query import BoundStatement
 
 from bench.backlog import PARTS, Backlog, change
 from bench.written import NODES
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
+from helenus_connector.cassandra_rows.row_reader import Reader
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import freeze
-from helenus_connector.reread.reader import Reader
-from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.event.wire import encode

@@ -14,12 +14,12 @@ from typing import Any
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import data_log
-from helenus_connector.query import _job as job
-from helenus_connector.query._limits import Parts
-from helenus_connector.query._reading import read_parts
+from helenus_connector.query import _spark_job as job
+from helenus_connector.query._batch_limits import Parts
+from helenus_connector.query._task_reader import read_parts
 from helenus_connector.query.handover import Batch, start_query
-from helenus_connector.query.session import session
 from helenus_connector.query.source import EventsSource
+from helenus_connector.query.spark_session import session
 from helenus_sinks.log import Log
 from helenus_stack.programs import Program
 

@@ -18,8 +18,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import session as start_spark
-from helenus_connector.query.session import settled_slots
+from helenus_connector.query.spark_session import session as start_spark
+from helenus_connector.query.spark_session import settled_slots
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Terminal
 from helenus_stack.spark_cluster import SparkCluster

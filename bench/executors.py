@@ -26,11 +26,11 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
-from helenus_connector.query.session import session as start_spark
-from helenus_connector.query.session import settled_slots
+from helenus_connector.query.spark_session import session as start_spark
+from helenus_connector.query.spark_session import settled_slots
 from helenus_connector.snapshot._jobs import Jobs
+from helenus_connector.snapshot._ring import Stretch, stretch
 from helenus_connector.snapshot._scan import Slice
-from helenus_connector.snapshot.ring import Stretch, stretch
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.service.logs import setup
 from helenus_stack.cql import session

@@ -40,8 +40,8 @@ from bench.written import NODES
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
+from helenus_connector.snapshot._ring import stretch
 from helenus_connector.snapshot._scan import Slice, scan
-from helenus_connector.snapshot.ring import stretch
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.event import placement

@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.written import NODES, Ids, Nothing, T
+from helenus_connector.cassandra_rows.raw_rows import parse as rows_of
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.query._reading import events_of
+from helenus_connector.query._task_reader import events_of
 from helenus_connector.query.garbage import freeze
-from helenus_connector.reread.rows import parse as rows_of
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table

@@ -36,8 +36,8 @@ from bench.connector import create
 from bench.path import wait
 from helenus_connector.config.files import load
 from helenus_connector.interfaces.image import Image
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.placement import partition
 from helenus_sinks.kafka.log import KafkaLog

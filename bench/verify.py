@@ -24,9 +24,9 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.query.session import session as start_spark
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape
+from helenus_connector.query.spark_session import session as start_spark
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import RowShape
 from helenus_connector.verify._engine import verify
 from helenus_connector.verify._job import token_of
 from helenus_connector.verify.options import Options

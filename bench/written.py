@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import freeze

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pyspark
 
-from helenus_connector.query import session
+from helenus_connector.query import spark_session
 from helenus_stack import cassandra
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home
 from helenus_stack.progress import Silent
 from helenus_stack.resolve import resolve
 
-HELENUS = Path(session.__file__).with_name("helenus.jar")
+HELENUS = Path(spark_session.__file__).with_name("helenus.jar")
 NODETOOL = Path(cassandra.__file__).with_name("nodetool.jar")
 SOURCES = {HELENUS: (["LocalFiles.java", "Job.java", "BatchHandover.java"], 17), NODETOOL: (["Nodetool.java"], 11)}
 """By jar the sources beside it, and for which Java."""

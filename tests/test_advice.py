@@ -19,8 +19,8 @@ from confluent_kafka import KafkaError
 from helenus_agent.state import State
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control import tables
-from helenus_connector.query import session as spark
-from helenus_connector.shape.registry import Registry
+from helenus_connector.query import spark_session as spark
+from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.top import Worker
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType

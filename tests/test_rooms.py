@@ -74,8 +74,8 @@ def used() -> dict[str, set[str]]:
     return found
 
 
-# Each of their modules is one that commands, tests and Spark's Python start from, or their own turn is to come.
-OTHERS = {*HOMES, "helenus_connector.testing", "helenus_connector.state", "helenus_connector.snapshot"}
+# Each of their modules is one that commands, tests and Spark's Python start from.
+OTHERS = {*HOMES, "helenus_connector.testing"}
 OTHERS |= {"helenus_connector.query.python_path"}
 
 

@@ -38,7 +38,7 @@ def compiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleTy
     """The .py compiled as it is now. If it was changed since `make` compiled it here, that is done once, by
     the first process of tests that needs it, for all clones.
     """
-    sources = [source, ROOT / "hatch_build.py", *sorted(ROOT.glob("*/helenus_*/*/*.pxd"))]  # it may use their types
+    sources = [source, ROOT / "hatch_build.py", *sorted(ROOT.glob("*/helenus_*/**/*.pxd"))]  # it may use their types
     for used in re.findall(r"from (helenus\S+) cimport", source.with_suffix(".pxd").read_text()):
         types = importlib.import_module(used)
         if not types.COMPILED or Path(types.__file__ or "").stat().st_mtime < max(

@@ -172,7 +172,7 @@ def _rebuild(worker_properties: Path, connector_properties: Path, to: str | None
 
     No row of Cassandra is read. Stop the worker first: two would write the topic.
     """
-    from helenus_connector.state.rebuild import rebuild
+    from helenus_connector.state.rows.rebuild import rebuild
 
     with _errors_shown():
         worker, (settings,) = load(worker_properties, (connector_properties,))

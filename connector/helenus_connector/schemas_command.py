@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
-from helenus_connector.shape.forms import nullable_schema
-from helenus_connector.shape.row import shown
+from helenus_connector.shape.encoding.forms import nullable_schema
+from helenus_connector.shape.row.row import shown
 from helenus_connector.shape.schemas import declared, described
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table

@@ -15,7 +15,7 @@ from helenus_connector.control.fences import owner
 from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics, reach
-from helenus_connector.query.session import check_java as check_java
+from helenus_connector.query.spark_session import check_java as check_java
 from helenus_connector.rest.listening import listen
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service.ownership import check_directory

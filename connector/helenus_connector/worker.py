@@ -32,11 +32,11 @@ from helenus_connector.history import History
 from helenus_connector.query.garbage import OF_DRIVER, freeze
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve, serve_standby
-from helenus_connector.shape.registry import registered
+from helenus_connector.shape.encoding.registry import registered
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
-from helenus_connector.state.followers import Followers
-from helenus_connector.state.merger import Merger
+from helenus_connector.state.keys.queries import Followers
+from helenus_connector.state.rows.query import Merger
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import descriptors
@@ -204,7 +204,7 @@ class Worker:
         self.verifications = Verifications(self.worker, self.connectors)
 
     def _session(self, directory: Path) -> Any:
-        from helenus_connector.query.session import session, warm
+        from helenus_connector.query.spark_session import session, warm
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
         has_state = any(one.settings.state != "none" for one in self.connectors.all().values())

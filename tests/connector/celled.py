@@ -7,7 +7,7 @@ from typing import Any
 from agent.writer import Update, entry, mutation
 
 from helenus_agent.commitlog import decoder
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
 OTHER = "ad310466-96a7-4cb2-acf4-59535a960813"

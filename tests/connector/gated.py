@@ -11,11 +11,12 @@ from typing import Any
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
-from helenus_connector.interfaces.gate import Event, Gap, Intake
-from helenus_connector.reread._proof import Awaited, unpacked
-from helenus_connector.reread._work import Work
+from helenus_connector.interfaces.event import Event, Gap
+from helenus_connector.interfaces.gate import Intake
+from helenus_connector.reread._key_read import Work
 from helenus_connector.reread.resolver import Reread
-from helenus_connector.reread.unconfirmed import Name, Unconfirmed
+from helenus_connector.unconfirmed.awaited import Awaited, unpacked
+from helenus_connector.unconfirmed.unconfirmed_key import Name, Unconfirmed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import HelenusError
 

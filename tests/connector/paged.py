@@ -20,7 +20,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from helenus_connector import metrics
 from helenus_connector._reports import Reports
 from helenus_connector.history import POINTS, STEP_S
-from helenus_connector.snapshot.ring import share, stretch
+from helenus_connector.snapshot._ring import share, stretch
 from helenus_connector.snapshot.state import Snapshot
 from helenus_schemas.errors import HelenusError, Kind
 

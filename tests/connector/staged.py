@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import resolver
-from helenus_connector.reread.unconfirmed import Unconfirmed
 from helenus_connector.testing.cassandra import Host, MemoryReader, Session
 from helenus_connector.testing.log import FaultyLog, MemoryLog, Record
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse

@@ -19,7 +19,8 @@ from helenus_connector.gate import cache as caches
 from helenus_connector.gate import gate as gates
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.level_gate import LevelGate
-from helenus_connector.interfaces.gate import Event, Intake, Waits
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.gate import Intake, Waits
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse

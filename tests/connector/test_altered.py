@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.cassandra_rows.row_reader import KeyRefused
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.reread import resolver
-from helenus_connector.reread._asking import KeyRefused
-from helenus_connector.reread._proof import Awaited, packed
-from helenus_connector.reread.unconfirmed import Unconfirmed
 from helenus_connector.testing.cassandra import MemoryReader
+from helenus_connector.unconfirmed.awaited import Awaited, packed
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse

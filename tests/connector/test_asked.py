@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from helenus_connector.cassandra_rows.cell_reader import CellReader, Found
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged import ASK, Merged
-from helenus_connector.pipeline._asked import Asked
+from helenus_connector.pipeline._cell_requests import Asked
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.cells import CellReader, Found
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse

@@ -22,15 +22,16 @@ from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.gate.waiting import WaitingChanges
-from helenus_connector.interfaces.gate import AtGate, Event, Gap, Waiting
+from helenus_connector.interfaces.event import Event, Gap, Waiting
+from helenus_connector.interfaces.gate import AtGate
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query import _batches as batches
-from helenus_connector.query import _job as job
-from helenus_connector.query._batches import Batches
-from helenus_connector.query._task import Done
-from helenus_connector.reread.unconfirmed import AWAY, Unconfirmed
-from helenus_connector.reread.unconfirmed_files import begins
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
+from helenus_connector.query import _driver_batch as batches
+from helenus_connector.query import _spark_job as job
+from helenus_connector.query._driver_batch import Batches
+from helenus_connector.query._worker_task import Done
+from helenus_connector.unconfirmed.files import begins
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Unconfirmed
 from helenus_schemas.errors import HelenusError, Kind
 
 A, B = "events-ks.a", "events-ks.b"

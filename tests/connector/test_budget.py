@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helenus_connector.reread.budget import Budget
+from helenus_connector.cassandra_rows.budget import Budget
 
 
 class Clock:
@@ -140,7 +140,7 @@ def test_a_file_from_before_the_last_boot(tmp_path: Path, clock: Clock) -> None:
 TAKE = """
 import sys
 from pathlib import Path
-from helenus_connector.reread.budget import Budget
+from helenus_connector.cassandra_rows.budget import Budget
 
 one = Budget(Path(sys.argv[1]), 10**9, clock=lambda: 1.0)
 for _ in range(2_000):

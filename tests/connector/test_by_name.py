@@ -17,9 +17,10 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query import _task
+from helenus_connector.query import _worker_task
 from helenus_connector.snapshot import _scan
-from helenus_connector.state import asking, publishing, rebuild
+from helenus_connector.state.keys import _read_request
+from helenus_connector.state.rows import _publish_task, rebuild
 from helenus_connector.verify import _reduce, _repair, _rows, _topic
 
 NO: Any = None
@@ -28,10 +29,10 @@ NO: Any = None
 @pytest.mark.parametrize(
     "function",
     [
-        _task.task(NO, {}),
+        _worker_task.task(NO, {}),
         _scan.task(NO),
-        asking.ask(NO),
-        publishing.publish(NO, NO),
+        _read_request.ask(NO),
+        _publish_task.publish(NO, NO),
         rebuild._publish(NO, NO, NO, 0.0),
         _rows.scan(NO, []),
         _rows.look_again(NO),
@@ -71,11 +72,11 @@ def test_rows_that_were_asked_for_are_on_the_broker_before_the_batch_is_done(
     plan = Plan(worker, {settings.events: settings}, str(tmp_path))
     plan.checkpoint.mkdir(parents=True)
     events = Events()
-    monkeypatch.setitem(publishing._events, plan.directory, events)  # type: ignore[arg-type]
-    monkeypatch.setattr(publishing, "stage_of", lambda *_: Stage())
-    monkeypatch.setattr(publishing, "Definition", lambda _: lambda: None)
-    monkeypatch.setattr(publishing, "end_with_parent", lambda: None)
-    function = pickle.loads(cloudpickle.dumps(publishing.publish(plan, settings)))
+    monkeypatch.setitem(_publish_task._events, plan.directory, events)  # type: ignore[arg-type]
+    monkeypatch.setattr(_publish_task, "stage_of", lambda *_: Stage())
+    monkeypatch.setattr(_publish_task, "Definition", lambda _: lambda: None)
+    monkeypatch.setattr(_publish_task, "end_with_parent", lambda: None)
+    function = pickle.loads(cloudpickle.dumps(_publish_task.publish(plan, settings)))
     row = pa.RecordBatch.from_pylist([{"notes": None, "merged": None, "ended": None}])
     (done,) = function(iter([row]))
     assert pickle.loads(done.column(0)[0].as_py()).outcome == Outcome()

@@ -13,9 +13,9 @@ from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeou
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 
+from helenus_connector.cassandra_rows.budget import Budget
+from helenus_connector.cassandra_rows.cell_reader import CellReader, Found, Unreadable
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.budget import Budget
-from helenus_connector.reread.cells import CellReader, Found, Unreadable
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table

@@ -18,14 +18,13 @@ from connector.test_envelope import GONE, LOWEST, K, Made, T, int32, settings
 
 from helenus_connector import schemas_command
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
-from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import LiveRow
-from helenus_connector.pipeline._digest import digest_of
-from helenus_connector.shape._cep44 import Cep44
-from helenus_connector.shape._cep44_key import murmur2
-from helenus_connector.shape._cep44_pack import schema_uuid
-from helenus_connector.shape._cep44_ranges import ranges
-from helenus_connector.shape.row import shown
+from helenus_connector.interfaces.image import Image, LiveRow
+from helenus_connector.pipeline._image_digest import digest_of
+from helenus_connector.shape.cep44._key import murmur2
+from helenus_connector.shape.cep44._pack import schema_uuid
+from helenus_connector.shape.cep44._ranges import ranges
+from helenus_connector.shape.cep44.shape import Cep44
+from helenus_connector.shape.row.row import shown
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helenus_connector.config._alternatives import alternatives
 from helenus_connector.config.column_names import check_connector
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.row import shown
+from helenus_connector.shape.row.row import shown
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import Action, HelenusError, Kind

@@ -23,8 +23,8 @@ from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
 from helenus_connector.control.offsets import alter, offsets, reset
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Task
-from helenus_connector.reread.unconfirmed import Unconfirmed
-from helenus_connector.reread.unconfirmed_files import begins
+from helenus_connector.unconfirmed.files import begins
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 

@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
+from helenus_connector.cassandra_rows.row_reader import Unread
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline import _table_version as version
@@ -29,12 +30,12 @@ from helenus_connector.pipeline import stage
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import _evidence, resolver
-from helenus_connector.reread._asking import Unread
-from helenus_connector.reread._proof import block_for, unpacked
-from helenus_connector.reread.unconfirmed_files import begins
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
+from helenus_connector.reread._proof import block_for
 from helenus_connector.testing.cassandra import Host, MemoryReader, Session
 from helenus_connector.testing.log import MemoryLog
+from helenus_connector.unconfirmed.awaited import unpacked
+from helenus_connector.unconfirmed.files import begins
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse

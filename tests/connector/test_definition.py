@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cassandra import OperationTimedOut
 
+from helenus_connector.cassandra_rows import table_definition
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread import definition
 from helenus_connector.testing.cassandra import Session
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -67,11 +67,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
         table = node.execute("system.local").response_future.coordinator_host.table
         return {table.id: table} if table else {}
 
-    monkeypatch.setattr(definition, "read_tables", read)
+    monkeypatch.setattr(table_definition, "read_tables", read)
 
 
 def read(session: Nodes, known: object = None) -> tuple[object, str] | None:
-    found = definition.definition(session, SETTINGS, known)
+    found = table_definition.definition(session, SETTINGS, known)
     return found and (found[0], "".join(c.name for c in found[1].values))
 
 
@@ -121,12 +121,12 @@ def test_a_table_recreated_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> 
             raise ValueError("unknown CQL type 'place'")
         return {table.id: table}
 
-    monkeypatch.setattr(definition, "read_tables", read_torn)
-    assert definition.definition(Nodes(Node(1, "")), SETTINGS) == (1, new)
+    monkeypatch.setattr(table_definition, "read_tables", read_torn)
+    assert table_definition.definition(Nodes(Node(1, "")), SETTINGS) == (1, new)
     for many, kind in ([None] * 2, Kind.TABLE_UNSUPPORTED), ([old, new] * 5, Kind.CASSANDRA_READ):
         answers[:] = many
         with pytest.raises(HelenusError) as error:
-            definition.definition(Nodes(Node(1, "")), SETTINGS)
+            table_definition.definition(Nodes(Node(1, "")), SETTINGS)
         assert error.value.kind is kind
         assert not answers
 

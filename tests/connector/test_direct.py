@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.gate.event import values_of
-from helenus_connector.interfaces.resolver import Resolved
-from helenus_connector.shape import _envelope as envelope
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.shape.debezium import envelope
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event import wire
 from helenus_schemas.event.change import Scope
 
-SOURCE = Path(envelope.__file__).with_name("_direct.py")
+SOURCE = Path(envelope.__file__).with_name("_direct_envelope.py")
 T = 1_700_000_000_000_000
 KEYS = {
     "k int pk": ((struct.pack(">i", 7),), ()),

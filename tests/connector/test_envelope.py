@@ -15,13 +15,13 @@ from connector.celled import AS_JSON, JSON, NODE, SEGMENT, events
 
 from helenus_connector import schemas_command
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
-from helenus_connector.interfaces.gate import Event
-from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import LiveRow, Resolved
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.image import Image, LiveRow
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_connector.interfaces.shape import Shaped
-from helenus_connector.pipeline._digest import digest_of
-from helenus_connector.shape._envelope import Envelope, schema
-from helenus_connector.shape.row import shown
+from helenus_connector.pipeline._image_digest import digest_of
+from helenus_connector.shape.debezium.envelope import Envelope, schema
+from helenus_connector.shape.row.row import shown
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector.query import session
+from helenus_connector.query import spark_session
 from helenus_connector.snapshot import _jobs
 from helenus_connector.snapshot._scan import Scanned
 
@@ -52,29 +52,29 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_STEADY_S", 0.05)
-    monkeypatch.setattr(session, "_POLL_S", 0.01)
+    monkeypatch.setattr(spark_session, "_STEADY_S", 0.05)
+    monkeypatch.setattr(spark_session, "_POLL_S", 0.01)
 
 
 def test_a_first_start_waits_for_executors() -> None:
     with capture_logs() as said:
-        assert session.settled_slots(Cluster(3), lambda: False) == 6
+        assert spark_session.settled_slots(Cluster(3), lambda: False) == 6
     assert [line["event"] for line in said] == ["spark.waiting", "spark.executors"]
     assert (said[1]["executors"], said[1]["slots"]) == (3, 6)
 
 
 def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_EXECUTORS_S", 0.1)
+    monkeypatch.setattr(spark_session, "_EXECUTORS_S", 0.1)
     with capture_logs() as said:
-        assert session.settled_slots(Cluster(0), lambda: False) == 2
+        assert spark_session.settled_slots(Cluster(0), lambda: False) == 2
     assert (said[-1]["event"], said[-1]["log_level"]) == ("spark.executors", "warning")
-    assert session.settled_slots(Cluster(0), lambda: True) == 2, "the worker ends"
+    assert spark_session.settled_slots(Cluster(0), lambda: True) == 2, "the worker ends"
 
 
 @pytest.mark.parametrize("master", ["local[2,4]", "local", "local[*]"])
 def test_on_one_machine_nothing_is_waited_for(master: str) -> None:
     spark = Cluster(0, master)
-    assert session.settled_slots(spark, lambda: False) == 2
+    assert spark_session.settled_slots(spark, lambda: False) == 2
     assert not spark.looks
 
 

@@ -16,8 +16,7 @@ from connector.test_resolver_merge import AS_JSON, NOW, T, events, i, insert, up
 from connector.test_resolver_merge import Path as Merging
 from schemas.java import Program
 
-from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import LiveRow
+from helenus_connector.interfaces.image import Image, LiveRow
 from helenus_connector.shape.choice import shape_of
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.wire import encode

@@ -14,11 +14,11 @@ import pytest
 from connector.gated import Gated
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event, Gap
+from helenus_connector.interfaces.event import Event, Gap
 from helenus_connector.interfaces.image import Image, Timed
-from helenus_connector.reread._proof import packed
-from helenus_connector.reread._work import Work
-from helenus_connector.reread.unconfirmed import Unconfirmed
+from helenus_connector.reread._key_read import Work
+from helenus_connector.unconfirmed.awaited import packed
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse

@@ -30,7 +30,9 @@ from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas, routing_key
 from helenus_connector.gate.waiting import Limits, WaitingChanges
-from helenus_connector.interfaces.gate import Admitted, AtGate, Event, Intake
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.gate import AtGate, Intake
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table

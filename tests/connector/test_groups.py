@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.reread._groups import Grouping, Span
+from helenus_connector.cassandra_rows._key_groups import Grouping, Span
 from helenus_schemas.codec.key import Key
 
 

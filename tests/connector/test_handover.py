@@ -22,7 +22,7 @@ import json, sys, threading, time
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.handover import start_query
-from helenus_connector.query.session import session
+from helenus_connector.query.spark_session import session
 
 worker, run = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2])
 spark = session(worker, run)

@@ -24,20 +24,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helenus_connector.gate.event import check, decoded, identity, is_repeated, values_of, written_at
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged import POISON
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.snapshot import _signal
-from helenus_connector.state import reading
-from helenus_connector.state.index import Index
-from helenus_connector.state.packing import items_of, packed_items
-from helenus_connector.state.pages import entries
-from helenus_connector.state.partition_history import NodeHistory, PartitionHistory
-from helenus_connector.state.partitions import Partition, keys_of, page_bytes
-from helenus_connector.state.plan import Followed
-from helenus_connector.state.row_bytes import load_row
-from helenus_connector.state.rows import Rows
+from helenus_connector.state.keys import _record_reader
+from helenus_connector.state.keys._key_index import Index
+from helenus_connector.state.keys._plan import Followed
+from helenus_connector.state.rows._merge import Rows
+from helenus_connector.state.rows._partition import Partition, keys_of, page_bytes
+from helenus_connector.state.rows._partition_history import NodeHistory, PartitionHistory
+from helenus_connector.state.rows._row_bytes import load_row
+from helenus_connector.state.store.packing import items_of, packed_items
+from helenus_connector.state.store.pages import entries
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import KeyCodec
@@ -325,7 +325,7 @@ def test_records_that_state_keys_follows(headers: dict[str, bytes], value: bytes
     topic.publish((ONE, ONE), (None, ONE, None))
     (good,) = topic.messages
     topic.add(Record(good.key(), value, list(headers.items())))
-    records = reading.Records(Followed(topic.settings, topic.table), False, lambda _: None)
+    records = _record_reader.Records(Followed(topic.settings, topic.table), False, lambda _: None)
     records._check_definition = lambda: None  # type: ignore[method-assign]
     store = DictStore()
     for message in topic.messages:

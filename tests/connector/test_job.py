@@ -10,8 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.serializers import CPickleSerializer
 
-from helenus_connector.query import _job as job
-from helenus_connector.query._limits import Part, Parts
+from helenus_connector.query import _spark_job as job
+from helenus_connector.query._batch_limits import Part, Parts
 from helenus_schemas.errors import HelenusError, Kind
 
 

@@ -22,8 +22,8 @@ from helenus_connector.log._kafka_planner import Planner
 from helenus_connector.log._kafka_reader import read
 from helenus_connector.log._kafka_watch import WAITS_S
 from helenus_connector.log.events import Range
-from helenus_connector.query._planning import Planning
-from helenus_connector.query._reading import events_of
+from helenus_connector.query._batch_planner import Planning
+from helenus_connector.query._task_reader import events_of
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.stack import Stack
 

@@ -20,7 +20,9 @@ from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.level_gate import LevelGate
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.gate.waiting import Limits, WaitingChanges, weight
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, AtGate, Event, Intake, Nodes, Waiting, Waits
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event, Nodes, Waiting
+from helenus_connector.interfaces.gate import NOTHING_WAITS, AtGate, Intake, Waits
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.testing.cassandra import Host, Session
@@ -559,7 +561,7 @@ def test_of_two_changes_of_a_key_the_one_that_is_shown_is_published(waited: Wait
 
 
 def test_what_cannot_be_read_stays_at_the_gate(waited: Waited, monkeypatch: pytest.MonkeyPatch) -> None:
-    from helenus_connector.reread._asking import Unread
+    from helenus_connector.cassandra_rows.row_reader import Unread
 
     (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
     away = Unread(HelenusError(Kind.CASSANDRA_READ, "away"), True)

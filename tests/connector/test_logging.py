@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.query.source import EventsReader
-from helenus_connector.query._task import task
+from helenus_connector.query._worker_task import task
 from helenus_schemas.service import logs
 
 directory = sys.argv[1]
@@ -33,8 +33,9 @@ logs.change("library", "DEBUG")
 Plan(worker, {}, directory).save()
 """
 START = {
-    "planner": "from helenus_connector.query._planning import Planning; Planning(f'{sys.argv[1]}/default.plan')",
-    "reading": "from helenus_connector.query._limits import *; list(load('read')(Parts([Part((), 'fail', 0)], 1)))",
+    "planner": "from helenus_connector.query._batch_planner import Planning; Planning(f'{sys.argv[1]}/default.plan')",
+    "reading": "from helenus_connector.query._batch_limits import *; "
+    "list(load('read')(Parts([Part((), 'fail', 0)], 1)))",
     "task": "list(load('task')(iter([])))",
 }
 PROCESS = """

@@ -20,15 +20,15 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Connector, Task
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged import Merged
 from helenus_connector.log.events import Range
 from helenus_connector.pipeline.merged_stage import MergedStage
-from helenus_connector.query import _reading
-from helenus_connector.query._limits import Part, Parts
-from helenus_connector.query.packs import Note, unpacked
-from helenus_connector.state.merger import Merger
-from helenus_connector.state.merging import Ended, Merging, in_turn, packed, unpacked_merged
+from helenus_connector.query import _task_reader
+from helenus_connector.query._batch_limits import Part, Parts
+from helenus_connector.query.event_packs import Note, unpacked
+from helenus_connector.state.rows._operator import Ended, Merging, in_turn, packed, unpacked_merged
+from helenus_connector.state.rows.query import Merger
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import request
@@ -96,11 +96,11 @@ def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], plac
     """What the source gives for a batch of these events, by partition, at the time `NOW`."""
     chunks = ([[Read(e, p) for e in of[at : at + 3]] for at in range(0, len(of), 3)] for p, of in some.items())
     in_turns = [chunk for turn in zip_longest(*chunks) for chunk in turn if chunk]
-    monkeypatch.setattr(_reading, "read", lambda *_: (chunk for chunk in in_turns))
+    monkeypatch.setattr(_task_reader, "read", lambda *_: (chunk for chunk in in_turns))
     ranges = tuple(Range("events-ks.t", partition, 0, 100) for partition in some)
     plan = Plan(WorkerSettings.of(LEAST, "worker"), {}, "/tmp/none", places=places)
     parts = Parts([Part(ranges, "fail", 0)], 1, float(NOW))  # of one byte: the limit does not count
-    return pd.concat([batch.to_pandas() for batch in _reading.read_places(plan, parts)])
+    return pd.concat([batch.to_pandas() for batch in _task_reader.read_places(plan, parts)])
 
 
 def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged], Ended]:

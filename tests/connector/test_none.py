@@ -16,7 +16,9 @@ from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, Staged
 from structlog.testing import capture_logs
 
 from helenus_connector.gate.waiting import Limits, WaitingChanges
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, Event, Waiting
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event, Waiting
+from helenus_connector.interfaces.gate import NOTHING_WAITS
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.resolve import none

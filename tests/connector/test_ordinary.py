@@ -19,16 +19,18 @@ from hypothesis import strategies as st
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces import resolved as resolved_module
-from helenus_connector.interfaces.gate import Admitted, Event, Waiting
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event, Waiting
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread import resolver
 from helenus_connector.reread._evidence import _row as row_of
-from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion
-from helenus_connector.reread._work import PROVEN, Proof, Work
-from helenus_connector.reread._works import Works
-from helenus_connector.reread.unconfirmed import Published, Unconfirmed
-from helenus_connector.shape import row
-from helenus_connector.shape.row import RowShape
+from helenus_connector.reread._key_read import PROVEN, Proof, Work
+from helenus_connector.reread._key_reads import Works
+from helenus_connector.reread._proof import ALL_COLUMNS, Deletion
+from helenus_connector.shape.row import row
+from helenus_connector.shape.row.row import RowShape
+from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.unconfirmed.unconfirmed_key import Published, Unconfirmed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -36,8 +38,12 @@ from helenus_schemas.event.change import Change, Effect, Origin, Scope, column_b
 from helenus_schemas.event.own_format import match_own_format
 from helenus_schemas.event.wire import encode
 
-SOURCE = Path(resolver.__file__).with_name("_ordinary.py")
-SHAPES = Path(row.__file__).with_name("_rows.py")
+REREAD = Path(resolver.__file__).parent
+SOURCES = [
+    *(REREAD / f"_row_{name}.py" for name in ("reads", "proofs", "outcomes")),
+    REREAD.with_name("cassandra_rows") / "row_images.py",
+]
+RECORDS = Path(row.__file__).with_name("_row_records.py")
 T = 1_700_000_000_000_000
 COLUMNS = ("a", "b", "m")
 TABLE = Table(
@@ -66,13 +72,18 @@ def said(work: Work) -> object:
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
-def ordinary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return twice.plain(SOURCE) if request.param == "plain" else twice.compiled(SOURCE, tmp_path_factory)
+def ordinary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """The functions of all compiled loops over rows."""
+    functions: dict[str, Any] = {}
+    for source in SOURCES:
+        module = twice.plain(source) if request.param == "plain" else twice.compiled(source, tmp_path_factory)
+        functions |= vars(module)
+    return SimpleNamespace(**functions)
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
 def shapes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return twice.plain(SHAPES) if request.param == "plain" else twice.compiled(SHAPES, tmp_path_factory)
+    return twice.plain(RECORDS) if request.param == "plain" else twice.compiled(RECORDS, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +140,10 @@ def admitted(draw: st.DrawFn) -> Admitted:
 
 
 @given(changes=st.lists(admitted(), max_size=12), more=st.lists(st.integers(0, 3), max_size=12), has_rows=st.booleans())
-def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: list[int], has_rows: bool) -> None:
+def test_works_of_changes(ordinary: SimpleNamespace, changes: list[Admitted], more: list[int], has_rows: bool) -> None:
     seen: tuple[list[Admitted], list[Admitted]] = ([], [])
     made, expected = Works(CODEC, 6, 4), Works(CODEC, 6, 4)
-    ordinary.take(iter(changes), made.by_name, made._taken, 6, has_rows, seen[0].append, made.add)
+    ordinary.collect_row_reads(iter(changes), made.by_name, made._taken, 6, has_rows, seen[0].append, made.add)
     deletes = int(Effect.GONE | Effect.DELETES)
     for one in changes:
         expected.add(one)
@@ -152,7 +163,7 @@ def test_works_of_changes(ordinary: ModuleType, changes: list[Admitted], more: l
 
 @pytest.mark.parametrize("form", ["plain", "compiled"])
 def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    source = SOURCE.with_name("_work.py")
+    source = REREAD / "_key_read.py"
     module = twice.plain(source) if form == "plain" else twice.compiled(source, tmp_path_factory)
     event = Event("events", 1, 5, 7_000, b"k", b"v")
     made = module.Work("events", 1, b"k", (b"v",), Scope.ROW, None, 3, event, 6, True)
@@ -233,7 +244,7 @@ deletions = st.builds(
     more=work(),
 )
 def test_works_that_are_read(
-    ordinary: ModuleType,
+    ordinary: SimpleNamespace,
     gated: Gated,
     each: Work,
     found: Image | None,
@@ -262,7 +273,7 @@ def test_works_that_are_read(
         answers = [((raw(1),), found)]
         asked = {(raw(1),): each}
         nodes, is_undone = of._gate.nodes, of._evidence.is_undone
-        group = ordinary.read(
+        group = ordinary.prove_row_reads(
             asked, answers, again, 7.5, least, nodes, lambda _: deletes, is_undone, shows_all, prepare
         )
         expected.read_at, expected.after = 7.5, found
@@ -278,7 +289,7 @@ def test_works_that_are_read(
 
 
 @given(works=st.lists(work(), max_size=5), data=st.data())
-def test_works_that_are_done(ordinary: ModuleType, works: list[Work], data: st.DataObject) -> None:
+def test_works_that_are_done(ordinary: SimpleNamespace, works: list[Work], data: st.DataObject) -> None:
     left = {}
     for one in works:
         one.partition = data.draw(st.integers(0, 2))
@@ -288,7 +299,7 @@ def test_works_that_are_done(ordinary: ModuleType, works: list[Work], data: st.D
             left[id(one)] = 1
     marked: list[Any] = []
     rest: list[Work] = []
-    events = ordinary.done(works, left, lambda *of: marked.append(of), rest.append)
+    events = ordinary.mark_confirmed(works, left, lambda *of: marked.append(of), rest.append)
     plain = [
         one
         for one in works
@@ -308,8 +319,8 @@ def test_works_that_are_done(ordinary: ModuleType, works: list[Work], data: st.D
 
 
 @given(works=st.lists(work(), max_size=8), clustered=st.booleans())
-def test_rows_by_the_level_to_read_them_at(ordinary: ModuleType, works: list[Work], clustered: bool) -> None:
-    found, others = ordinary.rows(works, clustered)
+def test_rows_by_the_level_to_read_them_at(ordinary: SimpleNamespace, works: list[Work], clustered: bool) -> None:
+    found, others = ordinary.group_by_level(works, clustered)
     of_rows = [one for one in works if one.scope is Scope.ROW or not clustered]
     alone = [one for one in of_rows if one.unconfirmed is None and one.verifying is None]
     for level, members in found.items():
@@ -319,7 +330,7 @@ def test_rows_by_the_level_to_read_them_at(ordinary: ModuleType, works: list[Wor
 
 
 @given(works=st.lists(work(), max_size=8), data=st.data())
-def test_what_is_published_where(ordinary: ModuleType, works: list[Work], data: st.DataObject) -> None:
+def test_what_is_published_where(ordinary: SimpleNamespace, works: list[Work], data: st.DataObject) -> None:
     for one in works:
         one.partition, one.key = data.draw(st.integers(0, 2)), data.draw(st.binary(max_size=2))
         one.read_rows = data.draw(st.sampled_from([None, None, lambda _: iter(())]))
@@ -327,28 +338,32 @@ def test_what_is_published_where(ordinary: ModuleType, works: list[Work], data: 
     for each in (found, expected):
         each["events", 0].keys.append(b"")
         each["events", 0].touches(b"")
-    ordinary.publishing(iter(works), found)
+    ordinary.note_published(iter(works), found)
     for one in works:
         expected[one.topic, one.partition].add(one.key, one.read_rows is not None)
     assert found == expected
 
 
 @given(written=st.lists(st.one_of(st.none(), st.just(b""), st.integers(-(2**63), 2**63 - 1)), max_size=4))
-def test_the_newest_of_write_times(ordinary: ModuleType, written: list[Any]) -> None:
+def test_the_newest_of_write_times(ordinary: SimpleNamespace, written: list[Any]) -> None:
     cells = tuple(struct.pack(">q", time) if isinstance(time, int) else time for time in written)
     known = [time for time in written if isinstance(time, int)]
-    assert ordinary.newest(cells) == max(known, default=None)
+    assert ordinary.newest_write_time(cells) == max(known, default=None)
 
 
-def test_images_and_the_keys_that_they_are_of(ordinary: ModuleType) -> None:
+def test_images_and_the_keys_that_they_are_of(ordinary: SimpleNamespace) -> None:
     rows = [(raw(n), raw(n), b"x", struct.pack(">q", T + n), None) for n in range(3)]
-    found = ordinary.images(rows, 1, 3, 2, TIMED, lambda row: len(row))
+    found = ordinary.make_images(rows, 1, 3, 2, TIMED, lambda row: len(row))
     assert found[1] == Image((raw(1), b"x"), T + 1, (struct.pack(">q", T + 1), None), TIMED, 5)
-    assert ordinary.images([(raw(1),)], 1, 1, 0, TIMED, None) == [Image((raw(1),), None, (), TIMED)]
+    assert ordinary.make_images([(raw(1),)], 1, 1, 0, TIMED, None) == [Image((raw(1),), None, (), TIMED)]
     by_key = {(raw(n),): image for n, image in enumerate(found)}
     asked = [(raw(n),) for n in (2, 5, 0)]
-    assert ordinary.matched(asked, by_key, None, False) == ([(asked[0], found[2]), (asked[2], found[0])], [asked[1]], 2)
-    assert ordinary.matched(asked, by_key, lambda key: key, True)[0] == [
+    assert ordinary.match_keys(asked, by_key, None, False) == (
+        [(asked[0], found[2]), (asked[2], found[0])],
+        [asked[1]],
+        2,
+    )
+    assert ordinary.match_keys(asked, by_key, lambda key: key, True)[0] == [
         (asked[0], found[2]),
         (asked[1], None),
         (asked[2], found[0]),

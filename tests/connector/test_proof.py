@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread._proof import (
     ALL_COLUMNS,
-    Awaited,
     Deletion,
     Row,
     Witness,
@@ -18,11 +17,9 @@ from helenus_connector.reread._proof import (
     is_proven,
     level,
     meets,
-    packed,
-    stamped,
-    unpacked,
     witness,
 )
+from helenus_connector.unconfirmed.awaited import Awaited, packed, stamped, unpacked
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import parse
 from helenus_schemas.event.change import Effect, column_bit

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from connector.staged import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
 
-from helenus_connector.interfaces.gate import Admitted, Event
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread._work import Work
-from helenus_connector.reread.unconfirmed import Unconfirmed
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
+from helenus_connector.reread._key_read import Work
 from helenus_connector.testing.cassandra import MemoryReader
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.interfaces import resolved as interface
-from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_connector.interfaces.shape import Record
-from helenus_connector.pipeline import _publishing
-from helenus_connector.pipeline._digest import digest_of_record
+from helenus_connector.pipeline import _publish
+from helenus_connector.pipeline._image_digest import digest_of_record
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
-SOURCE = Path(_publishing.__file__).with_name("_publishing.py")
+SOURCE = Path(_publish.__file__).with_name("_publish.py")
 MOST = 5
 
 

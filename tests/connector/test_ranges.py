@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.interfaces.resolver import Bounds
-from helenus_connector.reread._ranges import Slice, slices
+from helenus_connector.cassandra_rows._slices import Slice, slices
+from helenus_connector.interfaces.image import Bounds
 from helenus_schemas.event.change import Bound
 
 VALUES = [bytes((n,)) for n in range(3)]

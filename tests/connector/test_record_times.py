@@ -17,11 +17,12 @@ from connector.celled import AS_JSON
 from connector.staged import DATA, EVENTS, Staged, int32, table
 
 from helenus_connector.gate.waiting import Limits, WaitingChanges
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Event
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.gate import NOTHING_WAITS
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread import resolver
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_connector.testing.cassandra import Host, MemoryReader
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit
 from helenus_schemas.event.wire import encode
 

@@ -19,7 +19,7 @@ from hostile_clients import redirecting
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.tables import Tables
-from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.encoding.registry import Registry
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse

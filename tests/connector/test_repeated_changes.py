@@ -18,11 +18,12 @@ from cassandra.metadata import SimpleStrategy
 from connector.staged import DATA, EVENTS, Staged, int32, table
 
 from helenus_connector.gate.waiting import Limits, WaitingChanges
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Event
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.gate import NOTHING_WAITS
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread import resolver
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_connector.testing.cassandra import Host, MemoryReader
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_schemas.event.change import Change, Effect, column_bit
 from helenus_schemas.event.wire import encode
 

@@ -21,12 +21,12 @@ from connector.staged import NODE, Staged
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread._proof import Awaited, packed
-from helenus_connector.reread.unconfirmed import Unconfirmed
 from helenus_connector.testing.cassandra import Host as Node
 from helenus_connector.testing.cassandra import Session
+from helenus_connector.unconfirmed.awaited import Awaited, packed
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse

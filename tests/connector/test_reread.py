@@ -16,12 +16,11 @@ from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut, ReadT
 from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import OverloadedErrorMessage
 
+from helenus_connector.cassandra_rows.raw_rows import Page
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.reread._asking import KeyRefused, Unread
-from helenus_connector.reread.reader import Reader
-from helenus_connector.reread.rows import Page
 from helenus_connector.testing.cassandra import Answer, Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table

@@ -13,15 +13,15 @@ from connector.celled import AS_JSON, JSON, OTHER, events
 from connector.test_state_index import DictStore
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.shape import Shaped
-from helenus_connector.pipeline._appending import Appending
+from helenus_connector.pipeline._record_append import Appending
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.resolve.merge import FromState
 from helenus_connector.shape.choice import shape_of
-from helenus_connector.shape.row import shown
-from helenus_connector.state.rows import Rows
+from helenus_connector.shape.row.row import shown
+from helenus_connector.state.rows._merge import Rows
 from helenus_connector.testing.log import MemoryLog as Log
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec

@@ -13,8 +13,8 @@ from cassandra.protocol import ProtocolHandler, ResultMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.reread import _ordinary, rows
-from helenus_connector.reread.rows import Page, RawProtocolHandler, RawRow, parse, row_factory
+from helenus_connector.cassandra_rows import raw_rows, row_images
+from helenus_connector.cassandra_rows.raw_rows import Page, RawProtocolHandler, RawRow, parse, row_factory
 
 values = st.none() | st.binary(max_size=6)
 results = st.integers(1, 5).flatmap(
@@ -31,13 +31,13 @@ def body(found: list[RawRow]) -> bytes:
 def test_both_parsers_give_the_bytes_that_were_sent(result: tuple[int, list[RawRow]]) -> None:
     columns, found = result
     data = body(found)
-    for page in (parse(data, columns), rows._parse(data, columns)):
+    for page in (parse(data, columns), raw_rows._parse(data, columns)):
         assert (list(page), page.size) == (found, len(data))
 
 
 def test_a_result_that_ends_early_is_an_error() -> None:
     data = body([(b"abc", b"d")])[:-1]
-    for read in (parse, rows._parse):
+    for read in (parse, raw_rows._parse):
         with pytest.raises((EOFError, ValueError, struct.error)):
             read(data, 2)
 
@@ -47,7 +47,7 @@ def test_only_cassandras_own_tables_are_read_as_values(keyspace: str) -> None:
     names = b"".join(struct.pack(">H", len(name)) + name for name in (keyspace.encode(), b"t", b"a"))
     an_int = 9
     data = struct.pack(">ii", 1, 1) + names + struct.pack(">H", an_int) + body([(b"\0\0\0\7",)])
-    result = rows.RawProtocolHandler.message_types_by_opcode[ResultMessage.opcode](2)
+    result = raw_rows.RawProtocolHandler.message_types_by_opcode[ResultMessage.opcode](2)
     result.recv_results_rows(io.BytesIO(data), 4, {}, None, None)
     own = keyspace in {"system", "system_schema"}
     assert list(result.parsed_rows) == [(7,) if own else (b"\0\0\0\7",)]
@@ -97,7 +97,7 @@ def plain_type(keyspace: str, udt: str, fields: list[str]) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    return rows.RawProtocolHandler.decode_message(4, {}, 1, 0, ResultMessage.opcode, data, None, None)
+    return raw_rows.RawProtocolHandler.decode_message(4, {}, 1, 0, ResultMessage.opcode, data, None, None)
 
 
 @pytest.mark.parametrize("spelled", [custom, plain_type])
@@ -130,7 +130,7 @@ def test_an_answer_that_cannot_be_decoded_is_an_error_of_its_own(cut: int) -> No
         struct.pack(">iii", 2, 1, 1) + string("ks") + string("t") + string("a") + struct.pack(">H", 9) + body([(b"x",)])
     )
     answer = decode(whole[:cut])
-    assert isinstance(answer, rows.UnreadableAnswer)
+    assert isinstance(answer, raw_rows.UnreadableAnswer)
     assert "cannot be decoded" in str(answer)
 
 
@@ -145,7 +145,7 @@ def test_rows_of_user_tables_stay_as_they_are() -> None:
     [([], None), ([None], None), ([5, None, 70], 70), ([-5, 3], 3), ([-5, -1], -1), ([-5, -5], -5), ([0], 0)],
 )
 def test_the_newest_of_write_times(times: list[int | None], newest: int | None) -> None:
-    assert _ordinary.newest(tuple([None if t is None else struct.pack(">q", t) for t in times])) == newest
+    assert row_images.newest_write_time(tuple([None if t is None else struct.pack(">q", t) for t in times])) == newest
 
 
 def test_other_sessions_of_the_process_prepare_as_the_driver_does() -> None:

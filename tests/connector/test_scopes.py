@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from cassandra import ConsistencyLevel, InvalidRequest, ReadTimeout
 
+from helenus_connector.cassandra_rows import _requests as asking
+from helenus_connector.cassandra_rows import row_reader as reread
+from helenus_connector.cassandra_rows.raw_rows import Page
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread import _asking as asking
-from helenus_connector.reread import reader as reread
-from helenus_connector.reread._asking import KeyRefused, Unread
-from helenus_connector.reread.reader import Reader
-from helenus_connector.reread.rows import Page
 from helenus_connector.testing.cassandra import Answer, Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table

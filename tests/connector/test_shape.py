@@ -17,8 +17,8 @@ import pytest
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.shape import Record
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape, schemas, shown
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import RowShape, schemas, shown
 from helenus_connector.shape.schemas import declared as declared_by
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec

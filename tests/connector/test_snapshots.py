@@ -35,10 +35,10 @@ from helenus_connector.snapshot import _keys, _pace, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot._pace import Rate, Turns, is_quiet, room
+from helenus_connector.snapshot._ring import Stretch, share, stretch
 from helenus_connector.snapshot._scan import Scanned, Slice, scan
 from helenus_connector.snapshot._tables import Tables
 from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
-from helenus_connector.snapshot.ring import Stretch, share, stretch
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_connector.testing.cassandra import Answer, Host, Session
@@ -599,7 +599,7 @@ def test_a_where_is_tried_before_it_is_taken(error: Exception, monkeypatch: pyte
 
 def test_another_consistency_is_another_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     session = Rows(1).session()
-    monkeypatch.setattr(_scan.sessions, "of", lambda _: session)
+    monkeypatch.setattr(_scan.cassandra_sessions, "of", lambda _: session)
     monkeypatch.setattr(_scan, "_readers", {})
 
     def level(name: str) -> int:

@@ -23,12 +23,12 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.log.events import Range
-from helenus_connector.query import _losses, _planning, _reading
-from helenus_connector.query import _task as tasks
-from helenus_connector.query._limits import Part, Parts, limited, shared_out
-from helenus_connector.query._losses import lineages_in, other_partitions
-from helenus_connector.query._planning import Planning
-from helenus_connector.query.packs import packed, unpacked
+from helenus_connector.query import _batch_planner, _task_reader, _topic_losses
+from helenus_connector.query import _worker_task as tasks
+from helenus_connector.query._batch_limits import Part, Parts, limited, shared_out
+from helenus_connector.query._batch_planner import Planning
+from helenus_connector.query._topic_losses import lineages_in, other_partitions
+from helenus_connector.query.event_packs import packed, unpacked
 from helenus_connector.query.query import Query
 from helenus_connector.query.source import EventsReader
 from helenus_connector.testing.broker import MemoryPlanner, Message
@@ -133,7 +133,7 @@ def test_what_changes_while_an_idle_query_waits_is_seen(
             broker.topic_ids = {TOPIC: "two"}
             planned.reader._counted = 0.0
 
-    monkeypatch.setattr(_planning.time, "sleep", sleep)
+    monkeypatch.setattr(_batch_planner.time, "sleep", sleep)
     end = planned.reader.latest_offset(idle, ReadMaxRows(5))
     assert (len(pauses), len(looks)) == (5, 2)
     assert end != idle
@@ -145,8 +145,8 @@ def test_an_idle_query_looks_closely_once_and_not_in_each_trigger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A close look at hundreds of topics takes some ms. One from another position is close again."""
-    monkeypatch.setattr(_planning, "_WAIT_S", 0.0)
-    monkeypatch.setattr(_planning.time, "sleep", lambda _: None)
+    monkeypatch.setattr(_batch_planner, "_WAIT_S", 0.0)
+    monkeypatch.setattr(_batch_planner.time, "sleep", lambda _: None)
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 12, "1": 10}}
     idle = planned.reader.latest_offset(offset(0, 10, 10), ReadMaxRows(5))
@@ -266,7 +266,7 @@ def test_of_many_topics_those_are_asked_about_and_committed_where_something_came
     planned.reader.commit({"tick": 5, "topics": {TOPIC: {"0": 8}, OTHER: {"0": 7}}})
     assert planned.broker.committed == {"helenus-t": {TOPIC: {"0": 8}}, "helenus-other": {OTHER: {"0": 7}}}
     planned.broker.committed = {}
-    monkeypatch.setattr(_planning, "_COMMIT_ALL_S", -1.0)
+    monkeypatch.setattr(_batch_planner, "_COMMIT_ALL_S", -1.0)
     planned.reader.commit({"tick": 5, "topics": {TOPIC: {"0": 8}, OTHER: {"0": 7}}})
     assert len(planned.broker.committed) == 2
 
@@ -275,7 +275,7 @@ def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every batch of it; not after an operator moved the topic, and not where it lost what was read."""
-    monkeypatch.setattr(_reading, "read", lambda *_: (chunk for chunk in ()))
+    monkeypatch.setattr(_task_reader, "read", lambda *_: (chunk for chunk in ()))
     planned = Planned(tmp_path, {"0": 100, "1": 7})
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 30})})
     planned.broker.ends = {TOPIC: {"0": 165, "1": 7}}
@@ -283,7 +283,7 @@ def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
     for _ in range(3):
         end = planned.reader.latest_offset(at, ReadMaxRows(1))
         ((part,),) = planned.tasks(at, end)
-        notes, _ = _reading.read_parts(planned.plan.worker, Parts([part], 100))
+        notes, _ = _task_reader.read_parts(planned.plan.worker, Parts([part], 100))
         read.append([(note.partition, note.read) for note in notes if note.end is None])
         at = end
     assert read == [[(0, 150), (1, 0)], [(0, 150)], [(0, 0)]], "the third batch has what is new"
@@ -454,7 +454,7 @@ def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: p
     later = planned.reader.latest_offset(at, ReadMaxRows(5))
     assert later["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 9}}
     assert planned.broker.counted == [[TOPIC, OTHER]], "not at every look"
-    monkeypatch.setattr(_planning, "pace_s", lambda _: -1.0)
+    monkeypatch.setattr(_batch_planner, "pace_s", lambda _: -1.0)
     planned.broker.ends[OTHER] = {"0": 10}
     end = planned.reader.latest_offset(later, ReadMaxRows(5))
     assert end["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 10}}
@@ -467,7 +467,7 @@ def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: p
 
 def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its partitions has no leader just now, or nobody answers."""
-    monkeypatch.setattr(_planning, "pace_s", lambda _: -1.0)
+    monkeypatch.setattr(_batch_planner, "pace_s", lambda _: -1.0)
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 5}, OTHER: {"0": 5}}
@@ -515,7 +515,7 @@ def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypa
     away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
     monkeypatch.setattr("helenus_connector.query.query._AWAY_S", -1.0)
     monkeypatch.setattr(planned.reader, "stop", lambda: None)
-    monkeypatch.setattr(_planning.time, "sleep", lambda _: None)
+    monkeypatch.setattr(_batch_planner.time, "sleep", lambda _: None)
     for refused, why in (({}, ""), ({TOPIC: away}, "no answer"), ({TOPIC: away}, "no answer"), ({}, "")):
         planned.broker.refused, planned.reader._partitions = dict(refused), {}
         planned.reader.latest_offset(offset(0, 1), ReadMaxRows(5))
@@ -574,7 +574,7 @@ def test_events_that_were_dropped_before_they_were_read(tmp_path: Path, loss: st
 
 
 def test_an_empty_partition_is_not_taken_for_a_recreated_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_losses, "_SHORT_S", -1.0)
+    monkeypatch.setattr(_topic_losses, "_SHORT_S", -1.0)
     for nothing, wrong in ((-1, False), (0, True)):
         planned = Planned(tmp_path)
         planned.broker.ends = {TOPIC: {"0": nothing}}
@@ -598,7 +598,7 @@ def replaced(planned: Planned, how: str) -> dict[str, int]:
 @pytest.fixture
 def read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Planned, dict[str, Any]]:
     """A topic of which all was read, and what the end of that batch says."""
-    monkeypatch.setattr(_planning, "pace_s", lambda _: -1.0)
+    monkeypatch.setattr(_batch_planner, "pace_s", lambda _: -1.0)
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 300, "1": 300}}
     planned.broker.topic_ids, planned.broker.epochs = {TOPIC: "old"}, {TOPIC: {"0": 7, "1": 7}}
@@ -764,7 +764,7 @@ def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, b
     assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
     if messages:
         size = sum(16 + len(key or b"") + len(value or b"") for _, key, value in found)
-        assert _reading.events_of(messages) == (events, size)
+        assert _task_reader.events_of(messages) == (events, size)
 
 
 def test_packs_are_limited_in_size() -> None:
@@ -816,7 +816,7 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
                 given.append((place.partition, n))
                 yield [Message(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
 
-    monkeypatch.setattr(_reading, "read", read)
+    monkeypatch.setattr(_task_reader, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
     ran: list[tuple[int, int]] = []
     rows = io.BytesIO(planned.plan.parts_file.read_bytes())

@@ -16,8 +16,8 @@ import structlog
 from java_classes import HELENUS, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query import session as module
-from helenus_connector.query.session import _light, _settings
+from helenus_connector.query import spark_session as module
+from helenus_connector.query.spark_session import _light, _settings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
@@ -147,7 +147,7 @@ FILES = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import session
+from helenus_connector.query.spark_session import session
 
 worker = WorkerSettings.load(sys.argv[1])
 run = Path(sys.argv[2])
@@ -176,7 +176,7 @@ PYTHONS = """
 import os, sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import session
+from helenus_connector.query.spark_session import session
 
 before = dict(os.environ)
 spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
@@ -205,7 +205,7 @@ NAMES = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import session
+from helenus_connector.query.spark_session import session
 
 spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
 jvm, client, asked = spark._jvm, spark._jvm._gateway_client, []
@@ -237,9 +237,9 @@ from functools import partial
 from pathlib import Path
 from pyspark import TaskContext
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query._job import Jobs, offer, run
-from helenus_connector.query._limits import Parts
-from helenus_connector.query.session import session
+from helenus_connector.query._spark_job import Jobs, offer, run
+from helenus_connector.query._batch_limits import Parts
+from helenus_connector.query.spark_session import session
 from helenus_schemas.errors import HelenusError, Kind
 
 def several(with_it, size, given):
@@ -293,7 +293,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import session
+from helenus_connector.query.spark_session import session
 
 worker = WorkerSettings.load(sys.argv[1])
 spark = session(worker, Path(sys.argv[2]))
@@ -310,7 +310,7 @@ STARTS = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import session
+from helenus_connector.query.spark_session import session
 from helenus_schemas.service import logs
 from helenus_schemas.errors import HelenusError
 

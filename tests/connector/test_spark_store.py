@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
 
-from helenus_connector.state.spark_store import SparkStore
+from helenus_connector.state.store.spark_store import SparkStore
 
 ROW = (
     b"\x80\x02cpyspark.sql.types\n_create_row_inbound_converter\nq\0cpyspark.sql.types\n_parse_datatype_json_string\n"

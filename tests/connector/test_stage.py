@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.shape import registry
-from helenus_connector.shape.row import schemas
+from helenus_connector.shape.encoding import registry
+from helenus_connector.shape.row.row import schemas
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_connector.testing.log import FaultyLog, MemoryLog
 from helenus_connector.testing.registry import RegistryClient

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
-from helenus_connector.state import about
-from helenus_connector.state import merger as merger_module
-from helenus_connector.state.about import About
-from helenus_connector.state.merger import Merger
+from helenus_connector.state.rows import _identity
+from helenus_connector.state.rows import query as merger_module
+from helenus_connector.state.rows._identity import About
+from helenus_connector.state.rows.query import Merger
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
@@ -27,15 +27,15 @@ LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
 
 def refused(checkpoint: Path, why: str) -> None:
     with pytest.raises(HelenusError, match=why) as error:
-        about.kept(checkpoint)
+        _identity.kept(checkpoint)
     assert error.value.kind is Kind.STATE
     assert f"delete {checkpoint}" in str(error.value)
 
 
 def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
-    assert about.kept(tmp_path) is None
-    about.keep(tmp_path, OF)
-    assert about.kept(tmp_path) == OF
+    assert _identity.kept(tmp_path) is None
+    _identity.keep(tmp_path, OF)
+    assert _identity.kept(tmp_path) == OF
 
 
 def test_a_state_without_pages_is_no_fresh_start(tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_a_checkpoint_that_is_not_whole_is_no_fresh_start(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         (tmp_path / name / "0").touch()
     refused(tmp_path, "of a query without state")
-    about.keep(tmp_path, OF)
+    _identity.keep(tmp_path, OF)
     refused(tmp_path, "the state is gone")
     (tmp_path / "state").mkdir()
-    assert about.kept(tmp_path) == OF
+    assert _identity.kept(tmp_path) == OF
     file = tmp_path / "state.about"
     file.write_bytes(file.read_bytes().replace(b"ks.t", b"ks.u"))
     refused(tmp_path, "this file is damaged")
@@ -67,9 +67,9 @@ def test_a_checkpoint_that_is_not_whole_is_no_fresh_start(tmp_path: Path) -> Non
     ],
 )
 def test_state_of_something_else(tmp_path: Path, table: str, topic: str, partitions: int, why: str) -> None:
-    about.check(OF, "ks.t", "events-ks.t", 3, tmp_path)
+    _identity.check(OF, "ks.t", "events-ks.t", 3, tmp_path)
     with pytest.raises(HelenusError, match=why):
-        about.check(OF, table, topic, partitions, tmp_path)
+        _identity.check(OF, table, topic, partitions, tmp_path)
 
 
 def test_a_group_has_one_table(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
     merger = Merger(settings, parts[0], "g", tmp_path, parts[1])
     of = About("ks.t", topic, (0, 1), 2)
-    about.keep(tmp_path / "g", of)
+    _identity.keep(tmp_path / "g", of)
     assert not merger._has_learned(task, of)
     is_complete = True
     broker.refused[topic] = HelenusError(Kind.BROKER_UNREACHABLE, "away")
@@ -140,8 +140,8 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     assert not merger._has_learned(task, of)
     read["1"] = 13
     assert merger._has_learned(task, of)
-    whole = about.kept(tmp_path / "g")
+    whole = _identity.kept(tmp_path / "g")
     assert whole == About("ks.t", topic, (0, 1), 2, is_whole=True)
     assert not merger._has_learned(task, whole)
     is_complete = False  # the connector was deleted, and is there again
-    assert merger._about(SimpleNamespace(), task) == about.kept(tmp_path / "g") == of
+    assert merger._about(SimpleNamespace(), task) == _identity.kept(tmp_path / "g") == of

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.state.calendar import Calendar
-from helenus_connector.state.index import Index, Said
+from helenus_connector.state.keys._key_index import Index, Said
+from helenus_connector.state.store.calendar import Calendar
 
 DAY_S = 86_400
 

@@ -7,8 +7,8 @@ from connector.test_state_index import DictStore
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.state import pages
-from helenus_connector.state.pages import Pages, entries, is_page
+from helenus_connector.state.store import pages
+from helenus_connector.state.store.pages import Pages, entries, is_page
 
 GOLDEN = {b"n": "01000000010000000000000002", b"\0\0\0\0": "01000000027231000000017600000002723200000000"}
 

@@ -11,11 +11,11 @@ from connector.test_verify import FORMS, Topic, int32, of, table
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.state import reading
-from helenus_connector.state.index import Said
-from helenus_connector.state.operator import within
-from helenus_connector.state.plan import Followed, directory_of
-from helenus_connector.state.reading import Records
+from helenus_connector.state.keys import _record_reader
+from helenus_connector.state.keys._key_index import Said
+from helenus_connector.state.keys._operator import within
+from helenus_connector.state.keys._plan import Followed, directory_of
+from helenus_connector.state.keys._record_reader import Records
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError
 from helenus_schemas.event.change import Bound, Scope
@@ -28,8 +28,8 @@ _WITH_OP = [form for form in FORMS if "headers" not in form]
 def now(monkeypatch: pytest.MonkeyPatch) -> list[Table | None]:
     """The table as Cassandra has it: None, as nobody altered it."""
     found: list[Table | None] = [None]
-    monkeypatch.setattr(reading.sessions, "of", lambda _: None)
-    monkeypatch.setattr(reading, "definition", lambda *_: found[0] and (1, found[0]))
+    monkeypatch.setattr(_record_reader.cassandra_sessions, "of", lambda _: None)
+    monkeypatch.setattr(_record_reader, "definition", lambda *_: found[0] and (1, found[0]))
     return found
 
 

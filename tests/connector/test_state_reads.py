@@ -18,14 +18,14 @@ from connector.test_state_rows import Model, i
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helenus_connector.cassandra_rows.cell_reader import CellReader, Found
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged import ASK, Merged
-from helenus_connector.pipeline._asked import Asked
+from helenus_connector.pipeline._cell_requests import Asked
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.cells import CellReader, Found
-from helenus_connector.state.pages import Pages
-from helenus_connector.state.rows import Rows
+from helenus_connector.state.rows._merge import Rows
+from helenus_connector.state.store.pages import Pages
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness, read_path
@@ -273,7 +273,7 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
     cassandra = Cassandra(chance)
     patch.setattr(CellReader, "read", lambda *of: cassandra.read(*of))
     clock = SimpleNamespace(time=lambda: float(cassandra.now))
-    patch.setattr("helenus_connector.pipeline._asked.time", clock)
+    patch.setattr("helenus_connector.pipeline._cell_requests.time", clock)
     connector = Connector(cassandra)
     connector.is_whole = chance.random() < 0.5
     light, at_once = chance.choice([0, 0.2, 1]), chance.choice([0.4, 0.9])
@@ -328,7 +328,9 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
 def cassandra(monkeypatch: pytest.MonkeyPatch) -> Cassandra:
     found = Cassandra(random.Random(0))
     monkeypatch.setattr(CellReader, "read", lambda *of: found.read(*of))
-    monkeypatch.setattr("helenus_connector.pipeline._asked.time", SimpleNamespace(time=lambda: float(found.now)))
+    monkeypatch.setattr(
+        "helenus_connector.pipeline._cell_requests.time", SimpleNamespace(time=lambda: float(found.now))
+    )
     return found
 
 

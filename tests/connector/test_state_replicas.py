@@ -18,15 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_agent.commitlog import decoder
+from helenus_connector.cassandra_rows.cell_reader import CellReader, Found
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged import ASK, GAP, Merged
-from helenus_connector.pipeline._asked import Asked
+from helenus_connector.pipeline._cell_requests import Asked
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query.packs import Copies
-from helenus_connector.reread.cells import CellReader, Found
-from helenus_connector.state.pages import Pages
-from helenus_connector.state.rows import Rows
+from helenus_connector.query.event_packs import Copies
+from helenus_connector.state.rows._merge import Rows
+from helenus_connector.state.store.pages import Pages
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness
@@ -378,7 +378,7 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     cluster = Cluster(chance)
     patch.setattr(CellReader, "read", lambda *of: cluster.read(*of))
-    patch.setattr("helenus_connector.pipeline._asked.time", SimpleNamespace(time=lambda: float(cluster.now)))
+    patch.setattr("helenus_connector.pipeline._cell_requests.time", SimpleNamespace(time=lambda: float(cluster.now)))
     connector = Connector(cluster)
     light = chance.choice([0, 0, 0.2])
     agents = [Agent(replica, light, skew=chance.choice([0, replica.skew])) for replica in cluster.replicas]

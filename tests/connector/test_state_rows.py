@@ -17,14 +17,14 @@ from connector.test_state_index import DictStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged import ASK, POISON, Merged
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.state import cells as kept
-from helenus_connector.state import partitions, row_bytes
-from helenus_connector.state.partitions import Partition, covering
-from helenus_connector.state.row_bytes import dump_row, load_row
-from helenus_connector.state.rows import Rows
+from helenus_connector.state.rows import _partition, _row_bytes
+from helenus_connector.state.rows import _row as kept
+from helenus_connector.state.rows._merge import Rows
+from helenus_connector.state.rows._partition import Partition, covering
+from helenus_connector.state.rows._row_bytes import dump_row, load_row
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
@@ -457,7 +457,7 @@ def test_bytes_of_version_2_are_read() -> None:
     partition.first = 2
     assert Partition.loads(bytes.fromhex(GOLDEN_PARTITION_2)) == partition
     assert partition.dumps().hex() == GOLDEN_PARTITION_2
-    assert partitions._VERSION == 2, "keep bytes of the versions before this one"
+    assert _partition._VERSION == 2, "keep bytes of the versions before this one"
 
 
 def test_bytes_of_version_3_are_read() -> None:
@@ -466,7 +466,7 @@ def test_bytes_of_version_3_are_read() -> None:
     row.bound, row.unseen, row.read_at, row.proven = 99, Deletion(66, 110), 1010, 258
     assert load_row(bytes.fromhex(GOLDEN_ROW_3)) == row
     assert dump_row(row).hex() == GOLDEN_ROW_3
-    assert row_bytes.VERSION == 3, "keep bytes of the versions before this one"
+    assert _row_bytes.VERSION == 3, "keep bytes of the versions before this one"
 
 
 def golden_partition() -> Partition:

@@ -11,8 +11,8 @@ import pytest
 
 from helenus_connector.log import choice
 from helenus_connector.log.events import Offsets, Range
-from helenus_connector.state import source
-from helenus_connector.state.source import RecordsReader
+from helenus_connector.state.keys import _source
+from helenus_connector.state.keys._source import RecordsReader
 
 
 class Planner:
@@ -45,7 +45,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Offsets) -> Re
     plan: Any = SimpleNamespace(tables=tables, due_file=tmp_path / "due", checkpoint=tmp_path)
     found._plan_ = plan
     found._planners = dict.fromkeys((True, False), Planner(ends))  # type: ignore[arg-type]
-    monkeypatch.setattr(source, "_MOST", 1_000)
+    monkeypatch.setattr(_source, "_MOST", 1_000)
     return found
 
 

@@ -12,11 +12,11 @@ from connector.test_state_index import DictStore
 from connector.test_state_rows import CODEC, DAY_S, NOW, TABLE, i, truncation
 
 from helenus_agent.commitlog import decoder
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged import ASK, GAP, Merged
-from helenus_connector.state.cell_rules import NEVER
-from helenus_connector.state.partition_history import NodeHistory, PartitionHistory, TruncationReport
-from helenus_connector.state.rows import Rows
+from helenus_connector.state.rows._cell_rules import NEVER
+from helenus_connector.state.rows._merge import Rows
+from helenus_connector.state.rows._partition_history import NodeHistory, PartitionHistory, TruncationReport
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness
 from helenus_schemas.event.cells_writer import encode_cells

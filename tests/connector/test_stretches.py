@@ -15,13 +15,14 @@ from connector.staged import EVENTS, NODE, Staged, int32, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helenus_connector.cassandra_rows._stretches import FEWEST, stretches
+from helenus_connector.cassandra_rows.raw_rows import Page
+from helenus_connector.cassandra_rows.row_reader import Reader
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import routing_key
-from helenus_connector.interfaces.gate import Admitted, Event
-from helenus_connector.reread._stretches import FEWEST, stretches
-from helenus_connector.reread._works import Works
-from helenus_connector.reread.reader import Reader
-from helenus_connector.reread.rows import Page
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event
+from helenus_connector.reread._key_reads import Works
 from helenus_connector.testing.cassandra import Answer, Host, Session
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape, schemas
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import RowShape, schemas
 from helenus_connector.testing.registry import RegistryClient
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse

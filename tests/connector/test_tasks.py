@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Waiting, Waits
+from helenus_connector.interfaces.event import Event, Waiting
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Waits
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query import _task as tasks
-from helenus_connector.query import sessions
-from helenus_connector.query._task import Done
+from helenus_connector.query import _worker_task as tasks
+from helenus_connector.query import cassandra_sessions
+from helenus_connector.query._worker_task import Done
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.wire import encode, request
@@ -63,7 +64,7 @@ class Kept:
 def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     kept = Kept()
     log = SimpleNamespace(largest=1, close=lambda: None)
-    monkeypatch.setattr(sessions, "_sessions", kept.sessions)
+    monkeypatch.setattr(cassandra_sessions, "_sessions", kept.sessions)
     monkeypatch.setattr(tasks, "_stages", kept.stages)
     monkeypatch.setattr(tasks, "_failing", {})
     monkeypatch.setattr(tasks, "_logs", {("plan", ""): log})
@@ -119,7 +120,7 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     plan: Any = SimpleNamespace(directory=str(tmp_path), group="default", worker=worker)
     monkeypatch.setattr(tasks, "Stage", Stage)
     monkeypatch.setattr(tasks, "_stages", {})
-    monkeypatch.setattr(sessions, "_sessions", {settings("t").server: object()})
+    monkeypatch.setattr(cassandra_sessions, "_sessions", {settings("t").server: object()})
     log: Any = SimpleNamespace()
     tasks._stage(plan, settings("t"), 0, log)
     for _ in range(2):

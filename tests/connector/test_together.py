@@ -22,12 +22,12 @@ from cassandra.protocol import ProtocolHandler
 from cassandra.query import BoundStatement
 from cassandra.segment import SegmentCodec
 
+from helenus_connector.cassandra_rows import _pipelined, _requests
+from helenus_connector.cassandra_rows._pipelined import Apart, Attempts, Together, attempts_of
+from helenus_connector.cassandra_rows.raw_rows import Page, RawRow
+from helenus_connector.cassandra_rows.row_reader import Reader
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread import _asking, _together
-from helenus_connector.reread._together import Apart, Attempts, Together, attempts_of
-from helenus_connector.reread.reader import Reader
-from helenus_connector.reread.rows import Page, RawRow
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
@@ -219,11 +219,11 @@ def test_answers_of_other_columns() -> None:
 @pytest.mark.parametrize("values", [[], [b"", b""], [b"ab", b"cd"], [b"a", b"bc", b""], [b"abc"]])
 def test_each_value_goes_after_its_size(values: list[bytes]) -> None:
     expected = b"".join(struct.pack(">i", len(value)) + value for value in values)
-    assert _together._values(values) == expected
+    assert _pipelined._values(values) == expected
 
 
 def test_an_answer_that_comes_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_together, "_WAIT_S", 30)
+    monkeypatch.setattr(_pipelined, "_WAIT_S", 30)
     node = Node(5, lambda _: None)
     made = sent(node, KEYS[:1])
     ((called, decoded, _),) = node._requests.values()
@@ -235,7 +235,7 @@ def test_an_answer_that_comes_while_it_is_waited_for(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("odd", [(0, _ERROR, struct.pack(">ih", 0x2500, 0)), rows(flags=7), None])
 def test_one_statement_that_is_not_answered_with_rows(monkeypatch: pytest.MonkeyPatch, odd: Answered | None) -> None:
-    monkeypatch.setattr(_together, "_WAIT_S", 0.05)
+    monkeypatch.setattr(_pipelined, "_WAIT_S", 0.05)
     with pytest.raises(Apart):
         sent(Node(5, lambda _: odd), KEYS[:1]).result()
 
@@ -249,14 +249,14 @@ def test_one_statement_for_a_connection_that_is_closed() -> None:
 
 def test_a_version_of_the_driver_that_it_was_not_tried_with(monkeypatch: pytest.MonkeyPatch) -> None:
     session = object.__new__(cassandra.cluster.Session)
-    assert _together.is_possible(session)
-    assert not _together.is_possible(object.__new__(Session))
-    monkeypatch.setattr(_together, "driver", "3.31.0")
-    assert not _together.is_possible(session)
+    assert _pipelined.is_possible(session)
+    assert not _pipelined.is_possible(object.__new__(Session))
+    monkeypatch.setattr(_pipelined, "driver", "3.31.0")
+    assert not _pipelined.is_possible(session)
 
 
 def test_a_request_timeout_of_less_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_together, "_WAIT_S", 30)
+    monkeypatch.setattr(_pipelined, "_WAIT_S", 30)
     node = Node(5, lambda _: None)
     of = session(node)
     of.get_execution_profile(None).request_timeout = 0.05
@@ -273,7 +273,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
         self.now = 1000.0
-        for module in (_together, *modules):
+        for module in (_pipelined, *modules):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
@@ -420,7 +420,7 @@ def test_readers_of_one_session_share_its_attempts() -> None:
 
 def test_a_node_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its streams stay taken: an answer may come yet."""
-    monkeypatch.setattr(_together, "_WAIT_S", 0.05)
+    monkeypatch.setattr(_pipelined, "_WAIT_S", 0.05)
     node = Node(5, lambda key: None if key in KEYS[:2] else live(key))
     made = sent(node)
     with pytest.raises(Apart) as apart:
@@ -451,7 +451,7 @@ def test_a_connection_that_is_not_to_be_had(away: str) -> None:
 
 
 def test_large_keys_take_several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_together, "_MOST_BYTES", 200)
+    monkeypatch.setattr(_pipelined, "_MOST_BYTES", 200)
     node = Node(5, live)
     assert len(sent(node).result().current_rows) == 100
 
@@ -478,7 +478,7 @@ class Rows(Session):
         if self._row is not None:
             return Page(map(self._row, dict.fromkeys(values))), None
         _, _, body = live(tuple(values))
-        return _together.parse(body[12:], 4), None
+        return _pipelined.parse(body[12:], 4), None
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -507,7 +507,7 @@ NARROW = Table("ks", "t", uuid.uuid1(), (Column("p", parse("int"), "partition_ke
 def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
     """A node that does not answer is waited for as long as one statement of them takes at most, not for each."""
     wait_s, statements = 2.0, 10
-    monkeypatch.setattr(_together, "_WAIT_S", wait_s)
+    monkeypatch.setattr(_pipelined, "_WAIT_S", wait_s)
 
     def answer(values: Key) -> Answered | None:
         return None if slow else rows(*[(p, b"\0\0\0\7", struct.pack(">q", 5)) for p in dict.fromkeys(values)])
@@ -527,13 +527,13 @@ def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPat
 
 def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Late, apart for a pause, one attempt, and together again: though statements are in flight all the time."""
-    clock = Clock(monkeypatch, _asking)
+    clock = Clock(monkeypatch, _requests)
     node = Node(5, lambda key: None if clock.now < 1002 else live(key))
     cassandra = Rows(node, monkeypatch)
     reader = Reader(cassandra, TABLE, SETTINGS)
     reader._row_bytes, reader._attempts = 1.0, Attempts()
     keys: list[Key] = [(struct.pack(">i", i), struct.pack(">i", i)) for i in range(2000)]
-    monkeypatch.setattr(_together, "_WAIT_S", 0.0)
+    monkeypatch.setattr(_pipelined, "_WAIT_S", 0.0)
     found: dict[Key, Any] = {}
     seen = []
     for key, image in reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM):
@@ -551,7 +551,7 @@ def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pyt
 def test_an_odd_answer_to_the_attempt_after_a_pause_leaves_the_next_one_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(monkeypatch, _asking)
+    clock = Clock(monkeypatch, _requests)
     node = Node(5, lambda key: (0, _RESULT, struct.pack(">i", 1)))
     reader = Reader(Rows(node, monkeypatch), TABLE, SETTINGS)
     reader._row_bytes, reader._attempts = 1.0, Attempts()
@@ -577,7 +577,7 @@ def test_no_more_statements_at_once_than_are_allowed(
         answered.extend(keys)
         node.in_flight -= len(keys)
         _, _, body = rows(*[(*key, b"\0\0\0\7", struct.pack(">q", 5)) for key in keys])
-        return _together.Answer(_together.parse(body[12:], 4))
+        return _pipelined.Answer(_pipelined.parse(body[12:], 4))
 
     answered: list[Key] = []
     cassandra = Rows(node, monkeypatch)

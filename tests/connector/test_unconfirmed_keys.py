@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from helenus_connector.control.positions import Held
-from helenus_connector.reread._proof import Awaited, packed, unpacked
-from helenus_connector.reread.unconfirmed import AWAY, Published, Unconfirmed
-from helenus_connector.reread.unconfirmed_files import begins
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
+from helenus_connector.unconfirmed.awaited import Awaited, packed, unpacked
+from helenus_connector.unconfirmed.files import begins
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Published, Unconfirmed
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.service import durable

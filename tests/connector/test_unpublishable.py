@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from connector.staged import ALL, CLUSTERED, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32, rows, table
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.errors import HelenusError, Kind

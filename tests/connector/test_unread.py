@@ -15,15 +15,14 @@ from cassandra import ReadFailure, ReadTimeout, Unavailable
 from connector.staged import CLUSTERED, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.cassandra_rows.row_reader import Unread, stripe_of
+from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread import _live, resolver
-from helenus_connector.reread._asking import Unread
-from helenus_connector.reread._unread import MOST_READS, key_text
-from helenus_connector.reread.reader import stripe_of
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
+from helenus_connector.reread import _live_rows, resolver
+from helenus_connector.reread._unread_keys import MOST_READS, key_text
 from helenus_connector.testing.cassandra import MemoryReader
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
@@ -318,7 +317,7 @@ class Truncated:
         driven.live.update(rows(*((key, key[0]) for key in self.keys)))
         driven.stage.run([], [], True)
         driven.log.log.counts[DATA] = 1
-        for module in (resolver, _live):
+        for module in (resolver, _live_rows):
             monkeypatch.setattr(module, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
         truncated = self
 

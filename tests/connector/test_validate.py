@@ -15,7 +15,7 @@ from helenus_connector.cli import main
 from helenus_connector.config.files import load
 from helenus_connector.control import _rights
 from helenus_connector.control.fences import owned
-from helenus_connector.query import session
+from helenus_connector.query import spark_session
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 from helenus_sinks.kafka.log import KafkaLog
@@ -50,7 +50,7 @@ def test_sparks_own_references(here: Path) -> None:
 def test_no_java(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are right, but the worker would not start: one line says so."""
     monkeypatch.setenv("JAVA_HOME", "/no/java")
-    monkeypatch.setattr(validate_command, "check_java", session.check_java)
+    monkeypatch.setattr(validate_command, "check_java", spark_session.check_java)
     done = validate("worker", "a")
     assert (done.exit_code, done.stdout) == (2, "worker is valid\na is valid\n")
     (line,) = done.stderr.splitlines()

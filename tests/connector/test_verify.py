@@ -20,15 +20,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemas.cqldata import cql_bytes, types, values
 
+from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import Bounds, Resolved
+from helenus_connector.interfaces.image import Bounds, Image
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.log import events
-from helenus_connector.reread import budget
 from helenus_connector.shape.choice import shape_of
-from helenus_connector.shape.row import shown
+from helenus_connector.shape.row.row import shown
 from helenus_connector.testing.broker import MemoryPlanner, Message
 from helenus_connector.testing.cassandra import Answer, Host, MemoryReader, Session
 from helenus_connector.testing.registry import MemoryRegistry
@@ -242,7 +242,7 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
 
 def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session([Host("a")], {"ks1": 1})
-    monkeypatch.setattr(_rows.sessions, "of", lambda _: session)
+    monkeypatch.setattr(_rows.cassandra_sessions, "of", lambda _: session)
     job = Topic(table(("v", "int")), {}).job
     assert _rows._reader(job, times=True)._timed
     assert not _rows._reader(job, times=False)._timed
@@ -260,7 +260,7 @@ def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyP
         return [], None
 
     session = Session([Host("a")], {"ks1": 1}, answer)
-    monkeypatch.setattr(_rows.sessions, "of", lambda _: session)
+    monkeypatch.setattr(_rows.cassandra_sessions, "of", lambda _: session)
     again = list(_rows._again(_rows.Rows(topic.job, times=True), [Entry(*first[2:])]))
     assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [GHOST]
 
@@ -479,7 +479,7 @@ def test_a_queue_has_few_segments() -> None:
 
 def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session([Host("a")], {"ks": 1})
-    monkeypatch.setattr(_rows.sessions, "of", lambda _: session)
+    monkeypatch.setattr(_rows.cassandra_sessions, "of", lambda _: session)
     topic = Topic(table(("v", "int")), {"query.max.rate": "1000"})
     reader = _rows._reader(replace(topic.job, directory=tmp_path), times=False)
     assert reader.budget is not None

@@ -18,7 +18,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.shape import Shaped
 from helenus_connector.shape.choice import shape_of
-from helenus_connector.shape.row import shown
+from helenus_connector.shape.row.row import shown
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse

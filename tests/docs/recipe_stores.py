@@ -30,7 +30,7 @@ from to_parquet import Parquet
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.shape.row import RowShape
+from helenus_connector.shape.row.row import RowShape
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table

@@ -10,12 +10,12 @@ from typing import Any
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.reread.rows import RawProtocolHandler, row_factory
-from helenus_connector.reread.unconfirmed import Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event.change import Change, Scope

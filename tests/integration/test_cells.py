@@ -17,9 +17,9 @@ from connector.test_state_index import DictStore
 from integration.pipeline import Pipeline, write_properties
 from patience import eventually
 
-from helenus_connector.interfaces.gate import Event
-from helenus_connector.reread.rows import RawProtocolHandler
-from helenus_connector.state.rows import Rows
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler
+from helenus_connector.interfaces.event import Event
+from helenus_connector.state.rows._merge import Rows
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.cql.types import quote

@@ -15,7 +15,7 @@ from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 from schemas.java import Reader, plain
 
-from helenus_connector.shape._cep44_key import murmur2
+from helenus_connector.shape.cep44._key import murmur2
 from helenus_stack.records import Record, bare, messages, read
 
 pytestmark = pytest.mark.integration

@@ -22,12 +22,13 @@ from integration.staged import Staged
 from integration.workload import Workload, create
 from patience import eventually
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread._evidence import Evidence as Confirmed
-from helenus_connector.reread._proof import Awaited, Witness
-from helenus_connector.reread._work import Work
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
+from helenus_connector.reread._key_read import Work
+from helenus_connector.reread._proof import Witness
+from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_schemas.cql.table import read_tables
 from helenus_stack.compare import differences
 from helenus_stack.readers import reader

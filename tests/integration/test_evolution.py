@@ -25,14 +25,13 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 
+from helenus_connector.cassandra_rows import _pipelined, table_definition
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.reread import _together, definition
-from helenus_connector.reread._asking import KeyRefused
-from helenus_connector.reread.reader import Reader
-from helenus_connector.reread.rows import RawProtocolHandler, row_factory
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import Column, Table, read_tables
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -352,7 +351,7 @@ def test_nodes_say_when_a_definition_was_altered(session: Any) -> None:
     ):
         if alter:
             session.execute(f"ALTER {alter}")
-        at, found = definition._found(session.execute, settings, alone=False)
+        at, found = table_definition._found(session.execute, settings, alone=False)
         assert found is not None
         times.append(at)
     assert times == sorted(set(times)), "by tables first, then by types"
@@ -444,7 +443,7 @@ def test_what_was_read_is_freed_without_a_search_for_cycles(
     """Keys in groups, which go without the driver's own requests; and a partition of several pages, of which each
     request and its timer refer to each other.
     """
-    monkeypatch.setattr(_together, "_WAIT_S", 30)  # a node may be slow here
+    monkeypatch.setattr(_pipelined, "_WAIT_S", 30)  # a node may be slow here
     settings = settings_of(status)
     session.execute("CREATE TABLE evolution.freed (k int, c int, v int, PRIMARY KEY (k, c))")
     insert = session.prepare("INSERT INTO evolution.freed (k, c, v) VALUES (?, ?, 1)")

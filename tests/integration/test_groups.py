@@ -13,7 +13,7 @@ from cassandra import ConsistencyLevel
 from cassandra.concurrent import execute_concurrent_with_args
 from integration.staged import Staged
 
-from helenus_connector.reread import reader as reread
+from helenus_connector.cassandra_rows import row_reader as reread
 from helenus_schemas.event.change import Scope
 from helenus_stack.status import Status
 

@@ -23,8 +23,8 @@ from patience import eventually
 from psycopg.rows import dict_row
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import schemas
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import schemas
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError
 from helenus_stack import connect

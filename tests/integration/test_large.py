@@ -20,8 +20,8 @@ from integration.staged import Staged, headers, keys
 from patience import eventually
 from structlog.testing import capture_logs
 
-from helenus_connector.interfaces.gate import Event
-from helenus_connector.reread._unread import MOST_READS
+from helenus_connector.interfaces.event import Event
+from helenus_connector.reread._unread_keys import MOST_READS
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 from helenus_schemas.event.wire import decode

@@ -23,9 +23,9 @@ from cassandra.query import BoundStatement, SimpleStatement
 from integration.staged import Staged
 from patience import eventually
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.unconfirmed import Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Effect, Scope
 from helenus_schemas.event.wire import encode

@@ -20,8 +20,8 @@ from patience import eventually
 from schemas.java import Reader, plain
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.kafka.log import KafkaLog

@@ -17,7 +17,7 @@ from patience import eventually
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.session import session as start_spark
+from helenus_connector.query.spark_session import session as start_spark
 from helenus_connector.shape.schemas import declared
 from helenus_connector.verify._engine import verify
 from helenus_connector.verify.options import Options

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.encoding.registry import Registry
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings import regular_files

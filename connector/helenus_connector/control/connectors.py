@@ -21,7 +21,7 @@ from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted, no_tables
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
-from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
+from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError, Problem
 

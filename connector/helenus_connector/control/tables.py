@@ -12,13 +12,13 @@ import structlog
 from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
+from helenus_connector.cassandra_rows.table_definition import GRANT
 from helenus_connector.config.column_names import check_connector, nearest
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.reread.definition import GRANT
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import schemas
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import schemas
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind

@@ -14,7 +14,7 @@ from helenus_connector.gate._slots import PUBLISHED, Entry, Reporter, change_id
 from helenus_connector.gate.cache import ChangeCache
 from helenus_connector.gate.event import values_of
 from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.event import Event
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.own_format import log_position, match_own_format, parse_match
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from helenus_connector.interfaces.gate import Event, Nodes, Waiting
+from helenus_connector.interfaces.event import Event, Nodes, Waiting
 from helenus_schemas.service import durable
 
 _VERSION = 1

@@ -7,8 +7,8 @@ import re
 from functools import lru_cache
 
 from helenus_connector.gate._slots import change_id
-from helenus_connector.interfaces.gate import Event
-from helenus_connector.interfaces.resolver import Bounds
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.image import Bounds
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed

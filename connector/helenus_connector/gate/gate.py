@@ -14,7 +14,9 @@ from helenus_connector.gate._admission import Admission
 from helenus_connector.gate.cache import BY_AGE, CONFIRMED, PUBLISHED, Caches, ChangeCache, Entry
 from helenus_connector.gate.event import check, decoded, identity, values_of, written_at
 from helenus_connector.gate.replicas import Replicas, routing_key
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, Event, Gap, Intake, Waiting, Waits
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event, Gap, Waiting
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Intake, Waits
 from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind

@@ -19,7 +19,9 @@ from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, RELEASED, Caches,
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.replicas import Replicas, routing_key
 from helenus_connector.gate.waiting import weight
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, AtGate, Event, Intake, Nodes, Waiting, Waits
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.event import Event, Nodes, Waiting
+from helenus_connector.interfaces.gate import NOTHING_WAITS, AtGate, Intake, Waits
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.change import Scope
 

@@ -24,7 +24,8 @@ import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import _waiting_file
-from helenus_connector.interfaces.gate import AtGate, Event, Nodes, Waiting, Waits
+from helenus_connector.interfaces.event import Event, Nodes, Waiting
+from helenus_connector.interfaces.gate import AtGate, Waits
 from helenus_schemas.service.durable import Damaged
 
 _log = structlog.get_logger(__name__)

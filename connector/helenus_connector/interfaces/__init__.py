@@ -6,6 +6,6 @@ Others use `gate`, `resolver` and `shape`:
     resolver  those that go on → what their rows are now     `Resolver`, `Resolved`
     shape     what their rows are now → records              `Shape`, `Record`
 
-`admitted` is what goes on, `resolved` what a resolver says of a key, `image` a row as it was read, `merged` what an
-operator with state says of a change, and `store` what that keeps.
+`event` is what comes in, `admitted` what goes on, `resolved` what a resolver says of a key, `image` a row as it was
+read, `merged` what an operator with state says of a change, and `store` what that keeps.
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from helenus_schemas.event.own_format import Match, parse_match
 
 if TYPE_CHECKING:
-    from helenus_connector.interfaces.gate import Event, Nodes, Waiting
+    from helenus_connector.interfaces.event import Event, Nodes, Waiting
     from helenus_schemas.codec.key import Key
     from helenus_schemas.event.change import Change, Scope
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column
-from helenus_schemas.event.change import column_bit
+from helenus_schemas.event.change import Bound, column_bit
+
+Bounds = tuple["Bound | None", "Bound | None"]
+"""Start and end of a range; None where it is open."""
 
 
 class Timed(NamedTuple):
@@ -59,3 +63,11 @@ class Image(NamedTuple):
         if not effect or self.timed.bits[self.times.index(wanted)] & effect:
             return True
         return any(time == wanted and bit & effect for time, bit in zip(self.times, self.timed.bits, strict=True))
+
+
+class LiveRow(NamedTuple):
+    """A row that lives in the scope of a delete marker. `key` is None if it has no form: then it can't be published."""
+
+    key: bytes | None
+    values: Key
+    image: Image

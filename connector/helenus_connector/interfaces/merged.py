@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from helenus_connector.interfaces.gate import Event
-from helenus_connector.interfaces.resolver import Bounds
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.image import Bounds
 from helenus_schemas.event.change import Scope
 
 ASK = "ask"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from helenus_schemas.event.cells import Cells, decode_cells
 
 if TYPE_CHECKING:
-    from helenus_connector.interfaces.gate import Event
-    from helenus_connector.interfaces.image import Image
-    from helenus_connector.interfaces.resolver import Bounds, LiveRow
+    from helenus_connector.interfaces.event import Event
+    from helenus_connector.interfaces.image import Bounds, Image, LiveRow
     from helenus_schemas.codec.key import Key
     from helenus_schemas.errors import HelenusError
     from helenus_schemas.event.change import Scope

@@ -10,26 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from helenus_connector.interfaces.gate import Admitted
-from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolved import Resolved as Resolved
-from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.change import Bound
-
-Bounds = tuple["Bound | None", "Bound | None"]
-"""Start and end of a range; None where it is open."""
-
-
-class LiveRow(NamedTuple):
-    """A row that lives in the scope of a delete marker. `key` is None if it has no form: then it can't be published."""
-
-    key: bytes | None
-    values: Key
-    image: Image
 
 
 class SchemaChanged(Exception):

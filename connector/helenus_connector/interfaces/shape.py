@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.log import Headers
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from helenus_connector.cassandra_rows.table_definition import definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
-from helenus_connector.reread.definition import definition
 from helenus_connector.shape.choice import shape_of
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import shown
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import shown
 from helenus_connector.shape.schemas import declared
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event import scope_asked
-from helenus_connector.interfaces.gate import Event
-from helenus_connector.interfaces.resolver import Resolved, SchemaChanged
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.interfaces.shape import Record, Shape, Shaped
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope

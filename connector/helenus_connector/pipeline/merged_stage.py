@@ -14,19 +14,19 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
+from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
-from helenus_connector.interfaces.gate import Event, Gap
+from helenus_connector.interfaces.event import Event, Gap
 from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
-from helenus_connector.pipeline._appending import Appending
-from helenus_connector.pipeline._asked import Append, Asked
+from helenus_connector.pipeline._cell_requests import Append, Asked
+from helenus_connector.pipeline._record_append import Appending
 from helenus_connector.pipeline._table_version import Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread import budget
 from helenus_connector.resolve.merge import FromState
-from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import shown
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.shape.row.row import shown
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed

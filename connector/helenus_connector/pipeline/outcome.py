@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from helenus_connector.interfaces.gate import AtGate, Gap
+from helenus_connector.interfaces.event import Gap
+from helenus_connector.interfaces.gate import AtGate
 from helenus_connector.interfaces.resolver import HandedBack
-from helenus_connector.reread.unconfirmed import Place, Published, Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import Place, Published, Unconfirmed
 from helenus_schemas.errors import HelenusError
 
 

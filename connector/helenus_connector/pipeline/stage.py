@@ -15,24 +15,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Gate, Intake, Waits
+from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Gate, Intake, Waits
 from helenus_connector.interfaces.resolver import Resolver, SchemaChanged
-from helenus_connector.pipeline._appending import Appending
-from helenus_connector.pipeline._publishing import Publishing
+from helenus_connector.pipeline._publish import Publishing
+from helenus_connector.pipeline._record_append import Appending
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread import budget
 from helenus_connector.reread.resolver import Reread
-from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.resolve.none import AsWritten
-from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.encoding.registry import Registry
+from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, Unconfirmed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log

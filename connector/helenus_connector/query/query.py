@@ -20,11 +20,11 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
-from helenus_connector.query._batches import Batches
-from helenus_connector.query._job import Jobs
+from helenus_connector.query._driver_batch import Batches
+from helenus_connector.query._spark_job import Jobs
 from helenus_connector.query.handover import Batch, start_query
-from helenus_connector.query.session import answers, is_local, slots
 from helenus_connector.query.source import EventsSource
+from helenus_connector.query.spark_session import answers, is_local, slots
 from helenus_connector.query.start_turn import start_in_turn
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service import descriptors

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from helenus_connector.query._planning import Planning
+    from helenus_connector.query._batch_planner import Planning
 
 PLACED = "place int, turn int, notes binary, events binary"
 """What an operator with state gets: each row is of one partition, which `place` names, and has
@@ -75,15 +75,15 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = planning.partitions(start, end)
         if self._placed:
             return parts
-        from helenus_connector.query._job import offer
+        from helenus_connector.query._spark_job import offer
 
         offer(planning.plan.parts_file, parts)
         return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.control.plan import Plan
-        from helenus_connector.query._limits import Parts
-        from helenus_connector.query._reading import read_places
+        from helenus_connector.query._batch_limits import Parts
+        from helenus_connector.query._task_reader import read_places
         from helenus_connector.query.garbage import freeze
 
         assert isinstance(partition, Parts)
@@ -99,7 +99,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planning(self) -> Planning:
         if self._planning_ is None:
-            from helenus_connector.query._planning import Planning
+            from helenus_connector.query._batch_planner import Planning
 
             self._planning_ = Planning(self._plan_file)
         return self._planning_

@@ -10,11 +10,13 @@ from cassandra import ConsistencyLevel
 
 from helenus_connector.gate.cache import MAY, Caches, ChangeCache
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.gate import Admitted, Gate
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.gate import Gate
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion, Row, Witness, block_for, is_proven, witness
-from helenus_connector.reread._work import PROVEN, Proof, Work
-from helenus_connector.reread.unconfirmed import Place
+from helenus_connector.reread._key_read import PROVEN, Proof, Work
+from helenus_connector.reread._proof import ALL_COLUMNS, Deletion, Row, Witness, block_for, is_proven, witness
+from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.unconfirmed.unconfirmed_key import Place
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Effect, Scope
 

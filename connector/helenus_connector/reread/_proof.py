@@ -9,14 +9,13 @@ any. Only where a row can't bear witness it is believed after a time, which is f
 from __future__ import annotations
 
 import enum
-import math
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
 
 from helenus_connector.interfaces.image import Timed
+from helenus_connector.unconfirmed.awaited import Awaited
 from helenus_schemas.event.change import COLUMN_BITS, FIRST_COLUMN, Effect
 
 _LIVE, _DELETES, _ROW, _GONE, _COUNTER = map(
@@ -26,9 +25,6 @@ ALL_COLUMNS = (1 << COLUMN_BITS) - 1 << FIRST_COLUMN
 AGAINST = 10
 """How many times longer a change waits that the row speaks against: that lacks what was written, or shows what was
 deleted. That may be so for good, after a tombstone was purged, say."""
-_AWAITED = struct.Struct(">16sqdQQ")
-AWAITED_BYTES = _AWAITED.size
-_NO_TIME = -(2**63)
 
 
 def block_for(consistency: int, rf: int) -> int:
@@ -101,27 +97,6 @@ class Deletion(NamedTuple):
         return self.columns if self.columns == ALL_COLUMNS else self.columns & ~timed.shared & ~timed.many
 
 
-class Awaited(NamedTuple):
-    """A change whose read is not proven: its write time in µs, when the driver first had its last report, s by a clock
-    that is not set (NaN: it has not yet), its effect, when the last of its cells expires, s since the epoch.
-    """
-
-    write_time: int | None
-    seen: float = math.nan
-    effect: int = 0
-    all_expired_at: int | None = None
-
-    def may_hide(self, change: Awaited, now: float) -> bool:
-        """Whether it may have taken away all that another change wrote: a cell that expired hides older ones."""
-        if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
-            return False
-        return _is_expired(self, now)
-
-    def waited(self, now: float) -> float:
-        """For how long the driver has waited since the last report, s."""
-        return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
-
-
 def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float, unsure: bool = False) -> Witness:
     """What a row says of a change, where these `deletions` are known of it; `now` in s since the epoch.
     `unsure` says that something written since may have taken away what is missing.
@@ -136,12 +111,8 @@ def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float
     if not effect or effect & _COUNTER:
         return Witness.SILENT
     if effect & _LIVE:
-        return _of_write(time, change, row, deletions, unsure or _is_expired(change, now))
+        return _of_write(time, change, row, deletions, unsure or change.is_expired(now))
     return _of_deletion(time, effect, row)
-
-
-def _is_expired(change: Awaited, now: float) -> bool:
-    return change.all_expired_at is not None and change.all_expired_at < now
 
 
 def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion], unsure: bool) -> Witness:
@@ -219,46 +190,3 @@ def is_proven(said: Witness, waited: float, min_age_s: float) -> bool:
     if said is Witness.AGAINST:
         return waited >= AGAINST * min_age_s
     return True
-
-
-def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
-    """Changes by their ids in the cache, as a unconfirmed key holds them."""
-    return b"".join(
-        _AWAITED.pack(change, _NO_TIME if time is None else time, seen, effect, expired or 0)
-        for change, (time, seen, effect, expired) in awaited.items()
-    )
-
-
-def unpacked(data: bytes) -> dict[bytes, Awaited]:
-    """What `packed` made bytes of."""
-    return {
-        change: Awaited(None if time == _NO_TIME else time, seen, effect, expired or None)
-        for change, time, seen, effect, expired in _AWAITED.iter_unpack(data)
-    }
-
-
-def write_times(awaited: Mapping[bytes, Awaited]) -> tuple[int | None, int | None]:
-    """Return the newest write time of changes, and that of those which delete a whole row or partition; None if none is
-    known.
-    """
-    times = [(one.write_time, one.effect & _GONE) for one in awaited.values() if one.write_time is not None]
-    newest = max((time for time, _ in times), default=None)
-    return newest, max((time for time, is_gone in times if is_gone), default=None)
-
-
-def stamped(data: bytes, now: float) -> bytes:
-    """The same with the time of the driver's clock where there is none."""
-    found = unpacked(data)
-    if not any(math.isnan(one.seen) for one in found.values()):
-        return data
-    return packed({change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()})
-
-
-def unstamped(data: bytes) -> bytes:
-    """The same for another driver, whose clock is another."""
-    return packed({change: one._replace(seen=math.nan) for change, one in unpacked(data).items()})
-
-
-def unknown(now: float) -> bytes:
-    """Stands for changes that are not known one by one: to be read at level ALL, and not too early."""
-    return packed({bytes(16): Awaited(None, now)})

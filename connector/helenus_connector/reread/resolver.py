@@ -17,25 +17,28 @@ from typing import Any
 import structlog
 from cassandra import ConsistencyLevel
 
+from helenus_connector.cassandra_rows.budget import Budget
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.event import written_at
 from helenus_connector.gate.levels import read_level
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.gate import Admitted, Gate
-from helenus_connector.interfaces.resolver import HandedBack, Resolved, RowsFailed, SchemaChanged
-from helenus_connector.reread._asking import KeyRefused, Unread
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.gate import Gate
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolver import HandedBack, RowsFailed, SchemaChanged
 from helenus_connector.reread._evidence import Evidence, note_deletion
-from helenus_connector.reread._live import LiveRows, first_stripe
-from helenus_connector.reread._ordinary import by_key, done, publishing, read
-from helenus_connector.reread._outcome import hand_back, last_published
+from helenus_connector.reread._key_outcome import hand_back, last_published
+from helenus_connector.reread._key_read import PROVEN, Work
+from helenus_connector.reread._key_reads import Works, in_turn
+from helenus_connector.reread._live_rows import LiveRows, first_stripe
 from helenus_connector.reread._proof import level
-from helenus_connector.reread._unread import MOST_READS, UnreadKeys
-from helenus_connector.reread._work import PROVEN, Work
-from helenus_connector.reread._works import Works, in_turn
-from helenus_connector.reread.budget import Budget
-from helenus_connector.reread.reader import Reader
-from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed
+from helenus_connector.reread._row_outcomes import mark_confirmed, note_published
+from helenus_connector.reread._row_proofs import prove_row_reads
+from helenus_connector.reread._row_reads import index_by_key
+from helenus_connector.reread._unread_keys import MOST_READS, UnreadKeys
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Place, Published, Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -138,7 +141,7 @@ class Reread:
         yield from self._leave(works, may_wait)
 
     def publishing(self, resolved: Iterable[Resolved]) -> None:
-        publishing(resolved, self._published)
+        note_published(resolved, self._published)
 
     def failed(self, error: RowsFailed) -> None:
         self._failure = error.cause
@@ -279,7 +282,7 @@ class Reread:
 
     def _rows(self, works: Sequence[Work], consistency: int) -> Groups:
         """Rows as the answers come: a batch's images are never held together, and reads go on meanwhile."""
-        asked, again = by_key(works)
+        asked, again = index_by_key(works)
         start, least = time.time(), self._evidence.nodes_needed(consistency)
         for answers in self._images(asked, consistency):
             if isinstance(answers[0][1], (KeyRefused, Unread)):
@@ -287,9 +290,8 @@ class Reread:
                     for work in (asked[key], *again.get(key, ())):
                         yield from self._unanswered(work, answer, start)
                 continue
-            shows_all = self.reader.shows_all_times
-            known = self._evidence.has_deletions, self._evidence.is_undone
-            group = read(asked, answers, again, start, least, self._gate.nodes, *known, shows_all, self._prepare)
+            evidence = self._evidence.has_deletions, self._evidence.is_undone, self.reader.shows_all_times
+            group = prove_row_reads(asked, answers, again, start, least, self._gate.nodes, *evidence, self._prepare)
             self._handed.keys_read += len(group)
             yield group if works[0].verifying is None else [work for work in group if self._is_verified(work)]
             for work in group:
@@ -407,7 +409,7 @@ class Reread:
 
     def confirm(self) -> HandedBack:
         handed = self._handed
-        published = done(self._read, self._live.left, self._gate.mark, self._confirm)
+        published = mark_confirmed(self._read, self._live.left, self._gate.mark, self._confirm)
         handed.published += published
         # Of a batch that is over nothing is held until the next one.
         self._works, self._read, self._handed, self._published = Works(self._codec, 0), [], HandedBack(), {}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from helenus_connector.gate.event import values_of
-from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.image import Image, LiveRow
 from helenus_connector.interfaces.merged import Merged
-from helenus_connector.interfaces.resolver import LiveRow, Resolved
+from helenus_connector.interfaces.resolved import Resolved
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.change import Change, Origin, Scope

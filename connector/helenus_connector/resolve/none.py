@@ -17,8 +17,10 @@ from uuid import UUID
 
 import structlog
 
-from helenus_connector.interfaces.gate import Admitted, Gate
-from helenus_connector.interfaces.resolver import HandedBack, Resolved, Resolver, RowsFailed, SchemaChanged
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.gate import Gate
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolver import HandedBack, Resolver, RowsFailed, SchemaChanged
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import has_more_fields

@@ -1,9 +1,4 @@
 """What a record looks like, and the schemas it is registered with.
 
-Others use `choice` (the shape that a connector's settings ask for), `schemas` (those of its records), `row`
-(`RowShape`: key, full row, null for a delete), `forms` and `registry`.
+Others use `choice` (the shape that a connector's settings ask for) and `schemas` (those of its records).
 """
-
-from helenus_schemas.pure import use_plain
-
-use_plain("helenus_connector.shape._direct", __file__)

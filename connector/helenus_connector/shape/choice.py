@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
-from helenus_connector.shape._cep44 import Cep44
-from helenus_connector.shape._debezium_cassandra import DebeziumCassandra
-from helenus_connector.shape._envelope import Envelope
-from helenus_connector.shape._with_schemas import with_schemas
-from helenus_connector.shape.registry import Ids
-from helenus_connector.shape.row import RowShape
+from helenus_connector.shape._json_schemas import with_schemas
+from helenus_connector.shape.cep44.shape import Cep44
+from helenus_connector.shape.debezium.cassandra import DebeziumCassandra
+from helenus_connector.shape.debezium.envelope import Envelope
+from helenus_connector.shape.encoding.registry import Ids
+from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import Table
 
 

@@ -11,7 +11,9 @@ import json
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape import _cep44_schema, _debezium_schemas, _envelope, row
+from helenus_connector.shape.cep44 import schema
+from helenus_connector.shape.debezium import cassandra_schemas, envelope
+from helenus_connector.shape.row import row
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -29,12 +31,12 @@ def described(table: Table, settings: ConnectorSettings) -> tuple[Any, Any]:
     key, value = row.schemas(table, settings)
     form = settings.output_format
     if form == "debezium-cassandra":
-        key, value = _debezium_schemas.schemas(table, settings)
+        key, value = cassandra_schemas.schemas(table, settings)
         return json.loads(key), json.loads(value)
     if form == "debezium":
-        value = _envelope.schema(table)
+        value = envelope.schema(table)
     elif form == "cep44":
-        value = _cep44_schema.schema(table, settings)
+        value = schema.schema(table, settings)
     if settings.is_avro:
         return None if settings.key_compat == "cep44" else json.loads(key), json.loads(value)
     try:

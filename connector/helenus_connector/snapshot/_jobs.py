@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from helenus_connector.query.session import slots
+from helenus_connector.query.spark_session import slots
 from helenus_connector.snapshot._scan import Scanned, Slice, task
 from helenus_schemas.errors import HelenusError, Kind
 

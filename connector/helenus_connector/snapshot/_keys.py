@@ -19,10 +19,10 @@ from cassandra.connection import ConnectionException
 from cassandra.protocol import ProtocolException
 from cassandra.query import BoundStatement
 
+from helenus_connector.cassandra_rows.table_definition import GRANT
 from helenus_connector.gate.replicas import routing_key
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.reread.definition import GRANT
-from helenus_connector.snapshot.ring import Stretch
+from helenus_connector.snapshot._ring import Stretch
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind

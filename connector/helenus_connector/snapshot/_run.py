@@ -15,8 +15,8 @@ from helenus_connector.control.backoff import pause
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import event_schemas, events_log
 from helenus_connector.snapshot._pace import Turns, is_quiet, room
+from helenus_connector.snapshot._ring import Stretch
 from helenus_connector.snapshot._scan import Scanned
-from helenus_connector.snapshot.ring import Stretch
 from helenus_connector.snapshot.state import Snapshot, Store
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError

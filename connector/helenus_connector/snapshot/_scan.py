@@ -18,10 +18,10 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.log.choice import event_schemas, events_log
-from helenus_connector.query import sessions
+from helenus_connector.query import cassandra_sessions
 from helenus_connector.query.garbage import freeze
 from helenus_connector.snapshot._keys import KeyReader
-from helenus_connector.snapshot.ring import Stretch
+from helenus_connector.snapshot._ring import Stretch
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
@@ -86,7 +86,7 @@ def task(slice_: Slice) -> Callable[[Iterable[object]], Iterator[Scanned]]:
 def _run(slice_: Slice, nothing: Iterable[object]) -> Iterator[Scanned]:
     for _ in nothing:  # Spark ends a Python worker whose input is not read to its end
         pass
-    sessions.end_with_parent()
+    cassandra_sessions.end_with_parent()
     follow(slice_.logging)
     begun = time.monotonic()
     yield replace(scan(slice_), seconds=round(time.monotonic() - begun, 3))
@@ -179,7 +179,7 @@ def _log(slice_: Slice) -> Log:
 def _reader(slice_: Slice) -> KeyReader:
     """This process's reader of a table."""
     settings = slice_.settings
-    session = sessions.of(settings)
+    session = cassandra_sessions.of(settings)
     level: int = getattr(ConsistencyLevel, settings.snapshot_consistency)
     name = (*settings.server, slice_.table.id, slice_.table.primary_key, slice_.table.statics, level)
     made_for, reader = _readers.get(name, (None, None))

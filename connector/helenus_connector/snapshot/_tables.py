@@ -12,9 +12,9 @@ from cassandra.connection import ConnectionException
 from cassandra.protocol import SyntaxException
 from cassandra.query import BoundStatement
 
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
+from helenus_connector.cassandra_rows.table_definition import definition
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.definition import definition
-from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from helenus_connector.snapshot._ring import Stretch, share, stretch
 from helenus_connector.snapshot.asked import Asked
-from helenus_connector.snapshot.ring import Stretch, share, stretch
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 

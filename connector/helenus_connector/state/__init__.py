@@ -1,4 +1,1 @@
-"""What is known of the rows of a place between batches, on Spark's state store.
-
-calendar, index   what a data topic says of its keys          spark_store   where Spark keeps it
-"""
+"""What is known of rows between batches, on Spark's state store: of their keys, or of whole rows."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from cassandra.metadata import SimpleStrategy
 
+from helenus_connector.cassandra_rows.row_reader import KeyRefused
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread._asking import KeyRefused
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.change import Scope

@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 from confluent_kafka.schema_registry import SchemaRegistryError
 
-from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.encoding.registry import Registry
 
 
 class MemoryRegistry(Registry):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.shape.row import RowShape
+from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 

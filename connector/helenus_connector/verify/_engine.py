@@ -21,13 +21,13 @@ from typing import Any
 
 import structlog
 
+from helenus_connector.cassandra_rows.table_definition import definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import data_log, data_planner
 from helenus_connector.log.events import Range, ends
-from helenus_connector.query.session import slots
-from helenus_connector.reread.definition import definition
-from helenus_connector.shape.row import shown
+from helenus_connector.query.spark_session import slots
+from helenus_connector.shape.row.row import shown
 from helenus_connector.verify._entry import ORDER, SCHEMA
 from helenus_connector.verify._job import Job, Task, cut, sampled, shared_out
 from helenus_connector.verify._names import Names

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 from cassandra import ConsistencyLevel
 
+from helenus_connector.cassandra_rows import budget
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
 from helenus_connector.config.run_directory import use
 from helenus_connector.gate.event import values_of
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.query import sessions
-from helenus_connector.reread import budget
-from helenus_connector.reread.reader import KeyRefused, Reader, Unread
+from helenus_connector.query import cassandra_sessions
 from helenus_connector.verify._contents import Contents, Values
 from helenus_connector.verify._entry import ASKED, KEY, ROW, Entry, batches, counts, entries
 from helenus_connector.verify._job import Job, Task, Tokens, begin, numbered, token_of
@@ -175,7 +175,7 @@ def _known(answer: Any) -> Any:
 
 def _reader(job: Job, times: bool) -> Reader:
     """This process's reader of a table, whose statements are prepared; with write `times`, or without."""
-    made_for = sessions.of(job.settings), times
+    made_for = cassandra_sessions.of(job.settings), times
     reader = next((one for name, one in _readers if name == made_for and one.table == job.table), None)
     if reader is None:
         reader = Reader(made_for[0], job.table, job.settings, times)

@@ -12,7 +12,7 @@ from typing import Any
 
 from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, Range
-from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.verify._contents import Contents, digest
 from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, Entry, counts, place
 from helenus_connector.verify._job import Job, Task, numbered, token_of

@@ -15,7 +15,7 @@ from typing import Any
 import fastavro
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.forms import nullable_schema
+from helenus_connector.shape.encoding.forms import nullable_schema
 from helenus_connector.verify._contents import NORMAL, NULLABLE, column_names, of_rows, row_format
 from helenus_schemas.avro import build as avro
 from helenus_schemas.avro.compare import check_size, parsed, without_names

@@ -10,7 +10,7 @@ from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event import values_of
-from helenus_connector.shape.forms import nullable_schema
+from helenus_connector.shape.encoding.forms import nullable_schema
 from helenus_connector.verify._contents import column_names
 from helenus_connector.verify._values import Headers, Schemas
 from helenus_schemas.avro import build as avro

@@ -12,7 +12,7 @@ from agent.oracle.reader import Record
 from agent.oracle.values import sort_key
 from cassandra.query import tuple_factory
 
-from helenus_connector.reread.rows import RawProtocolHandler
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.event.cells import Cell, Deletion, Liveness

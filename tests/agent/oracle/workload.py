@@ -13,7 +13,7 @@ from typing import Any
 from agent.oracle.values import scalar, sort_key, value
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement
 
-from helenus_connector.reread.rows import RawProtocolHandler
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler
 from helenus_schemas.codec._from_avro import decoder
 from helenus_schemas.codec.to_avro import encoder
 from helenus_schemas.cql.table import Column, Table, read_tables

@@ -1,0 +1,60 @@
+"""Step 4 of a stage: a record goes to the producer, or what is done without one is done."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import marker_topic
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.pipeline._table_version import Versions
+from helenus_connector.pipeline._undeliverable import Undeliverable
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.shape.row.row import is_marker, without_scope
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
+from helenus_sinks.log import Log
+
+_RELEASED = ("gate", b"released")
+"""A header: fewer replicas reported the change than the gate's level asks for."""
+
+
+class Appending:
+    """Appends the records of one table's stage, and counts them."""
+
+    def __init__(self, settings: ConnectorSettings, versions: Versions, undeliverable: Undeliverable) -> None:
+        self._markers = None if settings.markers else marker_topic(settings.data)
+        self._keeps_rows = settings.state == "rows"
+        self._versions = versions
+        self._undeliverable = undeliverable
+
+    def append(self, log: Log, resolved: Resolved, outcome: Outcome, shaped: Shaped | None) -> None:
+        """Append a record, or do what is done without one. Raises as the Log, and as `Undeliverable`."""
+        if shaped is None:
+            outcome.unpublished += 1
+        elif shaped.cause is not None:
+            outcome.unpublished += 1
+            self._undeliverable.row(log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
+        else:
+            try:
+                self._record(log, resolved, outcome, shaped.record)
+            except HelenusError as error:
+                if error.kind is not Kind.RECORD_TOO_LARGE:
+                    raise
+                outcome.too_large += 1
+                append = partial(self._record, log, resolved, outcome)
+                self._undeliverable.large(log, resolved, shaped, self._versions.now.shape, append, error)
+
+    def _record(self, log: Log, resolved: Resolved, outcome: Outcome, record: Record) -> None:
+        if resolved.is_released:
+            record = record._replace(headers=[*record.headers, _RELEASED])
+        if self._markers is not None and resolved.read_rows is not None and is_marker(record):
+            log.append(self._markers, resolved.partition, *record)
+            # Where rows are kept, their static columns have records by themselves.
+            if not self._versions.now.table.statics or resolved.scope is Scope.TABLE or self._keeps_rows:
+                return
+            record = without_scope(record)  # what is left is the record of the static columns
+        log.append(self._versions.now.topic, resolved.partition, *record)
+        resolved.records += 1
+        outcome.records += 1

@@ -1,0 +1,88 @@
+"""A batch's Spark job: its planner says what each task reads, and the driver runs the tasks.
+
+Spark asks a source for the partitions of a batch, and calls the batch's function afterwards. A source's partitions are
+read by Python processes of their own, whose rows the JVM hands to those of the stage. All that costs a batch of a few
+events half of its time. So the planner leaves the tasks in a file, Spark sees no partitions, and the tasks are a
+job over what the file has, with one Python process each.
+
+PySpark's own means for that (`foreachBatch`, `parallelize`, `mapPartitions`, `collect`) take forty calls of Java for a
+batch. Here it is one, to `Job.java`.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.serializers import CloudPickleSerializer, CPickleSerializer
+
+from helenus_connector.config.run_directory import replace
+from helenus_connector.query._batch_limits import Parts
+from helenus_schemas.errors import HelenusError, Kind, error_in
+
+T = TypeVar("T")
+Function = Callable[[Iterator[Parts]], Iterator[T]]
+_PICKLED = CPickleSerializer()
+"""Rows of a file: four bytes of length, and the pickled object."""
+_LARGE = 1 << 20
+"""Bytes of a pickled function from which on PySpark hands it to Java by a file."""
+
+
+def offer(file: Path, parts: Sequence[Parts]) -> None:
+    """In the planner: what each task of the next batch reads."""
+    rows = io.BytesIO()
+    _PICKLED.dump_stream(parts, rows)
+    replace(file, rows.getvalue())
+
+
+class Jobs:
+    """Runs jobs in a Spark context, in the pool and the job group of the thread that asks."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        python = context.environment, context._python_includes, context.pythonExec, context.pythonVer
+        self._java = context._jvm.helenus.Job(context._jsc, *python, context._javaAccumulator)
+
+    def collect(self, file: Path, parts: Sequence[Parts], function: Function[T]) -> list[T]:
+        """What a function yields for each of the parts, of which each is a task and a row of the file. As
+        `mapPartitions(function).collect()`, and with its errors. What was found comes by a file in `spark.local.dir`:
+        on a full disk it fails after the tasks did their work.
+        """
+        command = CloudPickleSerializer().dumps((partial(_of_partition, function), None, _PICKLED, _PICKLED))
+        if len(command) > _LARGE or self._context._encryption_enabled:  # of Spark's files
+            rows = self._context.parallelize(parts, len(parts))
+            return list(rows.mapPartitions(function).collect())
+        with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as found:
+            self._java.run(str(file), len(parts), bytearray(command), found.name)
+            return list(_PICKLED.load_stream(found))
+
+
+def _of_partition(function: Function[T], _: int, parts: Iterator[Parts]) -> Iterator[T]:
+    return function(parts)
+
+
+def run(jobs: Jobs, file: Path, function_for: Callable[[set[str]], Function[T]]) -> list[T]:
+    """In the driver: the results of a function over what was offered for a batch. What it is is asked with the topics
+    that the batch reads. Raises HelenusError if a task raised it, and what Spark raises.
+    """
+    try:
+        with file.open("rb") as offered:
+            parts = list(_PICKLED.load_stream(offered))
+    except FileNotFoundError:
+        what = "Spark began a batch without asking which events it has"
+        raise HelenusError(Kind.BATCH_FAILED, what, str(file)) from None
+    try:
+        if not parts:
+            return []
+        topics = {place.topic for task in parts for part in task.parts for place in part.ranges}
+        return jobs.collect(file, parts, function_for(topics))
+    except (PySparkException, Py4JError) as failure:
+        raise error_in(str(failure)) or failure from None
+    finally:
+        file.unlink(missing_ok=True)  # it is of this batch alone

@@ -1,0 +1,117 @@
+"""What goes from the source's workers to an operator with state: events, many to a row, and notes of partitions."""
+
+from __future__ import annotations
+
+import marshal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, repeat
+
+import pyarrow as pa
+
+from helenus_connector.gate.event import identity
+from helenus_connector.interfaces.event import Event
+from helenus_connector.log.events import Message
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.event.own_format import match_own_format, parse_match
+
+_PLACED = pa.schema([("place", pa.int32()), ("turn", pa.int32()), ("notes", pa.binary()), ("events", pa.binary())])
+_PACK_EVENTS = 1_000
+_PACK_BYTES = 1 << 20
+_WITHOUT_REFERENCES = 2  # a version of marshal's: later ones look each object up, as it may come again
+_new = tuple.__new__
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a task must know of a partition, in addition to its records.
+
+    In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
+    events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
+    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it. Only for an
+    operator with state: `now` is the batch's time, s since the epoch, the same if the batch is repeated, and `copies`
+    counts by node what was left out as `Copies` says.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    epoch: int
+    lost: int = 0
+    error: HelenusError | None = None
+    end: int | None = None
+    now: float = 0.0
+    read: int = 0
+    copies: Mapping[str, int] = field(default_factory=dict)
+
+
+class Copies:
+    """Leaves out of a partition's events, in one batch, what another node has reported before: the same digest for the
+    same key, both with cells. It would change nothing, and to shuffle it costs more than to find it. `found` counts by
+    node.
+
+    A node that reports a digest once more has logged that mutation again, as of a client that gives write times of its
+    own: what was deleted in between may live again. And what a TRUNCATE took is no copy of what a node logged after it.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, int] = {}  # by 16 bytes, as keys may be large and a batch has many: bits of nodes
+        self._bits: dict[bytes, int] = {}
+        self.found = Counter[str]()
+
+    def left_out(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages, in order, without copies."""
+        return [message for message in messages if not self._is_copy(message)]
+
+    def _is_copy(self, message: Message) -> bool:
+        value = message.value()
+        match = match_own_format(value) if value else None
+        if match is None:
+            if message.key() is None:  # of a whole table
+                self._seen.clear()
+            return False
+        change = parse_match(match)
+        name = None if change.cells is None else identity(change, message.key() or b"")
+        if name is None:
+            return False
+        bit = self._bits.setdefault(match.node, 1 << len(self._bits))
+        nodes = self._seen.get(name, 0)
+        self._seen[name] = nodes | bit
+        if not nodes or nodes & bit:
+            return False
+        self.found[match.node.decode()] += 1
+        return True
+
+
+def packed(messages: Sequence[Message]) -> Iterator[bytes]:
+    """Messages of one partition as the fields of `Event`s, many in one piece of bytes: what `unpacked` takes."""
+    at = 0
+    while at < len(messages):
+        # A field of all of them after the other: that takes two thirds of the time.
+        some = messages[at : at + _PACK_EVENTS]
+        keys, values = [m.key() for m in some], [m.value() for m in some]
+        sizes = accumulate(map(_size, keys, values))
+        count = next((n for n, size in enumerate(sizes, 1) if size >= _PACK_BYTES), len(some))
+        if count < len(some):
+            some, keys, values = some[:count], keys[:count], values[:count]
+        offsets, times = [m.offset() for m in some], [m.timestamp()[1] for m in some]
+        yield marshal.dumps((some[0].topic(), some[0].partition(), offsets, times, keys, values), _WITHOUT_REFERENCES)
+        at += count
+
+
+def _size(key: bytes | None, value: bytes | None) -> int:
+    return len(key or b"") + len(value or b"")
+
+
+def unpacked(events: bytes) -> list[Event]:
+    """The events in a piece that a process of this run packed: at least one, all of one partition."""
+    topic, partition, *columns = marshal.loads(events)
+    # By its own constructor a named tuple takes twice as long.
+    return list(map(_new, repeat(Event), zip(repeat(topic), repeat(partition), *columns, strict=False)))
+
+
+def placed_row(place: int, turn: int, notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:
+    """One row of `source.PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their order."""
+    fields = zip((place, turn, notes, events), _PLACED.types, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array([field], kind) for field, kind in fields], schema=_PLACED)

@@ -1,0 +1,309 @@
+"""The Spark session of a worker."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+import structlog
+
+from helenus_connector.config.run_directory import socket_directory
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query._java_names import ask_once
+from helenus_connector.query._spark_security import security_settings
+from helenus_schemas.errors import HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
+_REASON = re.compile(r"Exception: |Error: |^Invalid|^Unrecognized|^Could not")
+_THREAD = 'Exception in thread "main" '
+_SPARKS_OWN = "Streaming TransformWithState"
+"""What each start of a query with state prints, line by line, with all that was pickled for it."""
+_LAST_WORDS_S = 2.0
+_EXECUTORS_S, _STEADY_S, _POLL_S = 30.0, 3.0, 0.2
+_DEFAULTS = {
+    # Four attempts a task: a Python worker that dies takes one task with it, not the batch.
+    "spark.master": "local[*,4]",
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    # Queries take turns: a long batch of one holds up no other.
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    # Saves about 60 ms a batch against the default, on a local disk and on anything with atomic rename.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.daemon.module": "helenus_connector.daemon",
+}
+# With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
+_ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+"""Variables that a JVM, or Spark's, takes options from."""
+_FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
+_JAR = Path(__file__).with_name("helenus.jar")
+_PYTHON_PATH = Path(__file__).with_name("python_path")
+"""With a `sitecustomize`, which says what for."""
+_SOCKETS = "spark.python.unix.domain.socket."
+_SHARED = "/tmp"  # on hosts of executors; java.io.tmpdir is too long a path there with YARN
+_LOGGING = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
+# Failed batches are logged by the worker, once and with advice.
+logger.executor.name = org.apache.spark
+logger.executor.level = off
+"""
+
+
+def session(worker: WorkerSettings, directory: Path, has_state: bool = False) -> Any:
+    """Start Spark with the worker's `spark.*` over our defaults, for queries of which some may have state. Raises
+    HelenusError if there is no Java 17, or Spark does not start.
+    """
+    check_java()
+    # Otherwise the workers take whatever `python3` is first in PATH.
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
+    # Its traces are of batches that failed or were interrupted: the worker logs the former, the latter are intended.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(_LOGGING)
+    settings = _settings(worker, directory)
+    # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
+    # needs more than the default stack.
+    ours = ["-Xss8m", f"-Dlog4j.configurationFile={log4j}", *_light(worker.spark, has_state)]
+    settings[_JAVA_OPTIONS] = " ".join([*ours, settings.get(_JAVA_OPTIONS, "")]).strip()
+    from pyspark.sql import SparkSession
+
+    # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
+    # on the machine may read a command line.
+    file = directory / "spark.properties"
+    with open(
+        os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8"
+    ) as out:
+        javaproperties.dump(settings, out, timestamp=None)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
+    ask_once()
+    with _python_path(), _stderr(worker.log_format == "json") as said, _start_errors(settings, said):
+        spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
+    spark.sparkContext.setLogLevel("OFF")
+    _say_no_more(spark)
+    return spark
+
+
+def warm(spark: Any) -> None:
+    """Have the process that Spark's Python workers are forked from load our modules, which takes seconds, while the
+    first query is planned. Does not wait for it.
+    """
+
+    def load() -> None:
+        with suppress(Exception):  # the worker may end meanwhile; what is wrong shows in the first batch
+            spark.sparkContext.parallelize([0], 1).mapPartitions(list).count()
+
+    if is_local(spark.sparkContext.master):
+        threading.Thread(target=load, name="warm", daemon=True).start()
+
+
+@contextmanager
+def _python_path() -> Iterator[None]:
+    """Have Java processes that start meanwhile put our `sitecustomize` before others for their Python processes."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PYTHON_PATH), before]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+@contextmanager
+def _start_errors(settings: Mapping[str, str], said: Callable[[], list[str]]) -> Iterator[None]:
+    """Why Spark does not start, as our error: what it raises, or what its Java process `said` before it ended."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        lines = str(error.java_exception).splitlines() if isinstance(error, Py4JJavaError) else said()
+        why = next((line for line in lines if _REASON.search(line)), (lines or [str(error)])[0])
+        what = f"Spark does not start: {why.removeprefix(_THREAD)}: check spark.* in the worker's file"
+        # A master that does not answer now may answer later.
+        kind = Kind.BATCH_FAILED if "unresponsive" in why else Kind.CONFIG
+        raise HelenusError(kind, what, f"spark.master={settings['spark.master']}") from None
+
+
+@contextmanager
+def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
+    """Let processes that start meanwhile, such as Spark's JVM and its children, write to a pipe instead of standard
+    error. Until this process ends, the pipe is copied to standard error, each line as JSON if so configured.
+
+    Yields a function that returns the lines of the start. Of Java traces only the first lines are copied.
+    """
+    source, sink = os.pipe()
+    back, out = os.dup(2), os.dup(2)
+    os.dup2(sink, 2)
+    os.close(sink)
+    starting, heard = threading.Event(), list[str]()
+    starting.set()
+
+    def forward() -> None:
+        with os.fdopen(source, "rb") as lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                if starting.is_set():
+                    heard.append(text)
+                    if text.startswith("\tat "):
+                        continue
+                if _SPARKS_OWN in text:
+                    continue
+                if not as_json or text.startswith("{"):  # JSON already, of our own processes
+                    os.write(out, line)
+                elif text:
+                    _log.warning("spark.stderr", line=text)
+
+    thread = threading.Thread(target=forward, name="stderr", daemon=True)
+    thread.start()
+
+    def said() -> list[str]:
+        os.dup2(back, 2)  # or this process itself keeps the pipe open
+        thread.join(_LAST_WORDS_S)
+        return list(filter(None, heard))
+
+    try:
+        yield said
+    finally:
+        os.dup2(back, 2)
+        os.close(back)
+        starting.clear()
+
+
+def answers(spark: Any) -> bool:
+    """Whether Spark's Java process is there."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # Py4J's, of some kinds
+        return False
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs its tasks in its one Java process: not with `local-cluster[...]`, made for its own tests."""
+    return re.match(r"local($|\[)", master) is not None
+
+
+def slots(spark: Any) -> int:
+    """How many tasks Spark runs at once now: on a cluster executors come and go."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def settled_slots(spark: Any, is_over: Callable[[], bool]) -> int:
+    """The same for what stays as it is then. On a cluster executors register one by one once the session is there: it
+    waits until their number stays the same, half a minute at most, or until it `is_over`.
+    """
+    context = spark.sparkContext
+    if is_local(context.master):
+        return slots(spark)
+    begun = since = time.monotonic()
+    executors = -1
+    _log.info("spark.waiting", reason="executors register", at_most_s=_EXECUTORS_S)
+    while not is_over() and time.monotonic() < begun + _EXECUTORS_S:
+        there = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is one of them
+        if there != executors:
+            executors, since = there, time.monotonic()
+        elif executors > 0 and time.monotonic() > since + _STEADY_S:
+            break
+        time.sleep(_POLL_S)
+    found = slots(spark)
+    fields = {"executors": max(executors, 0), "slots": found, "waited_s": round(time.monotonic() - begun, 1)}
+    if executors > 0:
+        _log.info("spark.executors", **fields)
+    else:
+        _log.warning("spark.executors", **fields)
+    return found
+
+
+def _say_no_more(spark: Any) -> None:
+    """When the Java process ends, Py4J and PySpark print errors of what they were reading: the worker logs it once."""
+    logging.getLogger().addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
+    with suppress(AttributeError):
+        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
+
+
+def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
+    given = {f"spark.{key}": value for key, value in worker.spark.items()}
+    master = given.get("spark.master", _DEFAULTS["spark.master"])
+    local = is_local(master)
+    ours = security_settings(master, given) | (_ALONE if local else {})
+    if local:
+        # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
+        ours[_FILES] = "helenus.LocalFiles"
+    if os.pathsep in str(_JAR):
+        what = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
+        raise HelenusError(Kind.CONFIG, what, str(_JAR.parent), "install Helenus elsewhere")
+    given[_CLASS_PATH] = os.pathsep.join(filter(None, [str(_JAR), given.get(_CLASS_PATH)]))
+    # By TCP a task waits 40 ms for the kernel, which delays an ACK, and the port of an operator's state takes whoever
+    # comes first. Executors on other hosts have no directory of ours; a socket is its owner's alone there too.
+    ours |= {f"{_SOCKETS}enabled": "true", f"{_SOCKETS}dir": str(socket_directory(directory)) if local else _SHARED}
+    return {**_DEFAULTS, **ours, **given}
+
+
+def _light(given: Mapping[str, str], has_state: bool) -> list[str]:
+    """Options of a JVM that does little, but for what an operator decides: without threads that collect a large heap,
+    and without the second compiler. It takes more than it saves where batches are short and are Python's to do.
+    """
+    decided = [given.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
+    options = " ".join(decided + [os.environ.get(name, "") for name in _OF_JAVA])
+    light = []
+    if "driver.memory" not in given and not re.search(r"-XX:\+Use\w+GC", options):
+        light.append("-XX:+UseSerialGC")
+    if not has_state and "Tiered" not in options:
+        light.append("-XX:TieredStopAtLevel=1")
+        if "ReservedCodeCacheSize" not in options:
+            light.append("-XX:ReservedCodeCacheSize=240m")  # Java's own, which would be a fifth of that
+    return light
+
+
+_JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
+
+
+def check_java() -> None:
+    """Raise HelenusError CONFIG if there is no Java 17 or later where Spark looks for it."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later, and there is no java", advice=_JAVA)
+    try:
+        version = _version(java)
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
+        raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
+    if version < 17:
+        raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java, _JAVA)
+
+
+@functools.cache
+def _version(java: str) -> int:
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+    return int(answer.split('"')[1].split(".")[0])

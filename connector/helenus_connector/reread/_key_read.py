@@ -1,0 +1,148 @@
+"""A read: the changes of one key, or of one delete marker, and what it proves of them.
+
+It runs as it is, and compiled by Cython with the types of `_key_read.pxd`: a backlog has one for each of its keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, NamedTuple
+
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.unconfirmed.unconfirmed_key import Name, Unconfirmed, later
+from helenus_schemas.event.change import Change, Scope
+
+if TYPE_CHECKING:
+    from helenus_connector.interfaces.event import Event
+    from helenus_connector.interfaces.image import Bounds
+    from helenus_schemas.codec.key import Key
+
+COMPILED = not __file__.endswith(".py")
+_NO_CHANGES: frozenset[bytes] = frozenset()
+_MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
+
+
+class Proof(NamedTuple):
+    """What a read proves of the changes of its key.
+
+    `unproven` are those of which it proves nothing, and `by_age` those that it proves by the time that they waited; of
+    these so many were `contradicted` by their row to the end. `rest` is for how many seconds no read can prove more.
+    """
+
+    unproven: Mapping[bytes, Awaited]
+    by_age: Collection[bytes] = ()
+    contradicted: int = 0
+    rest: float = 0.0
+
+
+PROVEN = Proof({})
+
+
+class Work(Resolved):
+    """A key to read, or the scope of a marker: the batch's events that touch it, and its `unconfirmed` key if due.
+
+    It is read at level `consistency`; `read_at` is when the read began, s since the epoch, None if it was not read.
+    `awaited` are its changes by their ids, and `proof` is what the read proves of them. Of a marker, `oldest` is the
+    write time in µs of the oldest cell of the rows in its scope, and `timeless` says that some of them show no time.
+    `is_outdated`: the table can't have this key any more. `is_scanned`: a snapshot asks for it, so it is likely that
+    keys that are close to it on the ring are asked for too.
+
+    With changes that it is `verifying` it asks whether a read at the gate's level shows them, and is published if it
+    shows one: it has no `events` until then. The read speaks against those that are `unseen`. `deleted_at` is the
+    newest write time in µs of its changes that delete a whole partition, a range or the table.
+    """
+
+    awaited: dict[bytes, Awaited]
+    unconfirmed: Unconfirmed | None
+    read_at: float | None
+    first_expires: int | None
+    oldest: int | None
+    verifying: list[Admitted] | None
+    unseen: AbstractSet[bytes]
+    deleted_at: int | None
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes,
+        values: Key,
+        scope: Scope,
+        bounds: Bounds | None = None,
+        parts: int = 1,
+        event: Event | None = None,
+        consistency: int = 0,
+        is_scanned: bool = False,
+    ) -> None:
+        Resolved.__init__(self, topic, partition, key, values, scope, bounds, parts, event)
+        self.consistency = consistency
+        self.is_scanned = is_scanned
+        self.awaited = {}
+        self.unconfirmed = self.read_at = self.first_expires = self.oldest = self.verifying = self.deleted_at = None
+        self.proof = PROVEN
+        self.timeless = self.is_outdated = False
+        self.unseen = _NO_CHANGES
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it is of more than a row: of a partition, a range of it, or the table."""
+        return self.scope in _MARKED
+
+    @property
+    def name(self) -> Name:
+        return self.topic, self.partition, self.key, self.bounds
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether it has to be published; else it is read to be confirmed alone."""
+        return self.events > 0 or (self.unconfirmed is not None and self.unconfirmed.unread > 0)
+
+    @property
+    def since(self) -> float:
+        """When the first event that asks for it was appended, s since the epoch."""
+        since = [self.unconfirmed.since] if self.unconfirmed else []
+        return min([*since, self.event.timestamp / 1000] if self.event else since)
+
+    def note(self, change: Change) -> None:
+        """Take note of the write time of a change of it."""
+        self.newest = later(self.newest, change.write_time)
+        self.deleted_at = later(self.deleted_at, deletion_time(change))
+
+    def begin(self) -> None:
+        """Forget an earlier attempt."""
+        self.read_at = self.after = self.failure = self.read_rows = self.known = self.expires = None
+        self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
+        self.digest, self.records, self.unseen = b"", 0, _NO_CHANGES
+
+    def saw(self, image: Image | None) -> None:
+        """Take note of what lives in a marker's scope; None for a row whose key has no form."""
+        oldest = image.oldest() if image else None
+        if image is None or oldest is None or image.timed.many or image.timed.untimed:
+            self.timeless = True  # of many cells the newest alone is shown
+        if oldest is not None and (self.oldest is None or oldest < self.oldest):
+            self.oldest = oldest
+
+
+def deletion_time(change: Change) -> int | None:
+    """The write time of a change that deletes a partition, a range or the table; None of any other."""
+    return change.write_time if change.scope in _MARKED else None
+
+
+def awaited_of(change: Change) -> Awaited:
+    """What a change waits with."""
+    return Awaited(change.write_time, math.nan, effect_of(change.effect), expiry_of(change.all_expired_at))
+
+
+def effect_of(effect: int) -> int:
+    """The effect of a change; one that no agent writes counts as none."""
+    return effect if 0 <= effect < 1 << 32 else 0
+
+
+def expiry_of(at: int | None) -> int | None:
+    """When a change's last cell expires; a time that no agent writes counts as none."""
+    return at if at is None or 0 < at < 1 << 32 else None

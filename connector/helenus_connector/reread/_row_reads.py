@@ -1,0 +1,128 @@
+"""The reads of a batch's rows: changes of one key become one read. Reads by their key, and by their level.
+
+It runs as it is, and compiled by Cython with the types of `_row_reads.pxd`: the results are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.reread._key_read import Work, effect_of, expiry_of
+from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.unconfirmed.unconfirmed_key import Name
+from helenus_schemas.codec.key import Key
+from helenus_schemas.event.change import Effect, Origin, Scope
+from helenus_schemas.event.own_format import HAS_EXPIRED, HAS_EXPIRES, HAS_WRITTEN
+
+COMPILED = not __file__.endswith(".py")
+_ROW, _PARTITION, _TABLE = Scope.ROW, Scope.PARTITION, Scope.TABLE  # an enum's members are slow to look up
+_LOG = Origin.LOG
+_UNSCANNED = (Origin.LOG, Origin.REPAIR, Origin.STATE)
+_WRITTEN, _EXPIRY, _EXPIRED = HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED  # in C
+_DELETES = int(Effect.GONE | Effect.DELETES)
+_NAN = math.nan
+_new = tuple.__new__
+_Awaited = Awaited
+
+
+def collect_row_reads(
+    changes: Iterable[Admitted],
+    by_name: dict[Name, Work],
+    taken: list[tuple[Work, Admitted]],
+    consistency: int,
+    has_rows: bool,
+    note: Callable[[Admitted], None],
+    add: Callable[[Admitted], None],
+) -> bool:
+    """Read the keys of changes: what changes of one key have in common is one work, by its name. Those that delete, or
+    write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed. Unless a table `has_rows`
+    within its partitions, a partition is one row. Returns whether some are no changes: a snapshot, or a repair, asks
+    for a row of which no event says whether it expires.
+    """
+    some_asked = False
+    for admitted in changes:
+        values, name_of, event, match = admitted.values, admitted.id, admitted.event, admitted.match
+        origin, parts = _LOG, 1
+        if match is not None and match.found is None:
+            has, effect, scope = match.has, match.effect, match.concerns()
+            written = match.written if has & _WRITTEN else None
+            expires = match.expires if has & _EXPIRY else None
+            expired = match.expired if has & _EXPIRED else None
+        else:
+            change = admitted.change
+            scope, effect, written, expires = change.scope, change.effect, change.write_time, change.expires_at
+            expired, origin, parts = change.all_expired_at, change.origin, change.parts
+        if name_of is not None and (effect & _DELETES or expires is not None or scope is _TABLE):
+            note(admitted)
+        if name_of is None and origin is not _LOG:
+            some_asked = True
+        is_row = scope is _ROW or (scope is _PARTITION and not has_rows)
+        if not is_row or admitted.verifying is not None or None in values:
+            add(admitted)
+            continue
+        key = admitted.key
+        topic, partition = event.topic, event.partition
+        name = (topic, partition, key, None)
+        work = by_name.get(name)
+        if work is None:
+            if name_of is not None and (admitted.is_published or admitted.pause_s):
+                add(admitted)
+                continue
+            work = Work(topic, partition, key, values, scope, None, parts, event, consistency)
+            work.events = 1
+            work.newest = written
+            if origin is not _LOG:
+                work.is_scanned = origin not in _UNSCANNED
+            by_name[name] = work
+        else:
+            work.events += 1
+            if scope is _PARTITION and scope > work.scope:
+                work.scope = scope
+            if written is not None and (work.newest is None or written > work.newest):
+                work.newest = written
+        if scope is _PARTITION and written is not None and (work.deleted_at is None or written > work.deleted_at):
+            work.deleted_at = written
+        if admitted.is_released:
+            work.is_released = True
+        taken.append((work, admitted))
+        if expires is not None and (work.first_expires is None or expires < work.first_expires):
+            work.first_expires = expires
+        if name_of is not None:
+            awaited = work.awaited
+            if name_of not in awaited:
+                awaited[name_of] = _new(_Awaited, (written, _NAN, effect_of(effect), expiry_of(expired)))
+    return some_asked
+
+
+def index_by_key(works: Sequence[Work]) -> tuple[dict[Key, Work], dict[Key, list[Work]]]:
+    """Works by the keys that they read; and more of them, where several read one key."""
+    found = {work.values: work for work in works}
+    more: dict[Key, list[Work]] = {}
+    if len(found) < len(works):
+        for work in works:
+            if found[work.values] is not work:
+                more.setdefault(work.values, []).append(work)
+    return found, more
+
+
+def group_by_level(works: Iterable[Work], clustered: bool) -> tuple[dict[int, list[Work]], list[Work]]:
+    """The works of rows that changes alone ask for, by the level to read them at; and the others. Unless a table's rows
+    are `clustered` in partitions, a partition is one row.
+    """
+    found: dict[int, list[Work]] = {}
+    others: list[Work] = []
+    level: int | None = None
+    members: list[Work] = []
+    for work in works:
+        scope = work.scope
+        is_row = scope is _ROW or (scope is _PARTITION and not clustered)
+        if not is_row or work.unconfirmed is not None or work.verifying is not None:
+            others.append(work)
+            continue
+        if level is None or work.consistency != level:
+            level = work.consistency
+            members = found.setdefault(level, [])
+        members.append(work)
+    return found, others

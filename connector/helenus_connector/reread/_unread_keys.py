@@ -1,0 +1,140 @@
+"""Keys that can't be read now: each waits alone, with its events, while others are read and published.
+
+Their replicas may be away, or Cassandra fails to read them, as for too many tombstones. The second kind is read apart
+from others, so that it does not hold them up each time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from helenus_connector.cassandra_rows.row_reader import Unread
+from helenus_connector.reread._key_read import Work
+from helenus_connector.unconfirmed.awaited import packed
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, STUCK, Name, Unconfirmed
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.text import as_text
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.errors import HelenusError, Kind
+
+MOST_READS = 10
+"""After so many reads that failed, a key may become a dead letter: in some five minutes."""
+_MOST_WHILE_AWAY = 5
+_MOST_STUCK = 10_000
+_LONGEST = 200  # characters of a value in a message
+
+
+class UnreadKeys:
+    """The keys of one table that one process could not read."""
+
+    def __init__(self) -> None:
+        self._causes: dict[int, Unread] = {}
+        self._stuck: dict[Name, None] = {}
+        self._cut: set[Name] = set()
+
+    def begin(self) -> None:
+        """Forget the causes of the batch before."""
+        self._causes.clear()
+
+    def note(self, work: Work, cause: Unread) -> None:
+        """A key was not read."""
+        self._causes.setdefault(id(work), cause)
+        if work.is_asked_for and not cause.is_away:  # else only its confirmation was not to be had
+            self._stuck[work.name] = None
+            if len(self._stuck) > _MOST_STUCK:
+                del self._stuck[next(iter(self._stuck))]
+
+    @property
+    def has_stuck(self) -> bool:
+        """Whether the last read of any key failed though its replicas were there."""
+        return bool(self._stuck)
+
+    def is_stuck(self, work: Work) -> bool:
+        """Whether a key's last read failed though its replicas were there."""
+        if work.unconfirmed is not None and work.unconfirmed.unread == STUCK:
+            return True
+        return bool(self._stuck) and work.name in self._stuck
+
+    def cut(self, work: Work) -> None:
+        """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
+        self._cut.add(work.name)
+
+    def was_cut(self, work: Work) -> bool:
+        """Whether the attempt before failed for this marker; it is tried again after this one."""
+        if work.name not in self._cut:
+            return False
+        self._cut.remove(work.name)
+        return True
+
+    def left(self, works: Iterable[Work]) -> list[Work]:
+        """Those that were to be published and were not read."""
+        found = []
+        for work in works:
+            if work.read_at is not None:
+                if self._stuck:
+                    self._stuck.pop(work.name, None)
+            elif not work.is_outdated and work.is_asked_for:
+                found.append(work)
+        return found
+
+    def is_away(self, work: Work) -> bool:
+        """Whether a key that is left waits for its replicas alone."""
+        cause = self._causes.get(id(work))
+        return cause is None or cause.is_away
+
+    def attempts(self, work: Work) -> int:
+        """How many reads of a key that is left failed before this one. An outage is not the key's fault, and counts for
+        a part of them only.
+        """
+        failed = work.unconfirmed.attempts + 1 if work.unconfirmed and work.unconfirmed.unread else 0
+        return min(failed, _MOST_WHILE_AWAY) if self.is_away(work) else failed
+
+    def cause(self, work: Work, table: Table) -> HelenusError:
+        """Why a key that is left was not read."""
+        cause = self._causes.get(id(work))
+        why = cause.error.what if cause else "cannot read rows"
+        where = ", ".join(filter(None, (table.full_name, key_text(table, work.values))))
+        return HelenusError(Kind.CASSANDRA_READ if self.is_away(work) else Kind.ROW_UNREADABLE, why, where)
+
+    def unconfirmed(self, work: Work) -> Unconfirmed:
+        """A key that is left, as it waits: its events have no outcome yet."""
+        unconfirmed = work.unconfirmed
+        return Unconfirmed(
+            work.topic,
+            work.partition,
+            work.key,
+            work.scope,
+            packed(work.awaited),
+            copies=work.events + (unconfirmed.copies if unconfirmed else 0),
+            attempts=self.attempts(work),
+            bounds=work.bounds,
+            since=work.since,
+            unread=AWAY if self.is_away(work) else STUCK,
+            stripe=unconfirmed.stripe if unconfirmed and not work.events else 0,
+            newest=work.newest,
+            deleted_at=work.deleted_at,
+        )
+
+
+def key_text(table: Table, key: Key) -> str:
+    """A key as CQL names it: `k = 5 AND c = x`; a value without a text form by its bytes."""
+    return " AND ".join(
+        f"{column.name} = {_text(column.type, value)}"
+        for column, value in zip(table.primary_key, key, strict=False)
+        if value is not None
+    )
+
+
+def _text(of: CqlType, value: bytes) -> str:
+    make = as_text(of)
+    try:
+        text = make(value) if make else f"0x{value.hex()}"
+    except (ValueError, struct.error):
+        text = f"0x{value.hex()}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _name(work: Work) -> Name:
+    return work.topic, work.partition, work.key, work.bounds

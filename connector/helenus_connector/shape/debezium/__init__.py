@@ -1,0 +1,8 @@
+"""The shapes `debezium` and `debezium-cassandra`: envelopes as Debezium's connectors publish them.
+
+Others use `envelope`, `cassandra` (the records of Debezium's connector for Cassandra) and `cassandra_schemas`.
+"""
+
+from helenus_schemas.pure import use_plain
+
+use_plain("helenus_connector.shape.debezium._direct_envelope", __file__)

@@ -1,0 +1,206 @@
+"""The bytes of Debezium's Cassandra records: keys, `after`, and the envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from uuid import uuid4
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Bounds
+from helenus_connector.shape.debezium._cassandra_range import range_end
+from helenus_connector.shape.debezium._cassandra_values import Form, Piece, exact_text
+from helenus_connector.shape.debezium.cassandra_schemas import (
+    BOUND,
+    CELL,
+    ENVELOPE,
+    RANGE,
+    RANGE_END,
+    SOURCE,
+    WRITTEN,
+    key_type,
+    prefix,
+)
+from helenus_connector.shape.encoding.change_source import Source, nanoseconds, now
+from helenus_connector.shape.encoding.written_cells import Said
+from helenus_connector.shape.row.row import Encode
+from helenus_schemas import __version__
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import CqlType
+
+
+class Records:
+    """The bytes of keys and values in one form: what `forms.Form` asks for, and the pieces of an envelope."""
+
+    gone = None
+
+    def __init__(
+        self,
+        form: Form,
+        table: Table,
+        settings: ConnectorSettings,
+        cluster: str | None,
+        frames: tuple[bytes, bytes],
+        true: Piece,
+    ) -> None:
+        self._form = form
+        self._frames = frames
+        self._codec, self._table = KeyCodec(table), table
+        keys = [(c.name, key_type(c.type, settings)) for c in table.primary_key]
+        self._keys = [form.optional(t, key=True) for _, t in keys]
+        self._key = form.struct([name for name, _ in keys])
+        self._partition = len(table.partition_key)
+        self._columns = [(c.name, form.optional(c.type), c.kind == "static") for c in table.values]
+        self._after = form.struct([*(name for name, _ in keys), *(c.name for c in table.values), *RANGE])
+        cell = form.struct(CELL)
+        self._for_ever = _filled(form, cell, [None, form.null, true])
+        self._expiring = _filled(form, cell, [None, None, true])
+        self._range_end, self._bound = form.struct(RANGE_END), form.struct(BOUND)
+        self._envelope, self._written = form.struct(ENVELOPE), form.struct(WRITTEN)
+        known = {"version": __version__, "connector": "cassandra", "name": prefix(settings), "db": "NULL"}
+        known |= {"cluster": cluster or "", "keyspace": table.keyspace, "table": table.name}
+        of_source: list[Piece] = [form.text(known[name]) if name in known else None for name in SOURCE]
+        of_source[SOURCE.index("sequence")] = form.null
+        self._source = _filled(form, form.struct(SOURCE), of_source)
+        self._inexact = {c.name: c.type for c in table.values if _is_inexact(c.type)}
+
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        return self._frames[0] + self._bytes(self._of_key(values or self._codec.decode(key)))
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        """`after` of a row that was read: its cells are set, or those of the static columns, where it has those."""
+        keys = self._codec.decode(key)
+        is_static = self._partition < len(keys) and keys[self._partition] is None
+        cells = [
+            self._set(encode(value)) if of_partition is is_static else self._form.null
+            for (_, encode, of_partition), value in zip(self._columns, values, strict=False)
+        ]
+        return self._bytes(self._row(keys, cells))
+
+    def truncation(self) -> bytes:
+        return self._frames[0] + self._bytes(self._of_key((None,) * len(self._keys)))
+
+    def of_cells(self, keys: Key, columns: Mapping[str, bytes | None], expiries: Mapping[str, int]) -> Encode:
+        """What makes `after` of a key, the columns that a change writes, and when they expire, µs since the epoch.
+
+        A column that has a value and is given none, since the record was too large, is left out.
+        """
+
+        def encode(_: bytes, values: Sequence[bytes | None]) -> bytes:
+            null = self._form.null
+            cells = []
+            for (name, encoder, _is_static), value in zip(self._columns, values, strict=False):
+                if name not in columns or (value is None and columns[name] is not None):
+                    cells.append(null)
+                else:
+                    cells.append(self._set(encoder(value), expiries.get(name)))
+            return self._bytes(self._row(keys, cells))
+
+        return encode
+
+    def gone_row(self, key: bytes, values: Key, op: str, at: int, bounds: Bounds | None) -> bytes:
+        """`after` of a row, a partition, a range (`r`) or a whole table (`t`) that was deleted `at` a time, µs."""
+        form = self._form
+        if op == "t":
+            return self._bytes(self._row((None,) * len(self._keys), [form.null] * len(self._columns)))
+        keys = values or self._codec.decode(key)
+        if op == "d":
+            deleted = self._set(form.null, at)
+            return self._bytes(self._row(keys, [deleted] * len(self._columns), deleted))
+        start, end = bounds or (None, None)
+        ends = [
+            self._range_end(
+                [
+                    form.text(method),
+                    form.array([self._bound([form.text(part) for part in value]) for value in of_columns]),
+                ]
+            )
+            for method, of_columns in (range_end(self._table, start, "START"), range_end(self._table, end, "END"))
+        ]
+        found = self._row(keys, [form.null] * len(self._columns), None, [form.some + part for part in ends])
+        return self._bytes(found)
+
+    def envelope(
+        self,
+        after: bytes,
+        op: str,
+        source: Source,
+        changed: Said | None = None,
+        columns: Mapping[str, bytes | None] | None = None,
+    ) -> bytes:
+        form, at = self._form, source.write_time
+        some, null, number, text = form.some, form.null, form.number, form.text
+        file = "" if source.segment is None else f"CommitLog-7-{source.segment}.log"
+        placed = self._source(
+            (
+                number(at // 1000),
+                text("false" if source.snapshot == "false" else "true"),
+                some + number(at),
+                some + number(nanoseconds(at)),
+                text(file),
+                number(-1 if source.position is None else source.position),
+                null if source.node is None else some + text(source.node),
+            )
+        )
+        written = null if changed is None else some + self._said(changed, columns or {})
+        row = after if isinstance(null, bytes) else after.decode()
+        return self._frames[1] + self._bytes(self._envelope([number(now()), text(op), placed, row, written]))
+
+    def _said(self, changed: Said, columns: Mapping[str, bytes | None]) -> Piece:
+        form = self._form
+
+        def texts(names: Iterable[str]) -> Piece:
+            return form.array([form.text(name) for name in names])
+
+        exact = []
+        for name, t in self._inexact.items():
+            value = columns.get(name)
+            text = exact_text(t, value) if value else None
+            if text is not None:
+                exact.append((form.text(name), form.text(text)))
+        removed = [(form.text(name), texts(parts)) for name, parts in changed.removed.items()]
+        pieces = [texts(changed.columns), texts(changed.replaced), form.entries(removed, True)]
+        return self._written([*pieces, form.entries(exact, True)])
+
+    def _of_key(self, keys: Key) -> Piece:
+        return self._key([encode(value) for encode, value in zip(self._keys, keys, strict=True)])
+
+    def _row(self, keys: Key, cells: list[Piece], deleted: Piece | None = None, ends: Sequence[Piece] = ()) -> Piece:
+        """`after`. Columns of the key are cells; but those that are null are `deleted`, or not there."""
+        null = self._form.null
+        of_key = [
+            self._set(encode(value)) if value is not None else null if deleted is None else deleted
+            for encode, value in zip(self._keys, keys, strict=True)
+        ]
+        return self._after([*of_key, *cells, *(ends or (null, null))])
+
+    def _set(self, value: Piece, until: int | None = None) -> Piece:
+        some = self._form.some
+        if until is None:
+            return some + self._for_ever((value,))
+        return some + self._expiring((value, some + self._form.number(until)))
+
+    def _bytes(self, made: Piece) -> bytes:
+        return made if isinstance(made, bytes) else made.encode()
+
+
+def _filled(form: Form, struct: Callable[[Sequence[Piece]], Piece], values: Sequence[Piece]) -> Callable[..., Piece]:
+    """A function from the values that are None here to a struct of all: what is the same in each is put together once.
+
+    Its argument are those values, in order.
+    """
+    text = uuid4().hex
+    mark = text.encode() if isinstance(form.null, bytes) else text
+    first, *rest = struct([mark if value is None else value for value in values]).split(mark)
+
+    def fill(given: Sequence[Piece]) -> Piece:
+        found = first
+        for value, piece in zip(given, rest, strict=True):
+            found += value + piece
+        return found
+
+    return fill
+
+
+def _is_inexact(t: CqlType) -> bool:
+    return t.name == "duration" or t.shown_as in ("double", "long")

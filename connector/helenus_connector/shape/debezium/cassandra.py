@@ -1,0 +1,171 @@
+"""The shape `debezium-cassandra`: the records of Debezium's connector for Cassandra, and what those leave out.
+
+    UPDATE t USING TTL 60 SET v = 1 WHERE k = 7
+    → {ts_ms: ..., op: u, source: {...}, after: {k: {value: 7, deletion_ts: null, set: true},
+       v: {value: 1, deletion_ts: ..., set: true}, _range_start: null, _range_end: null}, written: {columns: [v], ...}}
+
+A column that a change does not name is null, a cell of it `{value, deletion_ts, set}`. Of a row that was read all cells
+are set. `docs/debezium-cassandra.md` has the whole of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape.debezium._cassandra_records import Records
+from helenus_connector.shape.debezium._cassandra_values import AVRO, JSON
+from helenus_connector.shape.debezium.cassandra_schemas import schemas
+from helenus_connector.shape.encoding.change_source import Source, row_source, source_of
+from helenus_connector.shape.encoding.forms import frame_of, keys_of
+from helenus_connector.shape.encoding.registry import Ids
+from helenus_connector.shape.encoding.written_cells import BAD_BYTES, Said, said, unreadable
+from helenus_connector.shape.row.row import RowShape
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.cells import Cells
+from helenus_schemas.event.change import Scope
+
+_TABLE, _ROW, _STATIC, _RANGE = Scope.TABLE, Scope.ROW, Scope.STATIC, Scope.RANGE  # slow to look up
+_SECOND = 1_000_000
+
+
+class DebeziumCassandra:
+    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`, and
+    HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        registry: Ids | None,
+        topic: str = "",
+        cluster: str | None = None,
+    ) -> None:
+        topic = topic or settings.data
+        key, value = schemas(table, settings)
+        if settings.is_avro:
+            # The bytes of a key in a topic of Debezium's stay what they are there, with the id of its schema.
+            key_frame, _, _ = keys_of(table, settings, registry, topic, key, _after(value))
+            frames = key_frame, frame_of(registry, f"{topic}-value", value)
+            self._values = Records(AVRO, table, settings, cluster, frames, b"\1")
+        else:
+            self._values = Records(JSON, table, settings, cluster, (b"", b""), "true")
+        self._rows = RowShape(table, settings, registry, topic, self._values)
+        self._table = table
+        self._names = [c.name for c in table.values]
+        self._published = frozenset(self._names)
+        self._tombstones = settings.tombstones_on_delete
+
+    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+        if resolved.written is not None:
+            return self._written(resolved, resolved.written)
+        return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
+
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        return [None] * len(resolved)
+
+    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
+        return self._rows.smaller(image)
+
+    def _row(self, resolved: Resolved) -> Iterator[Shaped]:
+        source, after = source_of(resolved), resolved.after
+        if after is None and resolved.scope is _STATIC:
+            after = Image((None,) * len(self._names), resolved.write_time)
+        op = "d" if after is None else "u" if source.snapshot == "false" and resolved.op in (None, "u") else "i"
+        said = None if resolved.op is None else resolved.op.encode()
+        return self._enveloped(self._rows.of_row(resolved, after, said), op, source, resolved)
+
+    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+        """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
+        source = source_of(resolved)
+        rows = iter(self._rows.records(resolved))
+        if resolved.scope is not _TABLE or not resolved.continues:
+            marker = next(rows)
+            assert marker is not None
+            op = "t" if resolved.scope is _TABLE else "r" if resolved.bounds else "d"
+            yield from self._enveloped(marker, op, source, resolved)
+            image = marker.image
+            if image is not None and any(value is not None for value in image.values):
+                yield from self._enveloped(self._rows.of_row(resolved, image), "u", row_source(source, image))
+        for shaped in rows:
+            if shaped is None:
+                yield None
+                continue
+            yield from self._enveloped(shaped, "u", row_source(source, shaped.image))
+
+    def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
+        source = source_of(resolved)
+        if resolved.scope not in (_ROW, _STATIC):
+            has_rows = len(self._table.clustering) > 0
+            marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
+            yield from self._enveloped(marker, "r" if resolved.scope is _RANGE else "d", source, resolved)
+            return
+        try:
+            kind, columns, changed = said(cells, self._published, shows_removed=True)
+        except BAD_BYTES as error:
+            yield unreadable(resolved.key, self._table, error)
+            return
+        gone_at = None if cells.deletion is None else cells.deletion.write_time
+        if gone_at is not None:
+            deleted = source._replace(write_time=gone_at)
+            yield from self._enveloped(self._rows.of_row(resolved, None), "d", deleted, resolved)
+        if columns is None:
+            return
+        is_row = cells.liveness is not None and (gone_at is None or cells.liveness.write_time > gone_at)
+        values = tuple(map(columns.get, self._names)) if self._names else resolved.values
+        image = Image(values, resolved.write_time)
+        encode = self._values.of_cells(resolved.values, columns, _expiries(cells))
+        shaped = self._rows.of_row(resolved, image, kind.encode(), encode)
+        yield from self._enveloped(shaped, "i" if is_row else "u", source, changed=changed, columns=columns)
+
+    def _enveloped(
+        self,
+        shaped: Shaped,
+        op: str,
+        source: Source,
+        gone: Resolved | None = None,
+        changed: Said | None = None,
+        columns: Mapping[str, bytes | None] | None = None,
+    ) -> Iterator[Shaped]:
+        """The record of a row in its envelope; or of what is `gone`, and of a delete the record without value."""
+        if shaped.cause is not None:
+            yield shaped
+            return
+        is_gone = op in "drt"
+
+        def wrapped(record: Record) -> Record:
+            if not is_gone:
+                return record._replace(value=self._values.envelope(record.value or b"", op, source, changed, columns))
+            assert gone is not None
+            after = self._values.gone_row(gone.key, gone.values, op, source.write_time, gone.bounds)
+            return record._replace(value=self._values.envelope(after, op, source))
+
+        try:
+            record, make = wrapped(shaped.record), shaped.make
+        except BAD_BYTES as error:
+            bad = HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", self._table.full_name)
+            yield shaped._replace(record=Record(None, str(bad).encode(), ()), cause=bad)
+            return
+        key = record.key or b""
+        row = b"\0" + op.encode() if is_gone else b"\1" + (shaped.record.value or b"")
+        alike = b"%d\0%b%b" % (len(key), key, row)
+        yield Shaped(record, None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
+        if op == "d" and self._tombstones:
+            tombstone = Record(record.key, None, [])
+            yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+
+
+def _after(value: str) -> str:
+    """Of a value's schema that of the columns, as text."""
+    return json.dumps(next(field["type"] for field in json.loads(value)["fields"] if field["name"] == "after"))
+
+
+def _expiries(cells: Cells) -> dict[str, int]:
+    """When the cells of a change expire, µs, of columns of one cell."""
+    return {c.column: c.expires * _SECOND for c in cells.cells if c.expires is not None and c.path is None}

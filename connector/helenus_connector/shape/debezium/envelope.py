@@ -1,0 +1,338 @@
+"""The shape `debezium`: a change in the envelope of Debezium's connectors. In Avro or JSON.
+
+    UPDATE t SET v = 1 WHERE k = 7
+    → {before: null, after: {k: 7, v: 1}, source: {...}, op: u, ts_ms: ..., written: {columns: [v], ...}}
+
+Keys, headers and rows are those of the shape `row`. Of a row that was read `after` has all columns; of a change that
+was `written`, those that it writes. `docs/envelope.md` has the whole of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape.debezium._direct_envelope import Direct, is_alike
+from helenus_connector.shape.encoding.avro_bytes import SAID, optional_text, said_bytes, text_bytes
+from helenus_connector.shape.encoding.change_source import Source, nanoseconds, now, row_source, source_of
+from helenus_connector.shape.encoding.forms import Avro, Form, Json, frame_of, keys_of
+from helenus_connector.shape.encoding.registry import Ids
+from helenus_connector.shape.encoding.written_cells import BAD_BYTES, Said, said, unreadable
+from helenus_connector.shape.row.row import RowShape, schemas
+from helenus_schemas import __version__
+from helenus_schemas.avro import build as avro
+from helenus_schemas.codec import to_avro
+from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.cells import Cells
+from helenus_schemas.event.change import Scope
+from helenus_schemas.names import avro_name
+
+_new = tuple.__new__
+_UNTIMED = Image((), None)[2:]
+_TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
+_READ = "r"
+"""The operation of a row that was read, of which it is not known what it was before. Readers that make changes of
+records, such as Flink, take it for the row, as of a snapshot. They refuse a `u` without `before`."""
+
+Pack = Callable[["bytes | None", "bytes | None", str, Source, "Said | None"], bytes]
+"""A record's value, from the bytes of the row before and after the change, the operation, and where it was read."""
+
+
+class Envelope:
+    """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
+    `Registry.register`, and
+    HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        registry: Ids | None,
+        topic: str = "",
+        cluster: str | None = None,
+    ) -> None:
+        topic = topic or settings.data
+        key, value = schemas(table, settings)
+        form: Form
+        self._direct: Direct | None = None
+        if settings.is_avro:
+            keys = keys_of(table, settings, registry, topic, key, value)
+            value_frame = frame_of(registry, f"{topic}-value", schema(table))
+            self._pack = _avro(value_frame, table, settings, cluster)
+            form = self._keys = _Rows(table, settings, *keys)
+            if table.values:
+                first, places = _named(table, settings, cluster)
+                self._direct = Direct(table, value_frame + b"\0\2", first, places, said_bytes)
+        else:
+            self._pack = _json(table, settings, cluster)
+            form = Json(table, settings, whole=True, marks=registry is not None)
+        self._shape = RowShape(table, settings, registry, topic, form)
+        self._table = table
+        self._names = [c.name for c in table.values]
+        self._form, self._codec, self._nothing = form, KeyCodec(table), (None,) * len(table.values)
+        self._published = frozenset(self._names)
+        self._regulars = tuple(c.name for c in table.regulars)
+        self._unfrozen = tuple(c.name for c in table.regulars if c.type.multicell)
+        self._tombstones = settings.tombstones_on_delete
+
+    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+        if self._direct is not None and (straight := self._straight(self._direct, resolved)) is not None:
+            return (straight,)
+        if (written := resolved.written) is not None:
+            return self._written(resolved, written)
+        return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
+
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        if self._direct is None:
+            return [None] * len(resolved)
+        found: list[Record | None] = []
+        for one in resolved:
+            try:
+                straight = None if one.failure else self._straight(self._direct, one)
+            except Malformed:  # `records` says so
+                straight = None
+            found.append(None if straight is None else straight.record)
+        return found
+
+    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
+        return self._shape.smaller(image)
+
+    def _row(self, resolved: Resolved) -> Iterator[Shaped]:
+        source = source_of(resolved)
+        try:
+            before = None if resolved.before is None else self._form.value(resolved.key, resolved.before.values)
+        except BAD_BYTES:  # what no record can show, none has shown
+            before = None
+        op = resolved.op or ("d" if resolved.after is None else _READ)
+        if op == "u" and before is None:
+            op = _READ
+        header = None if resolved.op is None else op.encode()
+        return self._enveloped(self._shape.of_row(resolved, resolved.after, header), op, source, before=before)
+
+    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+        """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
+        source = source_of(resolved)
+        rows = iter(self._shape.records(resolved))
+        if resolved.scope is not _TABLE:
+            marker = next(rows)
+            assert marker is not None
+            yield from self._enveloped(marker, "d", source)
+            if marker.image is not None and any(value is not None for value in marker.image.values):
+                statics = self._shape.of_row(resolved, marker.image)
+                yield from self._enveloped(statics, _READ, row_source(source, marker.image))
+        elif not resolved.continues:
+            marker = next(rows)
+            assert marker is not None
+            yield from self._enveloped(marker, "t", source)
+        for shaped in rows:
+            if shaped is None:
+                yield None
+                continue
+            yield from self._enveloped(shaped, _READ, row_source(source, shaped.image))
+
+    def _straight(self, direct: Direct, resolved: Resolved) -> Shaped | None:
+        """The record of a change that `_direct` is for, the same as `_written` has it."""
+        event, cells, write_time = resolved.event, resolved.cells, resolved.write_time
+        if cells is None or event is None or write_time is None or resolved.scope not in (_ROW, _STATIC):
+            return None
+        try:
+            parts = self._keys.parts(resolved.key, resolved.values)
+        except BAD_BYTES:
+            return None
+        made = None if parts is None else direct.made(event.value or b"", cells, parts[1], write_time, now())
+        if parts is None or made is None:
+            if (written := resolved.written) is not None:
+                direct.meet(cells, written.columns)
+            return None
+        value, values, is_row = made
+        op = b"c" if is_row else b"u"
+        headers = self._shape.headers(resolved.key, write_time, event.value, resolved.expires, op)
+        # By its own constructor a named tuple takes three times as long.
+        record = _new(Record, (parts[0], value, headers))
+        image = _new(Image, (values, write_time, *_UNTIMED))
+        return _new(Shaped, (record, None, resolved.key, image, partial(self._again, resolved), None))
+
+    def _again(self, resolved: Resolved, image: Image | None) -> Record:
+        """The record of another image of a row that went straight."""
+        assert resolved.written is not None
+        return next(self._written(resolved, resolved.written)).make(image)
+
+    def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
+        source = source_of(resolved)
+        if resolved.scope not in (_ROW, _STATIC):
+            has_rows = len(self._table.clustering) > 0
+            marker = self._shape.of_marker(resolved) if has_rows else self._shape.of_row(resolved, None)
+            return self._enveloped(marker, "d", source)
+        try:
+            op, columns, changed = said(cells, self._published)
+        except BAD_BYTES as error:
+            return iter([unreadable(resolved.key, self._table, error)])
+        image = None
+        if columns is not None:
+            values = tuple(map(columns.get, self._names)) if self._names else resolved.values
+            image = Image(values, resolved.write_time)
+            if cells.deletion is not None:  # what the row had in other columns is gone
+                changed = changed._replace(columns=self._regulars, replaced=self._unfrozen)
+        row = self._shape.of_row(resolved, image, op.encode())
+        return self._enveloped(row, op, source, None if image is None else changed)
+
+    def _enveloped(
+        self, shaped: Shaped, op: str, source: Source, changed: Said | None = None, before: bytes | None = None
+    ) -> Iterator[Shaped]:
+        """The record of a row in its envelope, and of a delete the record without value; `before` as far as known."""
+        if shaped.cause is not None:
+            yield shaped
+            return
+        is_gone = op in "dt"
+        if before is None and op == "d":
+            before = self._of_key(shaped.key)
+
+        def wrapped(record: Record) -> Record:
+            after = None if is_gone else record.value
+            return record._replace(value=self._pack(before, after, op, source, changed))
+
+        record, make = shaped.record, shaped.make
+        row = b"\0" if is_gone else b"\1" + (record.value or b"")
+        alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
+        yield Shaped(wrapped(record), None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
+        if op == "d" and self._tombstones:
+            tombstone = Record(record.key, None, [])
+            yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+
+    def _of_key(self, key: bytes) -> bytes:
+        """The row of which no more is known than its key. Sinks take it for a delete."""
+        return self._form.value(key, self._nothing or self._codec.decode(key))
+
+
+def schema(table: Table) -> str:
+    """The Avro schema of a table's envelopes, as text. Raises HelenusError TABLE_UNSUPPORTED."""
+    try:
+        row = avro.row_schema(table)
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+    namespace = f"{avro_name(table.keyspace)}.{avro_name(table.name)}"
+    name = f"{row['namespace']}.{row['name']}"
+
+    def record(of: str, **fields: Any) -> dict[str, Any]:
+        made = [{"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields.items()]
+        return {"type": "record", "name": of, "namespace": namespace, "fields": made}
+
+    optional = {kind: ["null", kind] for kind in ("string", "long")}
+    source = record(
+        "Source",
+        **dict.fromkeys(("version", "connector", "name"), "string"),
+        **dict.fromkeys(("ts_ms", "ts_us", "ts_ns"), "long"),
+        **dict.fromkeys(("snapshot", "db"), "string"),
+        cluster=optional["string"],
+        **dict.fromkeys(("keyspace", "table"), "string"),
+        file=optional["string"],
+        pos=optional["long"],
+        node=optional["string"],
+    )
+    written = {"type": "record", "name": "Written", "namespace": namespace, "fields": SAID}
+    return avro.text(
+        record(
+            "Envelope",
+            before=["null", row],
+            after=["null", name],
+            source=source,
+            op="string",
+            ts_ms=optional["long"],
+            written=["null", written],
+        )
+    )
+
+
+class _Rows(Avro):
+    """Keys, and whole rows as `avro.row_schema` has them, without a frame."""
+
+    def __init__(
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        key_frame: bytes,
+        truncation: Callable[[], bytes | None],
+        nullable: Callable[[str], bytes] | None,
+    ) -> None:
+        super().__init__(table, settings, key_frame, b"", truncation, nullable)
+        self._decode = KeyCodec(table).decode
+        self._encode_key = to_avro.optionals([c.type for c in table.primary_key], key=True)
+        self._encode_values = to_avro.optionals([c.type for c in table.values])
+        self._only_key = not table.values
+        self._is_alike = is_alike(table)
+
+    def parts(self, key: bytes, values: Sequence[bytes | None]) -> tuple[bytes, bytes] | None:
+        """The key of a record, and the key's columns of its row, where no value of these has no bytes."""
+        if b"" in values:
+            return None
+        return self.key(key), b"\2" + key if self._is_alike else self._encode_key(values)
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        if self._only_key:
+            return self._encode_key(values)
+        return self._encode_key(self._decode(key)) + self._encode_values(values)
+
+
+def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
+    text = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+    first = text({"version": __version__, "connector": "cassandra", "name": settings.name})[:-1]
+    named = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
+    places = text({"db": table.keyspace, **named})[1:-1]
+
+    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+        at = source.write_time
+        file = None if source.segment is None else str(source.segment)
+        read_at = text({"file": file, "pos": source.position, "node": source.node})[1:-1]
+        was, row = ("null" if data is None else data.decode() for data in (before, after))
+        return (
+            f'{{"before":{was},"after":{row},"source":{first},"ts_ms":{at // 1000},'
+            f'"ts_us":{at},"ts_ns":{nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
+            f'"ts_ms":{now()},"written":{text(changed and changed._asdict())}}}'
+        ).encode()
+
+    return pack
+
+
+def _named(table: Table, settings: ConnectorSettings, cluster: str | None) -> tuple[bytes, bytes]:
+    """Fields of `source` that are the same in all records: the first ones, and those after `snapshot`."""
+    db, named = text_bytes(table.keyspace), text_bytes(table.keyspace) + text_bytes(table.name)
+    return b"".join(map(text_bytes, (__version__, "cassandra", settings.name))), db + optional_text(cluster) + named
+
+
+def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
+    first, places = _named(table, settings, cluster)
+
+    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+        at = source.write_time
+        return b"".join(
+            (
+                schema_frame,
+                b"\0" if before is None else b"\2" + before,
+                b"\0" if after is None else b"\2" + after,
+                first,
+                long_bytes(at // 1000),
+                long_bytes(at),
+                long_bytes(nanoseconds(at)),
+                text_bytes(source.snapshot),
+                places,
+                optional_text(None if source.segment is None else str(source.segment)),
+                b"\0" if source.position is None else b"\2" + long_bytes(source.position),
+                optional_text(source.node),
+                text_bytes(op),
+                b"\2" + long_bytes(now()),
+                b"\0" if changed is None else b"\2" + said_bytes(changed),
+            )
+        )
+
+    return pack

@@ -1,0 +1,188 @@
+"""The bytes of keys, and of rows: in Avro or JSON. What the shapes share."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape.encoding.registry import Ids
+from helenus_schemas.avro import build as avro
+from helenus_schemas.codec import avro_long, to_avro
+from helenus_schemas.codec import to_json as jsonform
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Column, Table
+
+_FRAME = struct.Struct(">bI")
+
+
+class Form(Protocol):
+    """Bytes of keys and values."""
+
+    @property
+    def gone(self) -> bytes | None:
+        """The value of a row that is not there."""
+        ...
+
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        """A record's key, from the event's; with its CQL bytes if some of the partition key are none.
+
+        Raises ValueError for a topic that has no form for it, and as `Registry.register`.
+        """
+        ...
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        """A record's value, from the event's key and the CQL bytes of `avro.value_columns`."""
+        ...
+
+    def truncation(self) -> bytes | None:
+        """The key of the marker that concerns the whole table. Raises as `Registry.register`."""
+        ...
+
+
+class Avro:
+    """`key-value-avro`: after the frames of the key's and the value's schema.
+
+    If it `is_plain`, a key is the event's after the `key_frame`, and a value is what `row` makes of the columns.
+    """
+
+    gone = None
+
+    def __init__(
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        key_frame: bytes,
+        value_frame: bytes,
+        truncation: Callable[[], bytes | None],
+        nullable: Callable[[str], bytes] | None,
+    ) -> None:
+        self._truncation = truncation
+        self._nullable = nullable
+        self._codec = KeyCodec(table, settings.key_compat)
+        self.key_frame = key_frame
+        self._value_frame = value_frame
+        self._recode = _recode(table, settings)
+        columns = avro.value_columns(table)
+        required = avro.required_columns(table)
+        self._required = [to_avro.plain(c.type, key=True) for c in required]
+        rest = [c.type for c in columns[len(required) :]]
+        self.row = to_avro.optionals(rest, key=not table.values, head=b"" if required else value_frame)
+        self.is_plain = not required and self._recode is None
+        self._encode_all = to_avro.optionals([c.type for c in columns], key=not table.values)
+
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        if values:
+            return self._framed("key") + self._codec.encode_nullable(values)
+        return self.key_frame + (self._recode(key) if self._recode else key)
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
+        if not self._required:
+            return self.row(values)
+        if self._codec.stand_in_places(values):
+            return self._framed("value") + self._encode_all(values)
+        width = len(self._required)
+        first = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]
+        return b"".join([self._value_frame, *first, self.row(values[width:])])
+
+    def truncation(self) -> bytes | None:
+        return self._truncation()
+
+    def _framed(self, part: str) -> bytes:
+        """The frame of keys, or values, with a partition key that the topic's own schema has no form for."""
+        if self._nullable is None:
+            raise ValueError(
+                "no bytes in a partition key, which a topic that has one schema for all keys has no form of"
+            )
+        return self._nullable(part)
+
+
+class Json:
+    """`key-value-json`, and `json` if `whole`: then the key's columns are in the value too, and a delete is `{}`.
+
+    `marks`: markers of the whole table have a key, of another form than rows have.
+    """
+
+    def __init__(self, table: Table, settings: ConnectorSettings, whole: bool, marks: bool) -> None:
+        self._marks = marks
+        self.gone = b"{}" if whole else None
+        self._codec = KeyCodec(table)
+        keys = table.primary_key
+        columns = (*keys, *table.values) if whole else avro.value_columns(table)
+        self._key = json_of(keys, settings.key_compat == "datastax")
+        self._value = json_of(columns)
+        self._whole = whole
+        self._truncation = truncation_key(table)
+        self._only_key = not table.values
+
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        return self._key(values or self._codec.decode(key)).encode()
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        if not self._whole:
+            return self._value(values).encode()
+        return self._value(values if self._only_key else (*self._codec.decode(key), *values)).encode()
+
+    def truncation(self) -> bytes | None:
+        if not self._marks:
+            return None
+        return self._truncation
+
+
+def truncation_key(table: Table) -> bytes:
+    """In JSON, the key of the marker that concerns the whole table."""
+    return json.dumps({"table": table.full_name}, ensure_ascii=False).encode()
+
+
+def keys_of(
+    table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str, key: str, value: str
+) -> tuple[bytes, Callable[[], bytes | None], Callable[[str], bytes] | None]:
+    """The frame of keys, the key of a truncation, and the frames of nullable parts. `key` and `value` are the schemas
+    of keys, and of the values of rows outside them. Without a registry there are no frames, and one schema for all
+    keys. Raises as `Registry.register`.
+    """
+    if registry is None:
+        return b"", lambda: None, None
+    name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
+
+    def truncation() -> bytes:
+        return frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
+
+    def nullable(part: str) -> bytes:
+        return frame(registry.register(f"{topic}-{part}-nullable", nullable_schema(table, settings, part)))
+
+    return frame(registry.keep(f"{topic}-key", key, value)), truncation, nullable
+
+
+def frame(schema: int) -> bytes:
+    return _FRAME.pack(0, schema)
+
+
+def frame_of(registry: Ids | None, subject: str, schema: str) -> bytes:
+    """The frame of what is under a schema, which is registered; none without a registry."""
+    return b"" if registry is None else frame(registry.register(subject, schema))
+
+
+def nullable_schema(table: Table, settings: ConnectorSettings, part: str) -> str:
+    """The schema of keys, or of values of key columns only, in which a column of the partition key may be null: it has
+    no bytes there, of a type that has no such value.
+    """
+    if part == "value":
+        return avro.text(avro.value_schema(table, nullable=True))
+    return avro.text({**avro.key_schema(table, settings.key_compat, nullable=True), avro.TABLE_ID: str(table.id)})
+
+
+def json_of(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequence[bytes | None]], str]:
+    """An object of columns, those of the key first."""
+    keys = sum(c.kind in ("partition_key", "clustering") for c in columns)
+    return jsonform.objects([c.name for c in columns], [c.type for c in columns], keys=keys, datastax=datastax)
+
+
+def _recode(table: Table, settings: ConnectorSettings) -> Callable[[bytes], bytes] | None:
+    """From an event's key to the data record's, where they are not the same."""
+    if settings.key_compat == "exact":
+        return None
+    exact, other = KeyCodec(table), KeyCodec(table, settings.key_compat)
+    return lambda key: other.encode(exact.decode(key))

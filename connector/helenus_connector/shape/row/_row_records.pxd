@@ -1,0 +1,22 @@
+# C types for _row_records.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+cimport cython
+from helenus_connector.interfaces.resolved cimport Resolved
+
+cdef bint _compiled
+cdef bytes _NO_LOG
+cdef Py_ssize_t _OF_SNAPSHOT
+cdef bytearray _SCRATCH
+cdef object _new, _Record
+
+cdef class Rows:
+    cdef bytes _key_frame
+    cdef object _encode, _schema_id, _origin
+    cdef bint _write_time, _expires, _shows_origin, _op
+
+    cpdef list records(self, object resolved)
+
+    @cython.locals(headers=list, data=bytes, columns=tuple, values=tuple)
+    cdef object record(self, Resolved one)
+
+@cython.locals(raw=cython.p_uchar, rest=cython.ulonglong, at=int)
+cdef bytes digits(long long value)

@@ -1,0 +1,96 @@
+"""The operator of `state=keys` on Spark: the index of each place, and what it asks."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from helenus_connector.gate.event import values_of
+from helenus_connector.state.keys._key_index import Index, Within
+from helenus_connector.state.keys._plan import Following
+from helenus_connector.state.keys._record_reader import said_in
+from helenus_connector.state.store.pages import Pages
+from helenus_connector.state.store.spark_store import SparkStore
+from helenus_connector.verify.scopes import Clustering
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.service.failpoints import reach
+
+OUTPUT = "place string, asked binary, due double, counts binary"
+"""`asked`: what `asked_in` takes; `due` in s since the epoch, null if nothing is; `counts` a marshalled dict."""
+
+
+class KeysOperator(StatefulProcessor):
+    """Takes rows of `source.COLUMNS`, grouped by place; gives one row of `OUTPUT` for each place."""
+
+    def __init__(self, plan: Following) -> None:
+        self._plan = plan
+        self._store: Any = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._store = SparkStore.opened(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+        import pandas as pd
+
+        (place,) = key
+        packs: list[bytes] = []
+        tick = 0.0
+        for frame in rows:
+            tick = max(tick, float(frame["tick"].max()))
+            packs += [bytes(pack) for pack in frame["said"].to_numpy() if pack is not None]
+        table = self._table(place)
+        store = Pages(self._store)
+        index = Index(store, tick, within(table))
+        index.take(said_in(packs))
+        store.flush()
+        reach("state.after-merge")
+        own = bool(table.clustering)
+        asked = marshal.dumps([(name, own and name == group) for name, group in index.asked.items()])
+        counts = marshal.dumps(asdict(index.counts))
+        yield pd.DataFrame({"place": [place], "asked": [asked], "due": [index.next_due()], "counts": [counts]})
+
+    def close(self) -> None:
+        pass
+
+    def _table(self, place: str) -> Table:
+        topic = place.rpartition("/")[0]
+        return self._plan.tables[topic].table
+
+
+def asked_in(data: bytes) -> list[tuple[bytes, bool]]:
+    """The keys that a place asks; of each whether it is of a partition's static columns."""
+    found: list[tuple[bytes, bool]] = marshal.loads(data)
+    return found
+
+
+def counts_in(data: bytes) -> Mapping[str, int]:
+    """The fields of `Counts`."""
+    found: dict[str, int] = marshal.loads(data)
+    return found
+
+
+def within(table: Table) -> Within:
+    """Whether keys of a table lie within the bounds that a marker's headers have."""
+    codec, clustering = KeyCodec(table), Clustering(table.clustering)
+    limits: dict[bytes, Any] = {}
+
+    def covers(name: bytes, bounds: bytes) -> bool:
+        if bounds not in limits:
+            limits.clear()
+            try:
+                limits[bounds] = clustering.limits(bounds)
+            except Malformed:  # rather one read too many
+                limits[bounds] = None
+        if limits[bounds] is None:
+            return True
+        start, end = limits[bounds]
+        values = values_of(codec, name)[codec.partition_columns :]
+        return values[0] is not None and bool(start < clustering.position(values) < end)
+
+    return covers

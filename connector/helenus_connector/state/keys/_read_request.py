@@ -1,0 +1,79 @@
+"""A task that appends an event for each key that is asked: the connector reads its row, and publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import pyarrow as pa
+
+from helenus_connector.log.choice import event_schemas, events_log
+from helenus_connector.query.cassandra_sessions import end_with_parent
+from helenus_connector.query.garbage import freeze
+from helenus_connector.state.keys._operator import asked_in
+from helenus_connector.state.keys._plan import Following
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.wire import request
+from helenus_schemas.service.failpoints import reach
+from helenus_sinks.log import Log
+
+DONE = "place string, due double, counts binary"
+_FLUSH_TIMEOUT_S = 60.0
+_logs: dict[str, Log] = {}
+
+
+def ask(plan: Following) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: from rows of `operator.OUTPUT` to those of `DONE`. Some events may come twice."""
+    values = {
+        is_static: request(scope, Origin.STATE) for is_static, scope in ((False, Scope.ROW), (True, Scope.STATIC))
+    }
+
+    return partial(_ask, plan, values)
+
+
+def _ask(plan: Following, values: Mapping[bool, bytes], found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    end_with_parent()
+    log: Log | None = None
+    done = []
+    try:
+        for batch in found:
+            for row in batch.to_pylist():
+                keys = asked_in(row["asked"])
+                if keys:
+                    log = _log(plan)
+                    topic, _, partition = row["place"].rpartition("/")
+                    events = _events(plan, log, topic)
+                    for name, is_static in keys:
+                        log.append(events, int(partition), name, values[is_static])
+                done.append(row)
+        if log is not None:
+            reach("state.before-flush")
+            log.flush(_FLUSH_TIMEOUT_S)
+            reach("state.after-asked")
+    except BaseException:
+        if log is not None:
+            log.close()
+            _logs.pop(plan.directory, None)
+        raise
+    columns = [("place", pa.string()), ("due", pa.float64()), ("counts", pa.binary())]
+    arrays = [pa.array([row[name] for row in done], t) for name, t in columns]
+    yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+    freeze("state")
+
+
+def _log(plan: Following) -> Log:
+    if plan.directory not in _logs:
+        _logs[plan.directory] = events_log(plan.worker)
+    return _logs[plan.directory]
+
+
+def _events(plan: Following, log: Log, topic: str) -> str:
+    """The events topic of a data topic. Raises HelenusError if it is gone."""
+    followed = plan.tables[topic]
+    events = followed.settings.events
+    if not log.topics().get(events):
+        raise HelenusError(Kind.TOPIC_MISSING, "there is no events topic", events)
+    if log.keeps_schemas:
+        log.declare(events, event_schemas(followed.table))
+    return events

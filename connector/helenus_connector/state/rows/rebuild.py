@@ -1,0 +1,157 @@
+"""A whole data topic once more, from the rows that a connector with `state=rows` keeps: `helenus-connector rebuild`.
+
+Spark reads the state as a table, some stores at a time, and each task makes and appends the records of its rows. Of
+Cassandra the table's definition is read, and no row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.run_directory import make, remove
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.fences import owned
+from helenus_connector.control.plan import Plan
+from helenus_connector.gate.event import values_of
+from helenus_connector.interfaces.merged import Merged
+from helenus_connector.log.choice import data_log
+from helenus_connector.query.cassandra_sessions import end_with_parent
+from helenus_connector.query.spark_session import session
+from helenus_connector.state.rows import _identity
+from helenus_connector.state.rows._identity import About
+from helenus_connector.state.rows._publish_task import Definition, stage_of
+from helenus_connector.state.rows._row_bytes import load_row
+from helenus_connector.state.rows._row_store import OF_ROW, OF_STATIC
+from helenus_connector.state.rows._row_values import Whole
+from helenus_connector.state.store.pages import entries, is_page
+from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS
+from helenus_connector.state.store.spark_store import STATE
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
+from helenus_schemas.service import logs
+
+_RECORDS = "records bigint"
+
+
+def rebuild(worker: WorkerSettings, settings: ConnectorSettings, to: str | None) -> int:
+    """Append a record of each row that lives to the data topic, or to the topic `to`, which is made if it is not there.
+    Returns how many records.
+
+    The worker must not run: two would write the topic. Raises HelenusError CONFIG for a connector that keeps no rows,
+    STATE, and as a worker's start.
+    """
+    if settings.state != "rows":
+        raise HelenusError(Kind.CONFIG, f"it keeps no rows: state={settings.state}", settings.name)
+    if to is not None:
+        settings = settings.model_copy(update={"data_topic": to})
+    with owned(worker.checkpoint_dir.absolute(), lambda: False):
+        directory = make()
+        try:
+            return _rebuild(worker, settings, directory)
+        finally:
+            remove(directory)
+
+
+def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Path) -> int:
+    checkpoint = worker.checkpoint_dir.absolute() / settings.query_group
+    of = _identity.kept(checkpoint)
+    if of is None or not any((checkpoint / "commits").glob("[0-9]*")):
+        raise HelenusError(Kind.STATE, "there is no state yet", str(checkpoint), "run the connector first")
+    _identity.check(of, f"{settings.keyspace}.{settings.table}", settings.events, len(of.places), checkpoint)
+    with closing(data_log(worker)) as log:
+        if settings.data not in log.topics():
+            log.create(settings.data, len(of.places), {"cleanup.policy": settings.cleanup_policy})
+    plan = Plan(worker, {settings.events: settings}, str(directory), settings.query_group, places=of.places)
+    spark = session(worker, directory, has_state=True)
+    try:
+        for key, value in ROCKSDB_SETTINGS.items():
+            spark.conf.set(key, value)
+        state = spark.read.format("statestore").option("stateVarName", STATE).load(str(checkpoint))
+        pages = state.selectExpr("key.place AS place", "user_map_key.key AS name", "user_map_value.value AS value")
+        kept = pages.mapInArrow(_rows, pages.schema)
+        # A partition's static columns before its rows, which have them too: "s" comes after "r".
+        placed = kept.repartition(of.slots, "place").sortWithinPartitions("name", ascending=False)
+        done = placed.mapInArrow(_publish(plan, settings, of, time.time()), _RECORDS)
+        return sum(row.records for row in done.collect())
+    finally:
+        spark.stop()
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows and static columns on pages, each with its name in the store."""
+    for batch in batches:
+        places, names, values = [], [], []
+        for row in batch.to_pylist():
+            for name, value in entries(row["value"]).items() if is_page(row["name"]) else ():
+                if name[:1] in (OF_ROW, OF_STATIC):
+                    places.append(row["place"])
+                    names.append(name)
+                    values.append(value)
+        arrays = [pa.array(places, pa.int32()), pa.array(names, pa.binary()), pa.array(values, pa.binary())]
+        yield pa.RecordBatch.from_arrays(arrays, names=["place", "name", "value"])
+
+
+def _publish(
+    plan: Plan, settings: ConnectorSettings, of: About, now: float
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one writer."""
+    return partial(_run, plan, settings, of, now)
+
+
+def _run(
+    plan: Plan, settings: ConnectorSettings, of: About, now: float, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    end_with_parent()
+    logs.follow(plan.logging)
+    table = Definition(settings)()
+    stage = stage_of(plan, settings)
+    stage.begin(table)
+    showing = _Showing(table, of, int(now))
+    for batch in batches:
+        for row in batch.to_pylist():
+            merged = showing.shown(row["place"], row["name"], row["value"])
+            if merged is not None:
+                stage.take(merged)
+    records = stage.end().records
+    yield pa.RecordBatch.from_arrays([pa.array([records], pa.int64())], names=["records"])
+
+
+class _Showing:
+    """Rows of the state as they are at a time, s since the epoch."""
+
+    def __init__(self, table: Table, of: About, now: int) -> None:
+        self._table, self._now = table, now
+        self._codec = KeyCodec(table)
+        self._no_clustering = (None,) * len(table.clustering)
+        self._partitions = {place: partition for partition, place in enumerate(of.places)}
+        self._of_rows = Whole(table.regulars, table.dropped_at)
+        self._of_statics = Whole(table.statics, table.dropped_at)
+        self._statics: dict[bytes, Mapping[str, bytes | None]] = {}
+
+    def shown(self, place: int, name: bytes, value: bytes) -> Merged | None:
+        """A row, or a partition's static columns, by its name in the store; None if it does not live."""
+        row, key, is_static = load_row(value), name[1:], name[:1] == OF_STATIC
+        found = (self._of_statics if is_static else self._of_rows).shown(row, self._now)
+        if found is None:
+            return None
+        values = found.values
+        if is_static:
+            self._statics[key] = values
+        elif self._table.statics:
+            values = {**values, **self._statics.get(self._home(key), self._of_statics.nothing)}
+        scope = Scope.STATIC if is_static else Scope.ROW
+        partition = self._partitions[place]
+        return Merged(partition, key, scope, None, "r", None, values, found.write_time, found.expires, None)
+
+    def _home(self, key: bytes) -> bytes:
+        values = values_of(self._codec, key)[: self._codec.partition_columns]
+        return self._codec.encode((*values, *self._no_clustering))

@@ -1,0 +1,14 @@
+"""The store of a place, for those who list its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from helenus_connector.interfaces.store import Store
+
+
+class KeyedStore(Store, Protocol):
+    """A store that can list its keys."""
+
+    def all_keys(self) -> Iterator[bytes]: ...

@@ -1,0 +1,24 @@
+"""Spark's settings for state in RocksDB, and how large that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROCKSDB_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Or each write is a read first, for a count that nobody asks for.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+}
+
+
+def measure_state(query: Any) -> int:
+    """Return the bytes of a query's state, in files and in memory, as of its last batch; 0 if it is not known."""
+    progress = None if query is None else query.lastProgress
+    size = 0
+    for state in progress["stateOperators"] if progress else ():
+        size += state["memoryUsedBytes"] + state["customMetrics"].get("rocksdbSstFileSize", 0)
+    return size

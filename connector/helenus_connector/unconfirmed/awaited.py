@@ -1,0 +1,83 @@
+"""Changes of an unconfirmed key, whose read is not proven yet, and their bytes."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from helenus_schemas.event.change import Effect
+
+_GONE = int(Effect.GONE)
+_AWAITED = struct.Struct(">16sqdQQ")
+AWAITED_BYTES = _AWAITED.size
+_NO_TIME = -(2**63)
+
+
+class Awaited(NamedTuple):
+    """A change whose read is not proven: its write time in µs, when the driver first had its last report, s by a clock
+    that is not set (NaN: it has not yet), its effect, when the last of its cells expires, s since the epoch.
+    """
+
+    write_time: int | None
+    seen: float = math.nan
+    effect: int = 0
+    all_expired_at: int | None = None
+
+    def may_hide(self, change: Awaited, now: float) -> bool:
+        """Whether it may have taken away all that another change wrote: a cell that expired hides older ones."""
+        if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
+            return False
+        return self.is_expired(now)
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether the last of its cells has expired."""
+        return self.all_expired_at is not None and self.all_expired_at < now
+
+    def waited(self, now: float) -> float:
+        """For how long the driver has waited since the last report, s."""
+        return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
+
+
+def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
+    """Changes by their ids in the cache, as a unconfirmed key holds them."""
+    return b"".join(
+        _AWAITED.pack(change, _NO_TIME if time is None else time, seen, effect, expired or 0)
+        for change, (time, seen, effect, expired) in awaited.items()
+    )
+
+
+def unpacked(data: bytes) -> dict[bytes, Awaited]:
+    """What `packed` made bytes of."""
+    return {
+        change: Awaited(None if time == _NO_TIME else time, seen, effect, expired or None)
+        for change, time, seen, effect, expired in _AWAITED.iter_unpack(data)
+    }
+
+
+def write_times(awaited: Mapping[bytes, Awaited]) -> tuple[int | None, int | None]:
+    """Return the newest write time of changes, and that of those which delete a whole row or partition; None if none is
+    known.
+    """
+    times = [(one.write_time, one.effect & _GONE) for one in awaited.values() if one.write_time is not None]
+    newest = max((time for time, _ in times), default=None)
+    return newest, max((time for time, is_gone in times if is_gone), default=None)
+
+
+def stamped(data: bytes, now: float) -> bytes:
+    """The same with the time of the driver's clock where there is none."""
+    found = unpacked(data)
+    if not any(math.isnan(one.seen) for one in found.values()):
+        return data
+    return packed({change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()})
+
+
+def unstamped(data: bytes) -> bytes:
+    """The same for another driver, whose clock is another."""
+    return packed({change: one._replace(seen=math.nan) for change, one in unpacked(data).items()})
+
+
+def unknown(now: float) -> bytes:
+    """Stands for changes that are not known one by one: to be read at level ALL, and not too early."""
+    return packed({bytes(16): Awaited(None, now)})

@@ -1,0 +1,346 @@
+"""The keys that wait to be confirmed: each is read again after a while, and published again if its image changed."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from helenus_connector.unconfirmed import files
+from helenus_connector.unconfirmed.awaited import (
+    AWAITED_BYTES,
+    Awaited,
+    packed,
+    stamped,
+    unknown,
+    unpacked,
+    write_times,
+)
+from helenus_connector.unconfirmed.files import Ended
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Place, Published, Unconfirmed, Within, later
+from helenus_schemas.event.change import Scope
+from helenus_schemas.service.durable import Damaged
+
+_log = structlog.get_logger(__name__)
+MAX_BACKOFF_S = 60.0
+_MOST_DOUBLED = 20
+_MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
+_SOME = (bytes(16), bytes(15) + b"\1")
+_MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
+
+
+class UnconfirmedKeys:
+    """The keys of a query's connectors that wait for a proven read. Lives in the driver, as long as the worker does.
+    Its methods may be called from any thread.
+
+    A restart steps back `replay_s` from the last `save`; what waits longer is kept next to `file`. In s, by topic.
+    How long a Change has waited goes by `clock`, which nobody sets; without one, by the `now` of the calls.
+    """
+
+    def __init__(
+        self,
+        timeout_s: Mapping[str, float],
+        replay_s: Mapping[str, float],
+        file: Path,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._longest = MAX_BACKOFF_S
+        self._timeout = timeout_s
+        self._replay = replay_s
+        self._file = file
+        self._lock = threading.RLock()
+        self._keys: dict[Place, dict[Within, Unconfirmed]] = {}
+        self._queues: dict[str, dict[float, list[Unconfirmed]]] = {}
+        self._ended: dict[str, Ended] = {}
+        self._saved: dict[str, Ended] = {}
+        self._kept: int | None = None
+        self._kept_at = self._ended_at = 0.0
+        self._often = min(replay_s.values(), default=0.0) / 4
+        self._is_old = True
+
+    def use(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float]) -> None:
+        """Go by other times. The keys of a topic that has none wait until it has again."""
+        with self._lock:
+            self._timeout, self._replay = timeout_s, replay_s
+            self._often = min(replay_s.values(), default=0.0) / 4
+
+    def __len__(self) -> int:
+        return sum(map(len, list(self._keys.values())))
+
+    def counts(self, topic: str) -> tuple[int, int]:
+        """Of one events topic: keys that wait, and events whose outcome is open."""
+        with self._lock:
+            held = [keys for (of, _), keys in self._keys.items() if of == topic]
+            return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
+
+    def all_counts(self) -> dict[str, tuple[int, int, int]]:
+        """The same by events topic, and how many of the keys wait because they can't be read; only topics with any."""
+        found: dict[str, tuple[int, int, int]] = {}
+        with self._lock:
+            for (topic, _), keys in self._keys.items():
+                if keys:
+                    waiting, copies, unread = found.get(topic, (0, 0, 0))
+                    waiting, copies = waiting + len(keys), copies + sum(p.copies for p in keys.values())
+                    found[topic] = waiting, copies, unread + sum(p.unread > 0 for p in keys.values())
+        return found
+
+    def next_due(self) -> float | None:
+        """When the next key is to be read again, s since the epoch."""
+        with self._lock:
+            return min((due for due, _ in self._queued()), default=None)
+
+    def _queued(self) -> list[tuple[float, str]]:
+        """When each topic's next key is due: of those alone that have any, which are few."""
+        topics = self._queues.keys() & self._timeout.keys()
+        return [(due, topic) for topic in topics if (due := self._next_of(topic)) is not None]
+
+    def _next_of(self, topic: str) -> float | None:
+        queue = self._queues.get(topic, {})
+        while queue:
+            due = min(queue)
+            while queue[due]:
+                if self._waits(queue[due][-1], due):
+                    return due
+                queue[due].pop()
+            del queue[due]
+        self._queues.pop(topic, None)
+        return None
+
+    def _waits(self, unconfirmed: Unconfirmed, due: float) -> bool:
+        """Whether a place in the queue is a key's own: it has another when it waits again."""
+        return unconfirmed.due == due and self._keys.get(unconfirmed.place, {}).get(unconfirmed.within) is unconfirmed
+
+    def _wait(self, unconfirmed: Unconfirmed, due: float) -> None:
+        unconfirmed.due = due
+        self._queues.setdefault(unconfirmed.topic, {}).setdefault(due, []).append(unconfirmed)
+
+    def due(self, now: float, limit: int) -> list[Unconfirmed]:
+        """At most so many keys to read again by now: what is due longest comes first. They stay until `apply` hears of
+        them, and what it does not hear of is due again after its time.
+        """
+        with self._lock:
+            return self._due(now, limit)
+
+    def _due(self, now: float, limit: int) -> list[Unconfirmed]:
+        found: list[Unconfirmed] = []
+        while len(found) < limit:
+            due, topic = min(self._queued(), default=(math.inf, ""))
+            # What is further away than anything can be is so since the clock was put back.
+            if not topic or now < due <= now + max(self._longest, self._timeout[topic]):
+                break
+            members = self._queues[topic][due]
+            while members and len(found) < limit:
+                unconfirmed = members.pop()
+                if self._waits(unconfirmed, due):
+                    found.append(unconfirmed)
+        again = {topic: now + self._timeout[topic] for topic in {unconfirmed.topic for unconfirmed in found}}
+        handed = self._age(now)
+        for unconfirmed in found:
+            unconfirmed.handed = handed
+            self._wait(unconfirmed, again[unconfirmed.topic])
+        return found
+
+    def _age(self, now: float) -> float:
+        return now if self._clock is None else self._clock()
+
+    def apply(
+        self,
+        resolved: Iterable[Unconfirmed],
+        found: Iterable[Unconfirmed],
+        now: float,
+        published: Mapping[Place, Published] | None = None,
+    ) -> None:
+        """Take over what a batch says: due keys that are resolved, keys that wait, new or again, and what it published:
+        a key's image is what was published last, and unknown once other reads published it.
+        """
+        with self._lock:
+            self._apply(resolved, found, now, published or {})
+
+    def _apply(
+        self,
+        resolved: Iterable[Unconfirmed],
+        found: Iterable[Unconfirmed],
+        now: float,
+        published: Mapping[Place, Published],
+    ) -> None:
+        for place, newer in published.items():
+            self._overtake(self._keys.get(place, {}), newer)
+        for unconfirmed in resolved:
+            self._keys.get(unconfirmed.place, {}).pop(unconfirmed.within, None)
+        same: dict[float, float] = {}  # keys share numbers
+        age = self._age(now)
+        for unconfirmed in found:
+            unconfirmed.awaited = stamped(unconfirmed.awaited, age)
+            keys = self._keys.setdefault(unconfirmed.place, {})
+            held = keys.get(unconfirmed.within)
+            unconfirmed.since = same.setdefault(unconfirmed.since // 1, unconfirmed.since // 1)
+            if held is None or unconfirmed.since < held.since or unconfirmed.scope > held.scope:
+                self._is_old |= self._is_kept(unconfirmed, now)
+            if held is not None and held is not unconfirmed and unconfirmed.attempts == 0:
+                # A later change or copy of a key that waits already: one re-read serves both, at its time.
+                held.awaited = _few({**unpacked(held.awaited), **unpacked(unconfirmed.awaited)}, age)
+                held.copies += unconfirmed.copies
+                held.image = unconfirmed.image or held.image
+                held.since = min(held.since, unconfirmed.since)
+                held.scope = max(held.scope, unconfirmed.scope)
+                held.unread = max(held.unread, unconfirmed.unread)
+                held.stripe = min(held.stripe, unconfirmed.stripe)
+                held.newest = later(held.newest, unconfirmed.newest)
+                held.deleted_at = later(held.deleted_at, unconfirmed.deleted_at)
+                continue
+            if len(unconfirmed.awaited) > _MOST_AWAITED * AWAITED_BYTES:
+                unconfirmed.awaited = _few(unpacked(unconfirmed.awaited), age)
+            keys[unconfirmed.within] = unconfirmed
+            wait = self._timeout.get(unconfirmed.topic, 0.0) * 2 ** min(unconfirmed.attempts, _MOST_DOUBLED)
+            self._longest = max(self._longest, unconfirmed.rest)
+            due = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
+            self._wait(unconfirmed, same.setdefault(due, due))
+
+    def _overtake(self, held: Mapping[Within, Unconfirmed], newer: Published) -> None:
+        if not held:
+            return
+        keys = set(newer.keys)
+        for p in held.values():
+            if p.image is not None and (
+                p.key in keys or newer.covers(p.key) or (p.scope in _MARKED and newer.touches(p.key))
+            ):
+                p.image = None
+
+    def forget_images(self, topic: str | None = None) -> None:
+        """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""
+        with self._lock:
+            for unconfirmed in self._all():
+                if topic in (unconfirmed.topic, None):
+                    unconfirmed.image = None
+
+    def save(self, now: float, topics: Iterable[str]) -> None:
+        """Keep what a restart would not step back to, and that these topics were read until now.
+
+        There are no such keys as a rule: a read is proven within seconds. When there are, they may be very many: they
+        are written when the set changed, once in a while, as each has half of `replay_s` until it must be there. Of
+        events that were old when they came, it must be at once. When a topic was read is written once in a while too:
+        from an earlier time more is read again. Raises HelenusError(STATE).
+        """
+        with self._lock:
+            read = [(topic, Ended(now, self._replay.get(topic, 0.0)), self._saved.get(topic)) for topic in topics]
+            self._ended.update((topic, ended) for topic, ended, _ in read)
+            # Where the next start steps back less than it would have by now, more keys are to be kept, and before that.
+            self._is_old |= any(saved is not None and ended.replay_s < saved.replay_s for _, ended, saved in read)
+            if self._is_old or not 0 <= now - self._kept_at < self._often:
+                self._save_keys(now)
+            is_new = any(saved is None or ended.replay_s != saved.replay_s for _, ended, saved in read)
+            if is_new or (read and not 0 <= now - self._ended_at < self._often):
+                self._save_ended(now)
+
+    def _save_keys(self, now: float) -> None:
+        kept = files.as_text(p for p in self._all() if self._is_kept(p, now))
+        if hash(kept) != self._kept:
+            files.save_keys(self._file, kept)
+        self._kept, self._kept_at, self._is_old = hash(kept), now, False
+
+    def _is_kept(self, unconfirmed: Unconfirmed, now: float) -> bool:
+        """Whether no event of those to which a start steps back brings a key again: it waits for longer; or it waits to
+        be published for events that name no change, which a start passes over.
+        """
+        is_old = unconfirmed.since < now - self._replay.get(unconfirmed.topic, 0.0) / 2
+        return is_old or (unconfirmed.unread > 0 and not unconfirmed.awaited)
+
+    def _save_ended(self, now: float) -> None:
+        files.save_ended(self._file, self._ended)
+        self._saved, self._ended_at = dict(self._ended), now
+
+    def _all(self) -> Iterator[Unconfirmed]:
+        return (unconfirmed for keys in self._keys.values() for unconfirmed in keys.values())
+
+    def load(self, now: float) -> None:
+        """Take over what an earlier run kept: to be read and published, and then proven at level ALL, whoever reported
+        its Changes.
+
+        If a file is damaged, unconfirmed keys may be anywhere: all topics are read again from their first event. Raises
+        HelenusError(STATE) for one that can't be read.
+        """
+        with self._lock:
+            damage: list[str] = []
+            found: list[Unconfirmed] = []
+            try:
+                self._ended = files.load_ended(self._file)
+            except Damaged as error:
+                damage.append(f"{self._file}: {error}")
+            try:
+                waits = unknown(self._age(now))
+                for topic, partition, scope, key, bounds, awaited in files.load_keys(self._file):
+                    one = Unconfirmed(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
+                    one.newest, one.deleted_at = write_times(unpacked(awaited))
+                    found.append(one)
+            except Damaged as error:
+                damage.append(f"{self._file}.keys: {error}")
+            self._apply([], found, now, {})
+            self._saved = dict(self._ended)
+            if damage:
+                advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
+                _log.warning("unconfirmed.damaged", reason="; ".join(damage), advice=advice)
+                # This first: when the other file is whole again, nothing else shows the damage.
+                self._read_all_again(now)
+                self._save_keys(now)
+
+    def read_all_again(self, now: float) -> None:
+        """The next start reads all topics from their first event. Raises HelenusError(STATE)."""
+        with self._lock:
+            self._read_all_again(now)
+            self._save_keys(now)
+
+    def _read_all_again(self, now: float) -> None:
+        self._ended = {"": Ended(0.0, 0.0)}
+        self._save_ended(now)
+
+    def shrink(self, topic: str, partitions: Collection[int]) -> int:
+        """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""
+        with self._lock:
+            gone = [place for place in self._keys if place[0] == topic and place[1] not in partitions]
+            copies = sum(p.copies for place in gone for p in self._keys[place].values())
+            for place in gone:
+                del self._keys[place]
+            self._is_old |= bool(gone)
+            return copies
+
+    def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Unconfirmed]]:
+        """When these topics were last read, and their keys: for another query, which goes on with them."""
+        with self._lock:
+            ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
+            return ended, [p for p in self._all() if p.topic in topics]
+
+    def take(self, ended: Mapping[str, Ended], keys: Iterable[Unconfirmed], now: float) -> None:
+        """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
+        disk when this returns. Raises HelenusError(STATE).
+        """
+        with self._lock:
+            self._apply([], [replace(p, image=None, attempts=0, unread=AWAY) for p in keys], now, {})
+            self._save_keys(now)
+            self._ended.update(ended)
+            self._save_ended(now)
+
+    def drop(self, topics: Collection[str], now: float) -> None:
+        """Another query goes on with these topics. Raises HelenusError(STATE)."""
+        with self._lock:
+            self._keys = {place: keys for place, keys in self._keys.items() if place[0] not in topics}
+            for topic in topics:
+                self._queues.pop(topic, None)
+                self._ended.pop(topic, None)
+            self._save_keys(now)
+            self._save_ended(now)
+
+
+def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
+    """The Changes that a key waits for; of more than it may have, that there are some. Two stand for them: one grows
+    old while the other stands for what still comes, so that a key which is written all the time is proven too.
+    """
+    if len(awaited) <= _MOST_AWAITED:
+        return packed(awaited)
+    some = {change: one for change, one in awaited.items() if change in _SOME}
+    young = _SOME[1] if _SOME[0] in some else _SOME[0]
+    return packed({**some, young: Awaited(None, now)})
