@@ -98,7 +98,7 @@ def decode_all(decoder: ModuleType, sections: list[tuple[bytes, int, int]], plan
             batch = decoder.decode(piece, base + at, at + len(piece) == len(data), plans, NODE, segment, 4096)
             assert not batch.problems
             if batch.unknown:
-                plans[batch.unknown.table] = decoder.Plan(known=False)
+                plans[batch.unknown.table] = decoder.TablePlan(known=False)
             at += batch.next
             mutations += batch.mutations
             events += len(batch.changes)
@@ -119,7 +119,7 @@ def measure_decoder(decoder: ModuleType, raw: Path, tables: Any, cells: bool = F
     sections = list(pieces(raw))
     followed = [t for t in tables.values() if t.cdc]
     plans = {
-        t.id.bytes: decoder.plan_of(t, followed.index(t) if t.cdc else -1, cells=cells and t.cdc)
+        t.id.bytes: decoder.plan_table(t, followed.index(t) if t.cdc else -1, cells=cells and t.cdc)
         for t in tables.values()
     }
     best = 1e9

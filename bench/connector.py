@@ -37,7 +37,7 @@ from cassandra.query import BoundStatement
 from bench.backlog import PARTS, Backlog, change
 from bench.written import NODES
 from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
-from helenus_connector.cassandra_rows.row_reader import Reader
+from helenus_connector.cassandra_rows.row_reader import RowReader
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline.stage import Stage
@@ -102,7 +102,7 @@ class Bench:
             "value.converter.schema.registry.url": status.registry_url,
             **{name.replace("_", "."): str(value) for name, value in more.items()},
         }
-        self.settings = ConnectorSettings.of(given, "bench")
+        self.settings = ConnectorSettings.from_properties(given, "bench")
         self.session = connect(self.settings, None, RawProtocolHandler, row_factory, metadata=True)
         found = read_tables(self.session, "bench").values()
         self.table: Table = next(t for t in found if t.name == table)
@@ -190,7 +190,7 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
             continue
         bench = Bench(status, table, directory, **more)
         wanted = [key(table, row) for row in chosen]
-        reader = Reader(bench.session, bench.table, bench.settings)
+        reader = RowReader(bench.session, bench.table, bench.settings)
         query = reader._select(" AND ".join(f"{c.name} = ?" for c in bench.table.primary_key), is_whole=False)
         one: list[tuple[float, float]] = []
         grouped: list[tuple[float, float]] = []
@@ -236,7 +236,7 @@ def one_by_one(cassandra: Any, query: Any, batch: Sequence[Key]) -> None:
         answer.result()
 
 
-def in_groups(reader: Reader, batch: Sequence[Key]) -> None:
+def in_groups(reader: RowReader, batch: Sequence[Key]) -> None:
     """As the stage: every key of a batch once."""
     for _ in reader.rows(dict.fromkeys(batch), ConsistencyLevel.LOCAL_QUORUM):
         pass

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.choice import data_log
 from helenus_connector.query import _spark_job as job
-from helenus_connector.query._batch_limits import Parts
+from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._task_reader import read_parts
-from helenus_connector.query.handover import Batch, start_query
+from helenus_connector.query.handover import MicroBatch, start_query
 from helenus_connector.query.source import EventsSource
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 from helenus_sinks.log import Log
 from helenus_stack.programs import Program
 
@@ -46,7 +46,7 @@ def program(directory: Path, worker: Path, events: str, target: str) -> Program:
     return _Module("empty", directory, [worker, Path(events), Path(target)])
 
 
-def append_all(worker: WorkerSettings, target: str, given: Iterator[Parts]) -> Iterator[None]:
+def append_all(worker: WorkerSettings, target: str, given: Iterator[TaskRanges]) -> Iterator[None]:
     """The empty stage. A function of this module, so that a worker finds its producer again in the next batch."""
     log = _logs.get("log") or _logs.setdefault("log", data_log(worker))
     for parts in given:
@@ -63,15 +63,15 @@ def main(worker_file: str, events: str, target: str) -> None:
     keys = {"name": "empty", "keyspace": keyspace, "table": table, "output.format": "json"}
     connector = worker.model.of(keys, "empty")
     directory = tempfile.mkdtemp()
-    plan = Plan(worker, {events: connector}, directory)
+    plan = QueryPlan(worker, {events: connector}, directory)
     plan.save()
-    spark = session(worker, Path(directory))
+    spark = start_session(worker, Path(directory))
     spark.dataSource.register(EventsSource)
     stage = partial(append_all, worker, target)
 
-    jobs = job.Jobs(spark.sparkContext)
+    jobs = job.SparkJobs(spark.sparkContext)
 
-    def process(_: Batch) -> None:
+    def process(_: MicroBatch) -> None:
         job.run(jobs, plan.parts_file, lambda _: stage)
 
     frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()

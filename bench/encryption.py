@@ -18,8 +18,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.spark_session import session as start_spark
-from helenus_connector.query.spark_session import settled_slots
+from helenus_connector.query.spark_session import settled_task_slots
+from helenus_connector.query.spark_session import start_session as start_spark
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Terminal
 from helenus_stack.spark_cluster import SparkCluster
@@ -60,9 +60,9 @@ def main() -> None:
 def measure(spark_settings: dict[str, str], folder: str, jobs: int, shuffles: int) -> tuple[float, float]:
     """The median time in ms of a job, and of a shuffle. The first tenth of each warms up."""
     least = {"bootstrap.servers": "none:9092", "checkpoint.dir": folder, "spark.executor.memory": "512m"}
-    spark = start_spark(WorkerSettings.of({**least, **spark_settings}, "worker"), Path(folder))
+    spark = start_spark(WorkerSettings.from_properties({**least, **spark_settings}, "worker"), Path(folder))
     try:
-        assert settled_slots(spark, lambda: False) == 2
+        assert settled_task_slots(spark, lambda: False) == 2
         context = spark.sparkContext
         numbers = context.parallelize(range(TASKS), TASKS)
         job = timed(lambda: numbers.map(lambda _: os.urandom(RESULT_BYTES)).collect(), jobs)

@@ -26,11 +26,11 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
-from helenus_connector.query.spark_session import session as start_spark
-from helenus_connector.query.spark_session import settled_slots
-from helenus_connector.snapshot._jobs import Jobs
-from helenus_connector.snapshot._ring import Stretch, stretch
-from helenus_connector.snapshot._scan import Slice
+from helenus_connector.query.spark_session import settled_task_slots
+from helenus_connector.query.spark_session import start_session as start_spark
+from helenus_connector.snapshot._jobs import SnapshotJobs
+from helenus_connector.snapshot._ring import TokenStretch, stretch
+from helenus_connector.snapshot._scan import ScanSlice
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.service.logs import setup
 from helenus_stack.cql import session
@@ -83,7 +83,7 @@ def measure(
     status: Status, spark_settings: dict[str, str], folder: Path, table: Table, rows: int, port: int, executors: int
 ) -> float:
     """Keys per second with so many executors: the best of some scans of the whole table."""
-    worker = WorkerSettings.of(
+    worker = WorkerSettings.from_properties(
         {
             "bootstrap.servers": status.bootstrap_servers,
             "checkpoint.dir": str(folder),
@@ -109,12 +109,14 @@ def measure(
     events_log(worker).create(settings.events, PARTS, {})
     spark = start_spark(worker, folder)
     try:
-        found = settled_slots(spark, lambda: False)
+        found = settled_task_slots(spark, lambda: False)
         assert found == executors * CORES, found
-        jobs, rates = Jobs(spark), []
+        jobs, rates = SnapshotJobs(spark), []
         for turn in range(ROUNDS + 1):
             start = time.monotonic()
-            slices = [Slice(worker, settings, table, s, "", PARTS, rows, 600.0, False, setup()) for s in stretches()]
+            slices = [
+                ScanSlice(worker, settings, table, s, "", PARTS, rows, 600.0, False, setup()) for s in stretches()
+            ]
             with ThreadPoolExecutor(jobs.most) as at_once:
                 done = list(at_once.map(lambda one: jobs.submit(one).result(), slices))
             assert not [one.error for one in done if one.error], done
@@ -131,7 +133,7 @@ def measure(
         spark.stop()
 
 
-def stretches() -> list[Stretch]:
+def stretches() -> list[TokenStretch]:
     """The ring in slices of one width."""
     whole = stretch()
     width = (whole.until - whole.after) // SLICES

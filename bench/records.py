@@ -48,7 +48,9 @@ def main() -> None:
         image = Image(tuple(VALUES[str(c.type)] for c in table.values), 5)
         for form in ("key-value-avro", "key-value-json", "json"):
             given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": form}
-            settings = ConnectorSettings.of({**given, "value.converter.schema.registry.url": "http://none"}, "bench")
+            settings = ConnectorSettings.from_properties(
+                {**given, "value.converter.schema.registry.url": "http://none"}, "bench"
+            )
             shape = RowShape(table, settings, MemoryRegistry())
             value = shape.row(key, image, 123).value or b""
             line = f"{width} columns, {form}: {_cost(lambda s=shape, k=key, i=image: s.row(k, i, 123)):.1f} µs"

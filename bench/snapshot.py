@@ -41,7 +41,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
 from helenus_connector.snapshot._ring import stretch
-from helenus_connector.snapshot._scan import Slice, scan
+from helenus_connector.snapshot._scan import ScanSlice, scan
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.event import placement
@@ -141,7 +141,9 @@ class Bench:
             at, rows = stretch(), 0
             before, start, mine = self.costs(), time.monotonic(), time.process_time()
             while at is not None:
-                part = Slice(self.settings, settings, self.table("whole"), at, "", PARTS, SLICE, 60.0, False, setup())
+                part = ScanSlice(
+                    self.settings, settings, self.table("whole"), at, "", PARTS, SLICE, 60.0, False, setup()
+                )
                 done = scan(part)
                 assert done.error is None, done.error
                 at, rows = done.left, rows + done.rows

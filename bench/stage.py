@@ -34,7 +34,7 @@ from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query._task_reader import events_of
 from helenus_connector.query.garbage import freeze
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -109,7 +109,7 @@ def answer(cql: str, values: list[Any], state: bytes | None, size: int | None) -
     return struct.pack(">i", len(found)) + b"".join(found), None
 
 
-class Bytes(Session):
+class Bytes(MemorySession):
     """A session that is answered in bytes, and has them parsed as the driver does. Its own cost is in `spent`."""
 
     def __init__(self, kind: str) -> None:
@@ -138,7 +138,7 @@ def stage(kind: str, directory: Path) -> tuple[Stage, Bytes]:
     }
     version.definition = lambda session, settings, known=None, asked=None: None if known else (1, TABLE)  # type: ignore[assignment]
     session = Bytes(kind)
-    made = Stage(ConnectorSettings.of(given, "bench"), session, Nothing(), directory)
+    made = Stage(ConnectorSettings.from_properties(given, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]
     return made, session
 

@@ -24,12 +24,12 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.query.spark_session import session as start_spark
+from helenus_connector.query.spark_session import start_session as start_spark
 from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.shape.row.row import RowShape
 from helenus_connector.verify._engine import verify
 from helenus_connector.verify._job import token_of
-from helenus_connector.verify.options import Options
+from helenus_connector.verify.options import VerifyOptions
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event.placement import partition
@@ -63,7 +63,7 @@ def main() -> None:
             "checkpoint.dir": folder,
             "spark.master": "local[2,4]",
         }
-        worker = WorkerSettings.of(given, "worker")
+        worker = WorkerSettings.from_properties(given, "worker")
         servers = processes_of(os.getpid()) - {os.getpid()}
         spark = start_spark(worker, Path(folder))
         try:
@@ -95,7 +95,7 @@ def measure(
         thread = threading.Thread(target=watch, args=(most, servers, is_over))
         thread.start()
         start, before = time.monotonic(), spent(servers)
-        report = verify(spark, worker, settings, Options())
+        report = verify(spark, worker, settings, VerifyOptions())
         seconds, cost = time.monotonic() - start, spent(servers) - before
         is_over.set()
         thread.join()

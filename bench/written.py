@@ -28,7 +28,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import freeze
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import KeyCodec
@@ -152,8 +152,8 @@ def stage(table: Table, gate: str, directory: Path) -> Stage:
         "value.converter.schema.registry.url": "http://127.0.0.1:1",
     }
     version.definition = lambda session, settings, known=None, asked=None: None if known else (1, table)  # type: ignore[assignment]
-    session = Session([Host(node) for node in NODES], {table.keyspace: 3})
-    made = Stage(ConnectorSettings.of(given, "bench"), session, Nothing(), directory)
+    session = MemorySession([Host(node) for node in NODES], {table.keyspace: 3})
+    made = Stage(ConnectorSettings.from_properties(given, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]
     return made
 

@@ -20,7 +20,7 @@ from helenus_connector.config._aliases import DATASTAX
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.settings import debezium
-from helenus_schemas.settings.model import About, Alias, Settings
+from helenus_schemas.settings.model import Alias, Group, Settings
 
 HEAD = """# Configuration
 
@@ -123,8 +123,8 @@ def _keys(model: type[Settings]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _about(field: FieldInfo) -> About:
-    return next(m for m in field.metadata if isinstance(m, About))
+def _about(field: FieldInfo) -> Group:
+    return next(m for m in field.metadata if isinstance(m, Group))
 
 
 def _aliases(model: type[Settings]) -> dict[str, Alias]:

@@ -16,12 +16,12 @@ import pytest
 from cassandra.cluster import NoHostAvailable
 from confluent_kafka import KafkaError
 
-from helenus_agent.state import State
+from helenus_agent.state import StateDirectory
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control import tables
 from helenus_connector.query import spark_session as spark
+from helenus_connector.rest.client import WorkerClient
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.top import Worker
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
@@ -77,9 +77,9 @@ def test_pulsar_s_errors_are_about_pulsar() -> None:
 
 
 def test_a_second_agent(tmp_path: Path) -> None:
-    first = State(tmp_path)
+    first = StateDirectory(tmp_path)
     with pytest.raises(HelenusError) as caught:
-        State(tmp_path)
+        StateDirectory(tmp_path)
     first.close()
     assert "another agent" in caught.value.what
     assert "stop the other agent" in caught.value.advice
@@ -98,7 +98,7 @@ def test_a_registry_that_answers_something_else(status: int, words: str, tmp_pat
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/wrong"
         given = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": url}
-        registry = Registry(ConnectorSettings.of(given, "test"), tmp_path / "ids")
+        registry = Registry(ConnectorSettings.from_properties(given, "test"), tmp_path / "ids")
         with pytest.raises(HelenusError) as caught:
             registry.check()
         registry.close()
@@ -124,13 +124,13 @@ def test_a_data_centre_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cassandra, "Cluster", Cluster)
     with pytest.raises(HelenusError) as caught:
-        cassandra.connect(CassandraSettings.of({"cassandra.local.dc": "dc1"}, "test"))
+        cassandra.connect(CassandraSettings.from_properties({"cassandra.local.dc": "dc1"}, "test"))
     assert caught.value.kind is Kind.CONFIG
     assert "no node is in the data centre dc1" in caught.value.what
     assert caught.value.advice == "set cassandra.local.dc to one of datacenter1, dc2"
     for right in ({}, {"cassandra.local.dc": "dc2"}):
         with pytest.raises(HelenusError) as caught:
-            cassandra.connect(CassandraSettings.of(right, "test"))
+            cassandra.connect(CassandraSettings.from_properties(right, "test"))
         assert caught.value.kind is Kind.CASSANDRA_UNREACHABLE
 
 
@@ -145,7 +145,7 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_without_cdc() -> None:
     columns = (Column("p", CqlType("int"), "partition_key", 0), Column("v", CqlType("int")))
     given = {"name": "n", "keyspace": "Ks", "table": "t", "output.format": "json"}
-    settings = ConnectorSettings.of(given, "test")
+    settings = ConnectorSettings.from_properties(given, "test")
     error = tables._obstacle(settings, Table("Ks", "t", uuid.UUID(int=1), columns), None)
     assert error is not None
     assert error.advice == 'ALTER TABLE "Ks".t WITH cdc = true'
@@ -153,5 +153,5 @@ def test_a_table_without_cdc() -> None:
 
 def test_an_address_with_a_login() -> None:
     with pytest.raises(HelenusError) as caught:
-        Worker("http://me:secret@127.0.0.1:1")
+        WorkerClient("http://me:secret@127.0.0.1:1")
     assert caught.value.advice == "give it with --user"

@@ -508,7 +508,7 @@ def test_columns_that_are_left_out(left_out: str, columns: str, published: set[s
     import re
 
     given = {"name": "n", "keyspace": "shop", "table": "orders", "output.format": "json", "columns": columns}
-    settings = ConnectorSettings.of({**given, "column.exclude.list": left_out}, "n")
+    settings = ConnectorSettings.from_properties({**given, "column.exclude.list": left_out}, "n")
     assert {name for name in ("a", "ab", "b") if re.fullmatch(settings.published, name)} == published
 
 

@@ -25,19 +25,19 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_eve
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.decoder import Batch, decode
+from helenus_agent.commitlog.decoder import DecodedBatch, decode
 from helenus_agent.commitlog.segment import Corrupt, Segment
 from helenus_agent.config import CDC_OFF, AgentSettings
 from helenus_agent.delivery.outbox import Outbox
-from helenus_agent.following import Following
+from helenus_agent.followed_tables import FollowedTables
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.offline import SavedNode
-from helenus_agent.positions import Mark, Positions
+from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments import gaps
-from helenus_agent.segments.follow import Follow
 from helenus_agent.segments.removal import Removal
+from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_agent.segments.transfer import Transfer
-from helenus_agent.state import State, quarantine
+from helenus_agent.state import StateDirectory, quarantine
 from helenus_schemas import errors
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.names import counted
@@ -75,7 +75,7 @@ class Agent:
         directory: Path,
         cassandra: Cassandra | SavedNode,
         log: Log,
-        state: State,
+        state: StateDirectory,
         positions: Positions,
         transfer: Transfer,
     ) -> None:
@@ -85,8 +85,10 @@ class Agent:
         self._positions = positions
         self._outbox = Outbox(log, settings)
         self._removal = Removal(transfer, quarantine(state.directory), positions)
-        self._follow = Follow(directory, positions, settings.read_mode)
-        self._following = Following(settings, cassandra, self._outbox, self._follow, state, positions, self._commit)
+        self._follow = SegmentQueue(directory, positions, settings.read_mode)
+        self._following = FollowedTables(
+            settings, cassandra, self._outbox, self._follow, state, positions, self._commit
+        )
         self._first = positions.first
         self._listed = 0.0
         self._committed = 0.0
@@ -296,7 +298,7 @@ class Agent:
         elif not batch.next and not live:
             self._read(segment, most * 2)  # an entry larger than the piece
 
-    def _take(self, segment: Segment, batch: Batch) -> None:
+    def _take(self, segment: Segment, batch: DecodedBatch) -> None:
         """Append the events of a batch; count and report its problems."""
         self._following.emit_drops_before(batch.changes)
         tables = self._following.tables
@@ -330,7 +332,7 @@ class Agent:
         finished = self._follow.finished
         for segment in self._follow.segments + finished:
             if segment.started or segment.indexed or segment.unlinked:
-                self._positions.segments[segment.id] = Mark(segment.position, segment.indexed, segment.bad)
+                self._positions.segments[segment.id] = SegmentMark(segment.position, segment.indexed, segment.bad)
         for segment in finished:
             if not segment.bad:
                 self._positions.finish(segment.id)

@@ -31,7 +31,7 @@ from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.segments.reprocess import reprocess
 from helenus_agent.segments.transfer import transfer_of
-from helenus_agent.state import State, note_cdc_off, owned
+from helenus_agent.state import StateDirectory, note_cdc_off, owned
 from helenus_agent.validate_command import refusals, unasked
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
@@ -180,8 +180,8 @@ def _status(properties: Path, as_json: bool) -> None:
     healthy, 1 if not.
     """
     with _one_line():
-        found = status.status(AgentSettings.load(properties))
-    click.echo(json.dumps(found.as_json()) if as_json else status.table(found))
+        found = status.read_status(AgentSettings.load(properties))
+    click.echo(json.dumps(found.as_json()) if as_json else status.format_status(found))
     sys.exit(0 if found.healthy else 1)
 
 
@@ -235,7 +235,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         directory = waiting(_raw_directory, settings, offline)  # a new node makes it at its first start
         check_places(settings, directory, {})
         transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir)
-        state = State(settings.state_dir)
+        state = StateDirectory(settings.state_dir)
         held.callback(state.close)
         held.enter_context(owned(directory))
         cassandra = SavedNode(state) if offline else waiting(Cassandra, settings)
@@ -259,7 +259,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         )
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
         if settings.metrics_other_products:
-            REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
+            REGISTRY.register(metrics.AgentMetricAliases(directory, settings.topic_prefix))
         _log.info(
             "agent.started",
             version=__version__,
@@ -297,7 +297,7 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
     from helenus_sinks.pulsar.config import PulsarConfig
     from helenus_sinks.pulsar.log import PulsarLog
 
-    return PulsarLog(PulsarConfig.of(settings))
+    return PulsarLog(PulsarConfig.from_settings(settings))
 
 
 def _check_pulsar(settings: AgentSettings) -> None:

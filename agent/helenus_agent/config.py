@@ -26,7 +26,7 @@ from helenus_schemas.settings.fields import (
     ReplicationFactor,
     topic,
 )
-from helenus_schemas.settings.model import About, Alias
+from helenus_schemas.settings.model import Alias, Group
 from helenus_schemas.settings.properties import ConfigError, Problem
 from helenus_schemas.settings.shared import BROKERS, CassandraSettings, LogSettings, PulsarSettings
 from helenus_sinks.kafka.settings import shown, wrong_settings
@@ -85,67 +85,67 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         for kind in ("security", "sasl", "ssl")
     }
 
-    cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
+    cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), Group("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose commit log is read: the address where it serves CQL."""
-    cassandra_local_dc: Annotated[str | None, Field(min_length=1), About("Cassandra", "HIGH")] = None
+    cassandra_local_dc: Annotated[str | None, Field(min_length=1), Group("Cassandra", "HIGH")] = None
     """The node's data centre. The agent refuses a node of another one."""
-    cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
+    cassandra_config: Annotated[Path | None, Group("Commit log", "HIGH")] = None
     """The node's cassandra.yaml: it says where `cdc_raw` is, and whether CDC is on. Set this or `cdc.raw.dir`."""
-    cdc_raw_dir: Annotated[Path | None, About("Commit log", "HIGH")] = None
+    cdc_raw_dir: Annotated[Path | None, Group("Commit log", "HIGH")] = None
     """The directory of segments with changes; by default the one that cassandra.yaml names."""
-    state_dir: Annotated[Path, About("Agent", "HIGH")]
+    state_dir: Annotated[Path, Group("Agent", "HIGH")]
     """Where the agent keeps its positions and quarantine: one directory for each agent, on a disk that persists."""
-    log: Annotated[Literal["kafka", "pulsar"], About("Topics", "HIGH")] = "kafka"
+    log: Annotated[Literal["kafka", "pulsar"], Group("Topics", "HIGH")] = "kafka"
     """Where events go."""
-    kafka_bootstrap_servers: Annotated[Brokers, About("Topics", "HIGH")] = ""
+    kafka_bootstrap_servers: Annotated[Brokers, Group("Topics", "HIGH")] = ""
     """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
-    kafka_producer: Annotated[PassThrough, About("Topics")] = {}
+    kafka_producer: Annotated[PassThrough, Group("Topics")] = {}
     """Settings of librdkafka: `kafka.producer.security.protocol` and others. `kafka.producer.compression.type` is `lz4`
     by default."""
-    topic_prefix: Annotated[str, AfterValidator(topic), About("Topics")] = "events-"
+    topic_prefix: Annotated[str, AfterValidator(topic), Group("Topics")] = "events-"
     """Events of ks.table go to the topic of this name followed by `ks.table`."""
-    headers: Annotated[Literal["none", "datastax"], About("Topics", "LOW")] = "none"
+    headers: Annotated[Literal["none", "datastax"], Group("Topics", "LOW")] = "none"
     """`datastax` adds the headers segpos, token and writetime to each event."""
-    topic_partitions: Annotated[int, Field(ge=1), About("Topics", "HIGH")] = 4
+    topic_partitions: Annotated[int, Field(ge=1), Group("Topics", "HIGH")] = 4
     """Partitions of topics that the agent creates. They can't be changed later: size them for growth."""
-    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Topics", "HIGH")] = -1
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, Group("Topics", "HIGH")] = -1
     """Replication factor of topics that the agent creates on Kafka. -1: the brokers' `default.replication.factor`,
     which is 1 unless it was set."""
-    topic_retention_ms: Annotated[int, Field(ge=-1), About("Topics")] = 7 * 24 * 3600 * 1000
+    topic_retention_ms: Annotated[int, Field(ge=-1), Group("Topics")] = 7 * 24 * 3600 * 1000
     """How long such topics keep events: longer than the connector may ever be down. -1: for ever."""
-    topic_config: Annotated[PassThrough, About("Topics", "LOW")] = {}
+    topic_config: Annotated[PassThrough, Group("Topics", "LOW")] = {}
     """Other settings of such topics: `topic.config.min.insync.replicas` and others."""
-    table_include_list: Annotated[Patterns, About("Tables")] = ()
+    table_include_list: Annotated[Patterns, Group("Tables")] = ()
     """Regular expressions for ks.table: of the tables with `cdc = true` only these are published. Default: all."""
-    table_exclude_list: Annotated[Patterns, About("Tables")] = ()
+    table_exclude_list: Annotated[Patterns, Group("Tables")] = ()
     """Regular expressions for ks.table: these are not published."""
-    cells_include_list: Annotated[Patterns, About("Tables")] = ()
+    cells_include_list: Annotated[Patterns, Group("Tables")] = ()
     """Regular expressions for ks.table: events of these tables carry what the mutation says, cell by cell, for those
     who do not read rows again. Default: none. Tables with counters have no cells."""
-    errors_large_event: Annotated[Literal["light"], About("Tables", "LOW")] = "light"
+    errors_large_event: Annotated[Literal["light"], Group("Tables", "LOW")] = "light"
     """What becomes of an event that is too large for its topic with its cells. `light`: it goes without them, counted,
     and whoever needs them reads the row. There is no other way: none is left out, and no value is cut."""
-    read_mode: Annotated[ReadMode, About("Commit log")] = "marker"
+    read_mode: Annotated[ReadMode, Group("Commit log")] = "marker"
     """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as it is fsynced, by its index.
     `eager`: beyond the last marker, as far as the entries' checksums are right.
     """
-    segment_transfer: Annotated[str, AfterValidator(_transfer), About("Commit log")] = "delete"
+    segment_transfer: Annotated[str, AfterValidator(_transfer), Group("Commit log")] = "delete"
     """What to do with a fully processed segment: `delete`, `archive`, or your own code as `package.module:Name`."""
-    segment_archive_dir: Annotated[Path | None, About("Commit log", "LOW")] = None
+    segment_archive_dir: Annotated[Path | None, Group("Commit log", "LOW")] = None
     """Where `archive` puts segments."""
-    startup_timeout_ms: Annotated[Milliseconds, About("Agent")] = 0
+    startup_timeout_ms: Annotated[Milliseconds, Group("Agent")] = 0
     """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
-    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), About("Agent", "LOW")] = 20
+    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW")] = 20
     """The pause between two looks at the live segments; at least 80 after 5 s without a write."""
-    http_host: Annotated[str, AfterValidator(_listened_on), About("Agent")] = "127.0.0.1"
+    http_host: Annotated[str, AfterValidator(_listened_on), Group("Agent")] = "127.0.0.1"
     """Where `/metrics` and `/health` are served."""
-    http_port: Annotated[int, Field(ge=0, lt=65536), About("Agent", "HIGH")] = 0
+    http_port: Annotated[int, Field(ge=0, lt=65536), Group("Agent", "HIGH")] = 0
     """Their port; 0 switches them off."""
-    metrics_other_products: Annotated[bool, About("Agent", "LOW")] = True
+    metrics_other_products: Annotated[bool, Group("Agent", "LOW")] = True
     """Whether `/metrics` has values under the names of DataStax's agent, Debezium and the Sidecar too."""
 
     @classmethod
-    def of(
+    def from_properties(
         cls,
         properties: Mapping[str, str],
         source: str,
@@ -159,11 +159,11 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
                     environment or {}
                 )
                 given = properties if chosen else {**properties, "log": "pulsar"}
-                return _OnPulsar.of(given, source, environment, context, **more)  # type: ignore[return-value]
-            return super().of(properties, source, environment, context, **more)
+                return _OnPulsar.from_properties(given, source, environment, context, **more)  # type: ignore[return-value]
+            return super().from_properties(properties, source, environment, context, **more)
         debezium.report(properties, source)
         theirs = debezium.translate(properties, "agent", source)
-        make = super().of
+        make = super().from_properties
         return theirs.make(lambda given: make({**_own_node(given), **given}, source, environment, context, **more))
 
     @classmethod

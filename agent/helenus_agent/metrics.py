@@ -55,7 +55,7 @@ CRITICAL = 0.95
 _DATASTAX = "org_apache_cassandra_metrics_CdcAgent_Count"
 
 
-class Twins(Collector):
+class AgentMetricAliases(Collector):
     """The metrics that others have too, made of ours when they are asked for.
 
     `directory` is cdc_raw, `server` what Debezium's are labelled with as `name`.

@@ -34,7 +34,7 @@ class Monitor:
         self._host = host
         self._port = port
         self._stop = threading.Event()
-        self._server: monitoring.Listener | None = None
+        self._server: monitoring.HttpListener | None = None
         self._thread: threading.Thread | None = None
 
     def serve(self, ready: Ready) -> None:

@@ -15,7 +15,7 @@ Place = tuple[int, int]
 
 
 @dataclass
-class Mark:
+class SegmentMark:
     """How far a segment is acknowledged, whether it has an index, and whether something in it could not be read."""
 
     offset: int
@@ -24,7 +24,7 @@ class Mark:
 
 
 @dataclass
-class Gap:
+class LogGap:
     """Changes that may be missing from the log up to `time`, µs since the epoch; `table` is an id, empty: any table.
 
     `appended`: its events are appended and not acknowledged yet. This is never saved.
@@ -54,13 +54,13 @@ class Positions:
     """
 
     host_id: str = ""
-    segments: dict[int, Mark] = field(default_factory=dict)
+    segments: dict[int, SegmentMark] = field(default_factory=dict)
     done: list[int] = field(default_factory=list)
     followed: list[str] = field(default_factory=list)
     reached: Place = (0, 0)
     paused: list[str] = field(default_factory=list)
     truncated: dict[str, int] = field(default_factory=dict)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[LogGap] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     listed: int = 0
     cdc_off: bool = False
@@ -80,7 +80,7 @@ class Positions:
         if saved["format"] != _FORMAT:
             raise ValueError(f"format {saved['format']}, this agent knows {_FORMAT}")
         segments = {
-            int(number): Mark(int(mark["offset"]), bool(mark["indexed"]), bool(mark["bad"]))
+            int(number): SegmentMark(int(mark["offset"]), bool(mark["indexed"]), bool(mark["bad"]))
             for number, mark in saved["segments"].items()
         }
         positions = cls(
@@ -91,7 +91,7 @@ class Positions:
             (int(saved.get("reached", (0, 0))[0]), int(saved.get("reached", (0, 0))[1])),
             list(saved.get("paused", ())),
             {table: int(time) for table, time in saved.get("truncated", {}).items()},
-            [Gap(gap["table"], int(gap["time"]), str(gap["reason"])) for gap in saved.get("gaps", ())],
+            [LogGap(gap["table"], int(gap["time"]), str(gap["reason"])) for gap in saved.get("gaps", ())],
             list(saved.get("refused", ())),
             int(saved.get("listed", 0)),
             bool(saved.get("cdc_off", False)),
@@ -104,7 +104,7 @@ class Positions:
     def reopen(self, segment: int) -> None:
         """This segment is to be read again, from its start."""
         self.done = [number for number in self.done if number != segment]
-        self.segments[segment] = Mark(0, indexed=True)
+        self.segments[segment] = SegmentMark(0, indexed=True)
 
     def finish(self, segment: int) -> None:
         """This segment is fully processed."""

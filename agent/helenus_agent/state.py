@@ -31,7 +31,7 @@ _DAMAGED = (
 )
 
 
-class State:
+class StateDirectory:
     """The state directory, held for this process alone. Raises HelenusError: STATE; CONFIG if others may change it."""
 
     def __init__(self, directory: Path) -> None:
@@ -102,7 +102,7 @@ def owned(raw: Path) -> Iterator[None]:
 
 def note_cdc_off(directory: Path) -> None:
     """Remember that this agent's node has CDC off: what it writes now is a gap. Raises as State."""
-    state = State(directory)
+    state = StateDirectory(directory)
     try:
         positions = state.load()
         if positions.listed and not positions.cdc_off:

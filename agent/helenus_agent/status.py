@@ -17,7 +17,7 @@ from helenus_agent import state
 from helenus_agent.commitlog.segment import parse_name, read_index
 from helenus_agent.config import AgentSettings, raw_directory, read_yaml
 from helenus_agent.node.cassandra import Node
-from helenus_agent.positions import Mark, Positions
+from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments.reprocess import quarantined
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.names import counted
@@ -40,7 +40,7 @@ class SegmentStatus:
 
 
 @dataclass(frozen=True)
-class Status:
+class AgentStatus:
     """What there is to know. `trouble`: why it is not healthy, empty if it is. Ages in s, sizes in bytes.
 
     `metrics`: the agent's own, without their common prefix; a labelled one as `name{label}`. Empty if it serves none.
@@ -73,7 +73,7 @@ class Status:
         return {"healthy": self.healthy, **asdict(self), "raw_headroom": self.raw_headroom}
 
 
-def status(settings: AgentSettings) -> Status:
+def read_status(settings: AgentSettings) -> AgentStatus:
     """Look at an agent's state. Nothing that it may leave on its disk raises an error: it is shown as `trouble`.
 
     Raises HelenusError(STATE) where this user can't see whether an agent runs.
@@ -106,7 +106,7 @@ def status(settings: AgentSettings) -> Status:
         metrics = _metrics(settings, trouble)
     at = state.saved_at(settings.state_dir)
     limit = metrics.get("cdc_raw_limit_bytes") or _limit_named(settings)
-    return Status(
+    return AgentStatus(
         running=running,
         trouble=trouble,
         host_id=saved.host_id if saved else None,
@@ -126,7 +126,7 @@ def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
     files = {parsed[1]: path for path in raw.glob("*.log") if (parsed := parse_name(path.name))} if raw else {}
     found = []
     for number in sorted(files.keys() | saved.segments.keys()):
-        mark = saved.segments.get(number, Mark(0))
+        mark = saved.segments.get(number, SegmentMark(0))
         size, index = None, None
         if number in files:
             index = read_index(files[number])
@@ -186,7 +186,7 @@ def _metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
     return found
 
 
-def table(found: Status) -> str:
+def format_status(found: AgentStatus) -> str:
     """As a table for people."""
     metrics, age = found.metrics, found.saved_age
     lines = [
@@ -224,7 +224,7 @@ def _state(segment: SegmentStatus) -> str:
     return ", ".join(word for word, is_so in words.items() if is_so) or "no changes yet"
 
 
-def _room(found: Status) -> str:
+def _room(found: AgentStatus) -> str:
     if found.raw_limit is None or found.raw_headroom is None:
         how = "an agent with http.port reports it" if found.metrics or found.running else "a running agent reports it"
         return f"{_size(found.raw_bytes)}, limit unknown: {how}, or cdc_total_space in the file of cassandra.config"

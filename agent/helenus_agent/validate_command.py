@@ -9,7 +9,7 @@ from pathlib import Path
 from helenus_agent.config import CDC_OFF, AgentSettings, check_places
 from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra
-from helenus_agent.node.tables import Tables
+from helenus_agent.node.tables import KnownTables
 from helenus_schemas import names
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -31,7 +31,9 @@ def refusals(settings: AgentSettings, directory: Path, log: Log) -> Iterator[Hel
         check_places(settings, directory, node.settings)
         if node.has_cdc is False:
             yield HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
-        tables = Tables(settings.table_include_list, settings.table_exclude_list, cells=settings.cells_include_list)
+        tables = KnownTables(
+            settings.table_include_list, settings.table_exclude_list, cells=settings.cells_include_list
+        )
         report = tables.update(schema.tables, schema.views, 0, schema.stamps)
         for table, why in report.refused:
             yield HelenusError(Kind.TABLE_UNSUPPORTED, f"its changes can't be published: {why}", table.full_name)

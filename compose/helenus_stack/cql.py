@@ -24,7 +24,7 @@ def session(status: Status, row_factory: Any = named_tuple_factory) -> Iterator[
     """A driver session with the stack's Cassandra. What the driver raises in the body becomes a StackError."""
     where = f"{status.contact_points[0]}:{status.cql_port}"
     try:
-        connected = connect(CassandraSettings.of(status.cassandra(), where), row_factory=row_factory)
+        connected = connect(CassandraSettings.from_properties(status.cassandra(), where), row_factory=row_factory)
     except HelenusError as error:
         raise StackError(error.what, where, "start it with helenus-stack up") from error
     try:

@@ -11,7 +11,7 @@ import structlog
 
 from helenus_connector import metrics
 from helenus_connector.control.connectors import Connectors
-from helenus_connector.control.topics import Topics
+from helenus_connector.control.topics import TopicQueries
 from helenus_connector.log.events import Offsets, behind, pace_s
 from helenus_schemas.errors import HelenusError
 
@@ -20,7 +20,7 @@ _LEAVING_S = 600.0
 _LOOKS = 360
 
 
-class Ends:
+class TopicEnds:
     """Where an events topic ended at earlier looks, of those alone that a reader has not come to yet."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Ends:
         return now - self._looks[0][0] if self._looks else 0.0
 
 
-class Reports:
+class ConnectorReports:
     """Keeps the series of connectors and tables. One thread uses it at a time.
 
     `away` is why the message broker did not answer when it was last asked for lag, or None. `lag_every_s` is how often
@@ -48,12 +48,12 @@ class Reports:
         self._tables: set[metrics.Labels] = set()
         self._names: set[str] = set()
         self._left: dict[metrics.Labels, float] = {}
-        self._ends: dict[metrics.Labels, Ends] = {}
+        self._ends: dict[metrics.Labels, TopicEnds] = {}
         self._reasons: set[tuple[str, ...]] = set()
         self.away: HelenusError | None = None
         self.lag_every_s = pace_s(0)
 
-    def lag(self, topics: Topics) -> None:
+    def lag(self, topics: TopicQueries) -> None:
         """How far each table is behind the end of its events topic."""
         connectors = self._connectors.all().values()
         where: dict[str, Offsets] = {}
@@ -95,7 +95,9 @@ class Reports:
             metrics.LAG.labels(*task.labels).set(lag)
             seconds = math.nan
             if topic in latest:
-                seconds = self._ends.setdefault(task.labels, Ends()).lag(topic, at, latest[topic], time.monotonic())
+                seconds = self._ends.setdefault(task.labels, TopicEnds()).lag(
+                    topic, at, latest[topic], time.monotonic()
+                )
             metrics.LAG_SECONDS.labels(*task.labels).set(seconds)
         known = {task.labels for task in tasks}
         self._ends = {labels: ends for labels, ends in self._ends.items() if labels in known}

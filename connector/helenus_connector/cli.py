@@ -205,11 +205,11 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
 def _each(connectors: Sequence[ConnectorSettings]) -> list[ConnectorSettings]:
     """The same, but one for each keyspace of those that stand for several."""
     from helenus_connector.control.keyspaces import each
-    from helenus_connector.control.tables import Tables
+    from helenus_connector.control.tables import TableDefinitions
 
     if not connectors:
         raise click.UsageError("Missing argument 'CONNECTOR_PROPERTIES...'.")
-    with closing(Tables()) as tables:
+    with closing(TableDefinitions()) as tables:
         return [settings for of_file in connectors for settings in each(of_file, tables)]
 
 
@@ -230,7 +230,7 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
     def asking(
         url: str, user: str | None, cafile: Path | None, certfile: Path | None, keyfile: Path | None, **more: Any
     ) -> None:
-        from helenus_connector.rest.client import Worker
+        from helenus_connector.rest.client import WorkerClient
 
         with _errors_shown():
             try:
@@ -239,7 +239,7 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
                 raise HelenusError(
                     Kind.CONFIG, f"--user: {error}", advice="correct the reference, or give user:password"
                 ) from None
-            command(worker=Worker(url, login, cafile, certfile, keyfile), **more)
+            command(worker=WorkerClient(url, login, cafile, certfile, keyfile), **more)
 
     return asking
 

@@ -207,7 +207,7 @@ def reasons(before: set[tuple[str, ...]], now: set[tuple[str, ...]]) -> None:
         REASON.labels(*labels).set(1)
 
 
-class Twins(Collector):
+class ConnectorMetricAliases(Collector):
     """The metrics that others have too, made of ours when they are asked for; none unless it `is_on`."""
 
     is_on = True
@@ -320,6 +320,6 @@ def by_table(metric: Collector, **only: str) -> dict[Labels, float]:
     return found
 
 
-TWINS = Twins()
+TWINS = ConnectorMetricAliases()
 """Those under the names of other products; `is_on` switches them off."""
 REGISTRY.register(TWINS)

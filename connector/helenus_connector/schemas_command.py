@@ -9,12 +9,12 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
 from helenus_connector.shape.encoding.forms import nullable_schema
-from helenus_connector.shape.row.row import shown
-from helenus_connector.shape.schemas import declared, described
+from helenus_connector.shape.row.row import shown_table
+from helenus_connector.shape.schemas import record_schemas, topic_schemas
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event import datastax
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 
 
 def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[str]:
@@ -31,12 +31,12 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
             raise missing(one, tables)
         if worker.log == "pulsar":
             key = datastax.key_schema(tables[name])
-            yield _upload(one.events, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+            yield _upload(one.events, DeclaredSchemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
         if worker.log_of_data == "pulsar":
-            yield _upload(one.data, declared(shown(tables[name], one), one))
+            yield _upload(one.data, topic_schemas(shown_table(tables[name], one), one))
             continue
-        table = shown(tables[name], one)
-        found = {part: avro.text(s) for part, s in zip(("key", "value"), described(table, one), strict=True) if s}
+        table = shown_table(tables[name], one)
+        found = {part: avro.text(s) for part, s in zip(("key", "value"), record_schemas(table, one), strict=True) if s}
         if one.output_format != "debezium-cassandra" and one.key_compat != "cep44":
             found |= _others(table, one)
         for part, schema in found.items():
@@ -52,7 +52,7 @@ def _others(table: Table, settings: ConnectorSettings) -> dict[str, str]:
     return found
 
 
-def _upload(topic: str, schemas: Schemas) -> str:
+def _upload(topic: str, schemas: DeclaredSchemas) -> str:
     from helenus_sinks.pulsar.wire import payload_of
 
     return json.dumps({"topic": topic, "schema": payload_of(schemas)}, ensure_ascii=False)

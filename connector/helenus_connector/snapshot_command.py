@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from helenus_connector.rest.client import Worker
+from helenus_connector.rest.client import WorkerClient
 from helenus_schemas.errors import HelenusError, Kind
 
 _TURN_S = 0.5
@@ -43,7 +43,7 @@ def chosen(actions: Mapping[str, bool], more: Mapping[str, Any]) -> str | None:
 
 
 def snapshot(
-    worker: Worker,
+    worker: WorkerClient,
     name: str,
     tables: Sequence[str] = (),
     token_range: str | None = None,
@@ -105,7 +105,7 @@ def _key(text: str | None) -> Any:
     return key
 
 
-def _wait(worker: Worker, name: str, place: str, begun: Sequence[Shown]) -> int:
+def _wait(worker: WorkerClient, name: str, place: str, begun: Sequence[Shown]) -> int:
     """Show these tables' snapshots until they are over: a bar each in a terminal, else a line now and then."""
     names = [one["table"] for one in begun]
     console = Console()

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from helenus_connector.metrics import Labels
-from helenus_connector.rest.client import Worker
+from helenus_connector.rest.client import WorkerClient
 from helenus_schemas.errors import HelenusError, Kind
 
 _PREFIX = "helenus_connector_"
@@ -45,7 +45,7 @@ _STYLES = {
 
 
 @dataclass
-class Fares:
+class TableRates:
     """How a table fares at a moment: the values of its metrics by name, summed up, and its task's state."""
 
     state: str = ""
@@ -56,7 +56,7 @@ class Fares:
 
 
 @dataclass
-class Scan:
+class SnapshotProgress:
     """How a table's last snapshot fares: as its metrics say. `done` is a share, from 0 to 1."""
 
     state: str = ""
@@ -76,17 +76,17 @@ class Moment:
     """
 
     at: float
-    tables: Mapping[Labels, Fares]
+    tables: Mapping[Labels, TableRates]
     failures: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
-    snapshots: Mapping[tuple[str, str], Scan] = field(default_factory=dict)
+    snapshots: Mapping[tuple[str, str], SnapshotProgress] = field(default_factory=dict)
 
 
-def look(worker: Worker) -> Moment:
+def look(worker: WorkerClient) -> Moment:
     """How a worker's tables fare now. Raises HelenusError WORKER_UNREACHABLE."""
     text = worker.get("/metrics")
-    tables: dict[Labels, Fares] = {}
-    snapshots: dict[tuple[str, str], Scan] = {}
+    tables: dict[Labels, TableRates] = {}
+    snapshots: dict[tuple[str, str], SnapshotProgress] = {}
     try:
         samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
         status = json.loads(worker.get("/connectors?expand=status"))
@@ -97,12 +97,12 @@ def look(worker: Worker) -> Moment:
     for sample in samples:
         labels = sample.labels
         if sample.name.startswith(f"{_PREFIX}snapshot_") and "table" in labels:
-            _scan(snapshots.setdefault((labels["connector"], labels["table"]), Scan()), sample)
+            _scan(snapshots.setdefault((labels["connector"], labels["table"]), SnapshotProgress()), sample)
         if not sample.name.startswith(_PREFIX) or not {"connector", "keyspace", "table"} <= labels.keys():
             continue
         if not labels["table"]:  # why a connector as a whole waits: its status says it in words
             continue
-        fares = tables.setdefault((labels["connector"], labels["keyspace"], labels["table"]), Fares())
+        fares = tables.setdefault((labels["connector"], labels["keyspace"], labels["table"]), TableRates())
         name = sample.name[len(_PREFIX) :]
         if name == "task_state":
             fares.state = labels["state"] if sample.value else fares.state
@@ -112,7 +112,7 @@ def look(worker: Worker) -> Moment:
     return Moment(time.monotonic(), tables, failures, waiting, snapshots)
 
 
-def _scan(scan: Scan, sample: Any) -> None:
+def _scan(scan: SnapshotProgress, sample: Any) -> None:
     """Take a metric of a snapshot."""
     match sample.name.removeprefix(f"{_PREFIX}snapshot_"):
         case "state":
@@ -141,7 +141,7 @@ def view(before: Moment, now: Moment) -> RenderableType:
     """The table of the changes between two moments, with the columns that fit the terminal."""
     seconds = now.at - before.at
     rows = [
-        tuple(_row(labels, before.tables.get(labels, Fares()), fares, seconds))
+        tuple(_row(labels, before.tables.get(labels, TableRates()), fares, seconds))
         for labels, fares in sorted(now.tables.items())
     ]
     tables = _Fitting(rows) if rows else Text("The worker has no tables yet.")
@@ -151,9 +151,9 @@ def view(before: Moment, now: Moment) -> RenderableType:
         (item for item in now.tables.items() if item[1].get("gate_waiting_changes")),
         key=lambda item: -item[1].get("gate_waiting_changes"),
     )
-    gates = [tuple(_at_gate(at, before.tables.get(at, Fares()), fares, seconds)) for at, fares in waiting]
+    gates = [tuple(_at_gate(at, before.tables.get(at, TableRates()), fares, seconds)) for at, fares in waiting]
     states = [
-        tuple(_of_state(at, before.tables.get(at, Fares()), fares, seconds))
+        tuple(_of_state(at, before.tables.get(at, TableRates()), fares, seconds))
         for at, fares in sorted(now.tables.items())
         if "live_keys" in fares.values or "rows_kept" in fares.values
     ]
@@ -211,7 +211,7 @@ class _Fitting:
         return grid
 
 
-def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
+def _row(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
     def more(name: str) -> float:
         change = now.get(name) - before.get(name)
         return change if change >= 0 else now.get(name)  # the worker was started again
@@ -233,7 +233,7 @@ def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[
         yield Text(_number(now.get(name)), style="red" if now.get(name) else "")
 
 
-def _at_gate(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
+def _at_gate(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
     """What waits there for reports of more replicas."""
     completed, dropped = (f"gate_changes_total/{outcome}" for outcome in ("completed", "dropped"))
     yield labels[0]
@@ -245,7 +245,7 @@ def _at_gate(labels: Labels, before: Fares, now: Fares, seconds: float) -> Itera
     yield Text(_number(now.get(dropped)), style="red" if now.get(dropped) else "")
 
 
-def _of_state(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
+def _of_state(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
     """What is kept of a table: keys that live with `state=keys`, rows with `state=rows`; what times are waited for."""
     expired = "live_keys_asked_total/expired"
     yield labels[0]
@@ -258,7 +258,7 @@ def _of_state(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iter
     yield _number(max(0.0, now.get(expired) - before.get(expired)) / seconds) if "live_keys" in now.values else "-"
 
 
-def _of_snapshot(before: Scan | None, now: Scan, seconds: float) -> Iterator[Text | str]:
+def _of_snapshot(before: SnapshotProgress | None, now: SnapshotProgress, seconds: float) -> Iterator[Text | str]:
     left = now.seconds * (1 - now.done) / now.done if now.done and now.state == "SCANNING" else 0.0
     yield Text(now.state, style=_STYLES.get(now.state, ""))
     yield f"{now.done:.0%}"
@@ -284,7 +284,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def show(worker: Worker, interval: float, once: bool) -> None:
+def show(worker: WorkerClient, interval: float, once: bool) -> None:
     """Print what happens within `interval` seconds, `once` or until interrupted.
 
     Raises HelenusError if no worker answers at first; a worker that goes away later is waited for.

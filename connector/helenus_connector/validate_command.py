@@ -13,10 +13,10 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.fences import owner
 from helenus_connector.control.keyspaces import each
-from helenus_connector.control.tables import Tables
-from helenus_connector.control.topics import Topics, reach
+from helenus_connector.control.tables import TableDefinitions
+from helenus_connector.control.topics import TopicQueries, reach
 from helenus_connector.query.spark_session import check_java as check_java
-from helenus_connector.rest.listening import listen
+from helenus_connector.rest.listener import listen
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service.ownership import check_directory
 from helenus_schemas.settings.properties import ConfigError, Problem, together
@@ -79,13 +79,13 @@ def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) ->
     The message broker is asked, and for each connector its registry, Cassandra, and every table that it matches, with
     its topics and the rights on them; `unasked` says what is not.
     """
-    topics: Topics | None = None
+    topics: TopicQueries | None = None
     try:
         reach(worker.model_copy(update={"startup_timeout_ms": 0}))
-        topics = Topics(worker)
+        topics = TopicQueries(worker)
     except HelenusError as error:
         yield "worker", error
-    with closing(Tables()) as tables, tempfile.TemporaryDirectory() as directory:
+    with closing(TableDefinitions()) as tables, tempfile.TemporaryDirectory() as directory:
         for connector in connectors:
             try:
                 for settings in each(connector, tables):

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.status import Status
 
-from helenus_connector.rest.client import Worker
+from helenus_connector.rest.client import WorkerClient
 from helenus_connector.verify.report import DIFFERENT
 from helenus_schemas.names import counted
 
@@ -23,7 +23,7 @@ Shown = Mapping[str, Any]
 """A verification as REST shows it."""
 
 
-def verify(worker: Worker, name: str, tables: Sequence[str], as_json: bool, **options: Any) -> int:
+def verify(worker: WorkerClient, name: str, tables: Sequence[str], as_json: bool, **options: Any) -> int:
     """Verify tables of a connector, by default all. Returns the exit status: 0 where each is equal, 3 where one is not,
     1 where one could not be verified.
 
@@ -65,7 +65,7 @@ def lines(name: str, one: Shown) -> list[str]:
     return found
 
 
-def _wait(worker: Worker, place: str, numbers: set[int]) -> Sequence[Shown]:
+def _wait(worker: WorkerClient, place: str, numbers: set[int]) -> Sequence[Shown]:
     """Show how far these verifications are, until all are over."""
     console = Console(stderr=True)
     said = ""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector._reports import Reports
+from helenus_connector._reports import ConnectorReports
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import make, remove
 from helenus_connector.config.worker import WorkerSettings
@@ -25,18 +25,18 @@ from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.keyspaces import Keyspaces
 from helenus_connector.control.offsets import claim
 from helenus_connector.control.status import Connector, no_tables
-from helenus_connector.control.tables import Tables
-from helenus_connector.control.topics import Topics
+from helenus_connector.control.tables import TableDefinitions
+from helenus_connector.control.topics import TopicQueries
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
+from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import OF_DRIVER, freeze
-from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve, serve_standby
-from helenus_connector.shape.encoding.registry import registered
+from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
-from helenus_connector.state.keys.queries import Followers
-from helenus_connector.state.rows.query import Merger
+from helenus_connector.state.keys.queries import KeysQueries
+from helenus_connector.state.rows.query import RowsQuery
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import descriptors
@@ -69,23 +69,23 @@ class Worker:
     def __init__(self, worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
         self.worker = worker
         self._keyspaces = Keyspaces(worker.model, files)
-        self._topics = Topics(worker)
+        self._topics = TopicQueries(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
         self.snapshots: Snapshots
         self.signals: Signals
         self.verifications: Verifications
         self.connectors.files = self._keyspaces.without
-        self._tables = Tables(registered(worker.checkpoint_dir))
+        self._tables = TableDefinitions(registry_memory(worker.checkpoint_dir))
         self._looks: dict[object, Future[None]] = {}
         self._failures: dict[str, int] = {}
         self._waiting = ReasonLog()
-        self._queries: dict[str, Query | Merger] = {}
-        self._followers: Followers | None = None
+        self._queries: dict[str, EventsQuery | RowsQuery] = {}
+        self._followers: KeysQueries | None = None
         self._spark: Any = None
         self._stopping = threading.Event()
         self._started = time.monotonic()
         self._made_at = self._states_at = self._lag_at = 0.0
-        self._reports = Reports(self.connectors)
+        self._reports = ConnectorReports(self.connectors)
         self._history = History()
         self._missing: set[metrics.Labels] = set()
 
@@ -127,7 +127,7 @@ class Worker:
         directory = make()
         server = None
         looking: Future[None] | None = None
-        session: Future[Any] | None = None
+        spark_start: Future[Any] | None = None
         looked = False
         try:
             parts = self.connectors, self.snapshots, self.verifications
@@ -141,15 +141,15 @@ class Worker:
                         looked = True
                     looking = _in_thread(lambda: self._look(directory))
                 # Spark takes seconds to load: it begins when there is something to run.
-                if session is None and (looked or self._groups()):
-                    session = _in_thread(lambda: self._session(directory))
+                if spark_start is None and (looked or self._groups()):
+                    spark_start = _in_thread(lambda: self._session(directory))
                 if time.monotonic() - self._made_at > _TOPICS_S:
                     self._made_at = time.monotonic()
                     with descriptors.exhaustion_tolerated():
                         self._make_topics()
-                if session is not None and session.done() and self._spark is None:
-                    self._spark = session.result()
-                    self._followers = Followers(self.worker, self.connectors, directory, self._spark)
+                if spark_start is not None and spark_start.done() and self._spark is None:
+                    self._spark = spark_start.result()
+                    self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark)
                     self.snapshots.start(self._spark)
                     self.signals.start()
                     self.verifications.start(self._spark, directory)
@@ -172,9 +172,9 @@ class Worker:
                 self._followers.join()
             for query in self._queries.values():
                 query.join()
-            if session is not None and session.exception() is None:
+            if spark_start is not None and spark_start.exception() is None:
                 with contextlib.suppress(Exception):  # it may be gone
-                    session.result().stop()
+                    spark_start.result().stop()
             if looking is None or wait([looking], _GRACE_S).done:
                 self._tables.close()
             self._topics.close()
@@ -204,12 +204,12 @@ class Worker:
         self.verifications = Verifications(self.worker, self.connectors)
 
     def _session(self, directory: Path) -> Any:
-        from helenus_connector.query.spark_session import session, warm
+        from helenus_connector.query.spark_session import load_modules, start_session
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
         has_state = any(one.settings.state != "none" for one in self.connectors.all().values())
-        spark = session(self.worker, directory, has_state)
-        warm(spark)
+        spark = start_session(self.worker, directory, has_state)
+        load_modules(spark)
         return spark
 
     def _turn(self, directory: Path) -> None:
@@ -257,10 +257,10 @@ class Worker:
             else:
                 self.connectors.hindered(group, query.trouble(), not query.has_done_batches)
 
-    def _query(self, group: str, directory: Path) -> Query | Merger:
+    def _query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         if self._has_rows(group):
-            return Merger(self.worker, self.connectors, group, directory, self.snapshots)
-        return Query(self.worker, self.connectors, group, directory, self.snapshots.need)
+            return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots)
+        return EventsQuery(self.worker, self.connectors, group, directory, self.snapshots.need)
 
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more, or whose `state` is another. One that comes again gets
@@ -268,7 +268,7 @@ class Worker:
         """
         groups = {c.settings.query_group for c in self.connectors.all().values()}
         for group, query in list(self._queries.items()):
-            if group not in groups or isinstance(query, Merger) != self._has_rows(group):
+            if group not in groups or isinstance(query, RowsQuery) != self._has_rows(group):
                 query.stop()
             if query.is_stopped and query.is_over:
                 del self._queries[group]

@@ -12,7 +12,7 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 @dataclass(frozen=True)
-class Schemas:
+class DeclaredSchemas:
     """The Avro schemas of a topic's records, as JSON. `kind` is the records' format. Without `key`, keys are text."""
 
     key: str | None
@@ -63,7 +63,7 @@ class Log(Protocol):
         """
         ...
 
-    def declare(self, topic: str, schemas: Schemas) -> None:
+    def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         """Set the schemas of the topic's next records. Does nothing if the broker keeps no schemas.
 
         Raises as `create`, and REGISTRY_REFUSED if they are incompatible with the topic's.

@@ -14,7 +14,7 @@ from helenus_agent.node.cassandra import Node, Schema
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation
 from helenus_agent.segments.transfer import delete
-from helenus_agent.state import State
+from helenus_agent.state import StateDirectory
 from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -162,9 +162,9 @@ def write_of(table: Table, key: int, time: int = 1_700_000_000_000_000) -> bytes
 
 
 def agent_on(
-    tmp_path: Path, raw: Raw, cassandra: FakeCassandra, log: FakeLog, state: State, **properties: str
+    tmp_path: Path, raw: Raw, cassandra: FakeCassandra, log: FakeLog, state: StateDirectory, **properties: str
 ) -> Agent:
-    settings = AgentSettings.of(
+    settings = AgentSettings.from_properties(
         {
             "state.dir": str(tmp_path / "state"),
             "cdc.raw.dir": str(raw.path),

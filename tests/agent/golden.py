@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from helenus_agent.positions import Positions
-from helenus_agent.segments.follow import Follow
+from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
@@ -323,9 +323,9 @@ class Recording:
 
     def plans(self, decoder: Any, followed: list[Table]) -> dict[bytes, Any]:
         plans = {
-            t.id.bytes: decoder.plan_of(t, followed.index(t) if t in followed else -1) for t in self.tables.values()
+            t.id.bytes: decoder.plan_table(t, followed.index(t) if t in followed else -1) for t in self.tables.values()
         }
-        return plans | {view.bytes: decoder.Plan() for view in self.views}
+        return plans | {view.bytes: decoder.TablePlan() for view in self.views}
 
     def unpack(self, directory: Path) -> None:
         for name, data in self.files.items():
@@ -339,7 +339,7 @@ def load(name: str = PLAIN) -> Recording:
     return Recording(tables_of(saved["tables"]), [uuid.UUID(v) for v in saved["views"]], files)
 
 
-def read(decoder: Any, follow: Follow, plans: dict[bytes, Any]) -> tuple[list[Any], list[str], int]:
+def read(decoder: Any, follow: SegmentQueue, plans: dict[bytes, Any]) -> tuple[list[Any], list[str], int]:
     """Every change that is to be read, the reasons of skipped ones, and how many mutations there were."""
     changes: list[Any] = []
     skipped: list[str] = []
@@ -356,7 +356,7 @@ def read(decoder: Any, follow: Follow, plans: dict[bytes, Any]) -> tuple[list[An
         segment.advance(base + batch.next)
         if batch.unknown:
             assert batch.unknown.column is None
-            plans[batch.unknown.table] = decoder.Plan(known=False)
+            plans[batch.unknown.table] = decoder.TablePlan(known=False)
     return changes, skipped, mutations
 
 
@@ -431,7 +431,7 @@ def record_events() -> None:
     recording = load()
     with tempfile.TemporaryDirectory() as directory:
         recording.unpack(Path(directory))
-        follow = Follow(Path(directory), Positions(NODE))
+        follow = SegmentQueue(Path(directory), Positions(NODE))
         follow.refresh()
         changes, _, _ = read(decoder, follow, recording.plans(decoder, recording.followed))
         follow.close()

@@ -15,7 +15,7 @@ from agent.fakes import FakeCassandra, FakeLog
 from agent.writer import table_of
 
 from helenus_agent import cli
-from helenus_connector.testing.log import Record
+from helenus_connector.testing.log import MemoryRecord
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -23,7 +23,7 @@ TABLE = table_of("t", "pk int pk, v int")
 LATE = int(os.environ.get("HELENUS_TEST_LATE", 0))
 
 
-def number(record: Record) -> int:
+def number(record: MemoryRecord) -> int:
     """The key of a record of ks.t."""
     assert record.key is not None
     return int.from_bytes(KeyCodec(TABLE).decode(record.key)[0] or b"", "big")

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.node.cassandra import Schema
-from helenus_agent.state import State
+from helenus_agent.state import StateDirectory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement, wire
 from helenus_schemas.event.change import Scope
@@ -40,7 +40,7 @@ class Bench:
         self.raw = Raw(tmp_path / "cdc_raw")
         self.cassandra = FakeCassandra(TABLE)
         self.log = FakeLog()
-        self.state = State(tmp_path / "state")
+        self.state = StateDirectory(tmp_path / "state")
         self.agent: Agent | None = None
 
     def start(self, **properties: str) -> Agent:

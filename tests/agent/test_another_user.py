@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from helenus_agent.cli import main
 from helenus_agent.config import AgentSettings, raw_directory
-from helenus_agent.state import State, quarantine
+from helenus_agent.state import StateDirectory, quarantine
 from helenus_schemas.errors import HelenusError
 
 ADVICE = "run this as the agent's user [state]\n"
@@ -52,7 +52,7 @@ def properties(place: Path) -> Path:
 
 @pytest.mark.parametrize("what", ["state", "state/lock"])
 def test_status_does_not_say_that_an_agent_is_stopped(place: Path, what: str) -> None:
-    file, state = properties(place), State(place / "state")
+    file, state = properties(place), StateDirectory(place / "state")
     with closed(place / what):
         done = CliRunner().invoke(main.commands["status"], [str(file)])
     state.close()
@@ -61,7 +61,7 @@ def test_status_does_not_say_that_an_agent_is_stopped(place: Path, what: str) ->
 
 
 def test_a_quarantine_that_may_not_be_seen_is_trouble(place: Path) -> None:
-    file, state = properties(place), State(place / "state")
+    file, state = properties(place), StateDirectory(place / "state")
     quarantine(state.directory).mkdir()
     state.directory.chmod(0o755)  # or it is what may not be seen
     (state.directory / "lock").chmod(0o644)

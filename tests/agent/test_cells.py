@@ -33,7 +33,7 @@ def decoded(decoder: ModuleType, updates: list[list[Update]], cells: bool) -> An
     tables = {update.table.id: update.table for parts in updates for update in parts}
     followed = [table for table in tables.values() if table.cdc]
     plans = {
-        t.id.bytes: decoder.plan_of(t, followed.index(t) if t.cdc else -1, cells=cells and t.cdc)
+        t.id.bytes: decoder.plan_table(t, followed.index(t) if t.cdc else -1, cells=cells and t.cdc)
         for t in tables.values()
     }
     data = b"".join(entry(mutation(*parts)) for parts in updates)

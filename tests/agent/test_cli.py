@@ -17,7 +17,7 @@ import pytest
 from patience import PATIENCE_S
 
 from helenus_agent import cli
-from helenus_agent.state import State
+from helenus_agent.state import StateDirectory
 
 MAIN = "from helenus_agent.cli import main; main()"
 
@@ -78,7 +78,7 @@ def test_a_state_dir_in_cdc_raw(tmp_path: Path) -> None:
 
 def test_another_agent(tmp_path: Path) -> None:
     path = properties(tmp_path)
-    state = State(tmp_path / "state")
+    state = StateDirectory(tmp_path / "state")
     code, output = agent(path)
     state.close()
     assert (code, output.count("\n")) == (1, 1)

@@ -16,7 +16,9 @@ LEAST = {"state.dir": "/tmp/x", "kafka.bootstrap.servers": "k:9092", "cdc.raw.di
 
 
 def settings(**more: str) -> AgentSettings:
-    return AgentSettings.of({**LEAST, **{key.replace("_", "."): value for key, value in more.items()}}, "test")
+    return AgentSettings.from_properties(
+        {**LEAST, **{key.replace("_", "."): value for key, value in more.items()}}, "test"
+    )
 
 
 def test_defaults() -> None:
@@ -58,21 +60,21 @@ def test_pass_through() -> None:
 )
 def test_wrong_properties_are_named(more: dict[str, str], message: str) -> None:
     with pytest.raises(HelenusError, match=message) as error:
-        AgentSettings.of({**LEAST, **more}, "agent.properties")
+        AgentSettings.from_properties({**LEAST, **more}, "agent.properties")
     assert error.value.kind is Kind.CONFIG
     assert "agent.properties" in str(error.value)
 
 
 def test_all_errors_at_once() -> None:
     with pytest.raises(HelenusError) as error:
-        AgentSettings.of({"x": "1", "topic.partitions": "z"}, "f")
+        AgentSettings.from_properties({"x": "1", "topic.partitions": "z"}, "f")
     for key in ("x", "topic.partitions", "state.dir", "kafka.bootstrap.servers"):
         assert key in str(error.value)
 
 
 def test_a_directory_must_be_named() -> None:
     with pytest.raises(HelenusError, match=r"cassandra\.config"):
-        AgentSettings.of({k: v for k, v in LEAST.items() if k != "cdc.raw.dir"}, "f")
+        AgentSettings.from_properties({k: v for k, v in LEAST.items() if k != "cdc.raw.dir"}, "f")
 
 
 # Every name of DataStax's agent, with a value that means something.
@@ -115,7 +117,7 @@ DATASTAX = {
 
 
 def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
-    found = AgentSettings.of({"cassandra.config": "/etc/cassandra.yaml", **DATASTAX}, "f")
+    found = AgentSettings.from_properties({"cassandra.config": "/etc/cassandra.yaml", **DATASTAX}, "f")
     assert (found.topic_prefix, found.state_dir) == ("changes-", Path("/var/lib/cdc"))
     assert found.kafka_bootstrap_servers == "k1:9092,k2:9092"
     assert found.kafka_producer == {
@@ -146,7 +148,7 @@ PULSAR = {"cassandra.config": "/etc/cassandra.yaml", "cdcWorkingDir": "/cdc", "p
 def test_a_file_of_datastax_s_for_pulsar_loads(chosen: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """Its switches of TLS are Pulsar's; what has no counterpart there is named, and none of Kafka's is set."""
     given = {**PULSAR, **TLS, "sslAllowInsecureConnection": "true", "sslHostnameVerificationEnable": "false", **chosen}
-    found = AgentSettings.of(given, "f")
+    found = AgentSettings.from_properties(given, "f")
     assert (found.log, found.pulsar_service_url, found.kafka_producer) == ("pulsar", "pulsar+ssl://b:6651", {})
     assert (str(found.pulsar_tls_cafile), found.pulsar_tls_check_hostname) == ("/etc/ca.pem", False)
     output = capsys.readouterr().out
@@ -157,7 +159,7 @@ def test_a_file_of_datastax_s_for_pulsar_loads(chosen: dict[str, str], capsys: p
 
 def test_a_java_trust_store_for_pulsar_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"export its certificates as PEM, name that file in pulsar\.tls\.cafile"):
-        AgentSettings.of({**PULSAR, "sslTruststorePath": "/t.jks"}, "f")
+        AgentSettings.from_properties({**PULSAR, "sslTruststorePath": "/t.jks"}, "f")
 
 
 def test_variables_of_datastax_s_agent_for_pulsar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +195,7 @@ def test_datastax_s_variables_have_the_lowest_precedence(tmp_path: Path, monkeyp
 def yaml(tmp_path: Path, text: str) -> AgentSettings:
     path = tmp_path / "cassandra.yaml"
     path.write_text(text)
-    return AgentSettings.of(
+    return AgentSettings.from_properties(
         {"state.dir": "/tmp/x", "kafka.bootstrap.servers": "k", "cassandra.config": str(path)}, "agent.properties"
     )
 

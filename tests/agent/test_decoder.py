@@ -25,7 +25,7 @@ KEY = b"\0\0\0\7"
 
 def plans(decoder: ModuleType, *tables: Table) -> dict[bytes, Any]:
     followed = [t for t in tables if t.cdc]
-    return {t.id.bytes: decoder.plan_of(t, followed.index(t) if t.cdc else -1) for t in tables}
+    return {t.id.bytes: decoder.plan_table(t, followed.index(t) if t.cdc else -1) for t in tables}
 
 
 def decode(decoder: ModuleType, payloads: list[bytes], *tables: Table, base: int = 100) -> Any:
@@ -230,7 +230,7 @@ def test_key_columns_are_exact(decoder: ModuleType, name: str) -> None:
 def test_key_columns_of_other_types(decoder: ModuleType) -> None:
     """The agent encodes all that `transcode` can turn into Avro, though only scalars can be read back."""
     with pytest.raises(ValueError, match=r"primary key|Avro"):
-        decoder.plan_of(table_of("t", "pk frozen<list<int>> pk, v 'org.example.Type' ck"), 0)
+        decoder.plan_table(table_of("t", "pk frozen<list<int>> pk, v 'org.example.Type' ck"), 0)
 
 
 def test_a_key_with_invalid_bytes_is_skipped(decoder: ModuleType) -> None:
@@ -366,7 +366,7 @@ def test_an_unknown_table_stops_decoding_until_the_agent_gives_up(decoder: Modul
     assert batch.skipped == []
 
     table_plans = plans(decoder, known)
-    table_plans[other.id.bytes] = decoder.Plan(known=False)
+    table_plans[other.id.bytes] = decoder.TablePlan(known=False)
     stream = b"".join(entry(p) for p in [*data, data[0]])
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
     assert batch.unknown is None
@@ -378,7 +378,7 @@ def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
     known, other = table_of("a", "pk int pk, v int"), table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
     table_plans = plans(decoder, known)
-    table_plans[other.id.bytes] = decoder.Plan(known=False)
+    table_plans[other.id.bytes] = decoder.TablePlan(known=False)
     updates = [Update(known, KEY, [row]), Update(other, KEY, [row]), Update(known, KEY, [row])]
     stream = entry(mutation(*updates)) + entry(mutation(updates[0]))
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
@@ -413,7 +413,7 @@ def test_reading_stops_after_a_schema_mutation(decoder: ModuleType) -> None:
     schema = table_of("tables", "pk text pk, ck text ck, v int", cdc=False, keyspace="system_schema")
     known = table_of("a", "pk int pk, v int")
     table_plans = plans(decoder, known)
-    table_plans[schema.id.bytes] = decoder.plan_of(schema, schema=True)
+    table_plans[schema.id.bytes] = decoder.plan_table(schema, schema=True)
     row = Row((), {"v": Cell(b"1234")}, time=T)
     ddl = entry(mutation(Update(schema, b"ks", [Row((b"a",), {"v": Cell(b"1234")}, time=T)])))
     dml = entry(mutation(Update(known, KEY, [row])))
@@ -425,7 +425,7 @@ def test_reading_stops_after_a_schema_mutation(decoder: ModuleType) -> None:
 def test_reasons_of_tables_that_are_not_followed(decoder: ModuleType) -> None:
     table = table_of("a", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
-    table_plans = {table.id.bytes: decoder.plan_of(table, reason="excluded")}
+    table_plans = {table.id.bytes: decoder.plan_table(table, reason="excluded")}
     batch = decoder.decode(entry(mutation(Update(table, KEY, [row]))), 0, True, table_plans, NODE, SEGMENT, 9)
     assert (batch.skipped, batch.changes, batch.mutations) == (["excluded"], [], 1)
 

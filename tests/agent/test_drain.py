@@ -16,7 +16,7 @@ from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.node.offline import SavedNode
-from helenus_agent.state import State, read
+from helenus_agent.state import StateDirectory, read
 from helenus_schemas.errors import HelenusError
 
 
@@ -46,7 +46,7 @@ def offline(bench: Bench) -> Agent:
     bench.agent._follow.close()
     bench.state.close()
     bench.log.waiting.clear()
-    bench.state = State(bench.tmp_path / "state")
+    bench.state = StateDirectory(bench.tmp_path / "state")
     saved = SavedNode(bench.state)
     more = {"topic_partitions": "1", "read_mode": "eager"}
     bench.agent = agent_on(bench.tmp_path, bench.raw, saved, bench.log, bench.state, **more)  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def test_a_dead_node_s_file_says_cdc_off(bench: Bench) -> None:
     yaml = bench.tmp_path / "cassandra.yaml"
     yaml.write_text(f"cdc_enabled: false\ncdc_raw_directory: {bench.raw.path}\n")
     given = {"state.dir": "/s", "cassandra.config": str(yaml), "kafka.bootstrap.servers": "k:1"}
-    settings = AgentSettings.of(given, "test")
+    settings = AgentSettings.from_properties(given, "test")
     assert raw_directory(settings, offline=True) == bench.raw.path
     with pytest.raises(HelenusError, match="cdc_enabled"):
         raw_directory(settings)

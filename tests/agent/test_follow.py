@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from helenus_agent.commitlog import segment as segment_module
 from helenus_agent.commitlog.segment import ReadMode, Segment, read_index
-from helenus_agent.positions import Mark, Positions
-from helenus_agent.segments import follow as follow_module
-from helenus_agent.segments.follow import Follow
+from helenus_agent.positions import Positions, SegmentMark
+from helenus_agent.segments import segment_queue as follow_module
+from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_schemas.errors import HelenusError, Kind
 
 TABLE = table_of("t", "pk int pk, v int")
@@ -29,13 +29,13 @@ def raw(tmp_path: Path) -> Raw:
     return Raw(tmp_path / "cdc_raw")
 
 
-def follow_of(raw: Raw, positions: Positions | None = None, mode: ReadMode = "marker") -> Follow:
-    follow = Follow(raw.path, positions or Positions(HOST), mode)
+def follow_of(raw: Raw, positions: Positions | None = None, mode: ReadMode = "marker") -> SegmentQueue:
+    follow = SegmentQueue(raw.path, positions or Positions(HOST), mode)
     follow.refresh()
     return follow
 
 
-def drain(follow: Follow) -> list[int]:
+def drain(follow: SegmentQueue) -> list[int]:
     """Read all there is; the ids of the segments, in the order of their sections."""
     has_news = follow.has_news()
     order = []
@@ -137,7 +137,7 @@ def test_resumes_where_positions_say(raw: Raw) -> None:
     raw.write(10, write_of(TABLE, 1))
     end = raw.ends[10]
     raw.write(10, write_of(TABLE, 2))
-    follow = follow_of(raw, Positions(HOST, {10: Mark(end, True, True)}))
+    follow = follow_of(raw, Positions(HOST, {10: SegmentMark(end, True, True)}))
     segment = follow.next()
     assert segment is not None
     assert (segment.unread[0][0], segment.bad) == (end + 8, True)
@@ -157,7 +157,7 @@ def test_rewinds_to_positions(raw: Raw) -> None:
     follow.rewind()
     assert follow.finished == []
     assert drain(follow) == [10, 10, 11, 11]
-    positions.segments[11] = Mark(raw.ends[11])
+    positions.segments[11] = SegmentMark(raw.ends[11])
     follow.rewind()
     assert drain(follow) == [10, 10]
     for segment in follow.finished:
@@ -232,7 +232,7 @@ def test_a_segment_deleted_while_it_is_read(raw: Raw) -> None:
 
 def test_a_segment_deleted_while_the_agent_was_down(raw: Raw) -> None:
     before = lost()
-    positions = Positions(HOST, {8: Mark(100, False), 9: Mark(100, True)})
+    positions = Positions(HOST, {8: SegmentMark(100, False), 9: SegmentMark(100, True)})
     follow_of(raw, positions)
     assert lost() == before + 1
     assert positions.segments == {}

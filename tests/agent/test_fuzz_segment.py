@@ -37,8 +37,8 @@ from hypothesis import strategies as st
 
 from helenus_agent.commitlog import segment as module
 from helenus_agent.commitlog.segment import Corrupt, ReadMode
-from helenus_agent.positions import Mark, Positions
-from helenus_agent.segments.follow import Follow
+from helenus_agent.positions import Positions, SegmentMark
+from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_schemas.event import wire
 
 ID = 1795262845123
@@ -75,8 +75,8 @@ def read(decoder: ModuleType, directory: Path, some: list[list[Update]], mode: R
     """All of the segment that can be read, as the agent reads it."""
     tables = {u.table.id: u.table for updates in some for u in updates}
     known = plans(decoder, *tables.values())
-    positions = Positions(NODE, {ID: Mark(0)})
-    follow = Follow(directory, positions, mode)
+    positions = Positions(NODE, {ID: SegmentMark(0)})
+    follow = SegmentQueue(directory, positions, mode)
     follow.refresh()
     watched = follow.segments[0]
     found: list[Any] = []
@@ -111,7 +111,7 @@ def read(decoder: ModuleType, directory: Path, some: list[list[Update]], mode: R
                 else:
                     segment.advance(base + batch.next)
                     if batch.unknown is not None:
-                        known[batch.unknown.table] = decoder.Plan(known=False)
+                        known[batch.unknown.table] = decoder.TablePlan(known=False)
                 break
             most *= 2
     else:

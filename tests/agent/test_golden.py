@@ -14,14 +14,14 @@ from agent import golden
 from agent.golden import NODE, PLAIN, RECORDINGS, STATEMENTS, Expected, Recording, read
 
 from helenus_agent.commitlog.segment import ReadMode, Segment, parse_name
-from helenus_agent.positions import Mark, Positions
-from helenus_agent.segments.follow import Follow
+from helenus_agent.positions import Positions, SegmentMark
+from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_schemas.event import wire
 
 
-def follow_of(recording: Recording, directory: Path, mode: ReadMode = "marker", positions: Any = None) -> Follow:
+def follow_of(recording: Recording, directory: Path, mode: ReadMode = "marker", positions: Any = None) -> SegmentQueue:
     recording.unpack(directory)
-    follow = Follow(directory, positions or Positions(NODE), mode)
+    follow = SegmentQueue(directory, positions or Positions(NODE), mode)
     follow.refresh()
     return follow
 
@@ -76,7 +76,7 @@ def test_decoding_resumes_at_every_change(plain: ModuleType, tmp_path: Path, nam
     assert len(spots) > 30
     first = min(segment for segment, _ in spots)
     for segment, position in spots[:: len(spots) // 8]:
-        positions = Positions(NODE, {segment: Mark(position)}, [] if segment == first else [first])
+        positions = Positions(NODE, {segment: SegmentMark(position)}, [] if segment == first else [first])
         follow = follow_of(recording, tmp_path, positions=positions)
         again, _, _ = read(plain, follow, plans)
         after = [c for c in changes if (wire.decode(c[3]).segment, wire.decode(c[3]).position) > (segment, position)]
@@ -92,7 +92,7 @@ def test_eager_reads_past_the_last_marker(decoder: ModuleType, tmp_path: Path, n
     whole, _, _ = read(decoder, follow_of(recording, tmp_path), recording.plans(decoder, recording.followed))
     for path in tmp_path.iterdir():
         path.unlink()
-    follow = Follow(tmp_path, Positions(NODE), "eager")
+    follow = SegmentQueue(tmp_path, Positions(NODE), "eager")
     found: list[Any] = []
     ahead = 0
     for file, data in recording.files.items():

@@ -35,7 +35,7 @@ VALID = [
 def decode(decoder: ModuleType, payload: bytes, tables: Any, cells: bool = True) -> Any:
     known = plans(decoder, *tables)
     if cells:
-        known = {t.id.bytes: decoder.plan_of(t, 0, cells=True) for t in tables}
+        known = {t.id.bytes: decoder.plan_table(t, 0, cells=True) for t in tables}
     while len(payload) < 10:
         payload += b"\0"
     return decoder.decode(entry(payload), 4000, True, known, NODE, SEGMENT, 10**9)

@@ -37,7 +37,7 @@ def check(directory: Path, of: Node, yaml: str | None = None, **more: str) -> li
         (directory / "cassandra.yaml").write_text(yaml)
         given["cassandra.config"] = str(directory / "cassandra.yaml")
     with capture_logs() as logs:
-        identity.check(of, AgentSettings.of(given, "test"), directory)
+        identity.check(of, AgentSettings.from_properties(given, "test"), directory)
     return [line["event"] for line in logs]
 
 
@@ -98,7 +98,7 @@ def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
         yaml.write_text(f"cdc_enabled: true\ncommitlog_directory: {tmp_path / 'commitlog'}\n")
         given = {"state.dir": "/s", "kafka.bootstrap.servers": "k:1", "cassandra.config": str(yaml)}
         with pytest.raises(HelenusError, match="commitlog_directory"):
-            raw_directory(AgentSettings.of({**given, "cdc.raw.dir": str(directory)}, "test"))
+            raw_directory(AgentSettings.from_properties({**given, "cdc.raw.dir": str(directory)}, "test"))
 
 
 @pytest.mark.parametrize("by_file", [True, False])
@@ -116,7 +116,7 @@ def test_the_agent_s_directories_are_none_of_the_node_s(tmp_path: Path, by_file:
     def wrong(state: str, archive: str) -> list[tuple[str, str]]:
         places = {"state.dir": str(tmp_path / state), "segment.archive.dir": str(tmp_path / archive)}
         try:
-            check_places(AgentSettings.of({**given, **places}, "test"), tmp_path / "cdc_raw", node)
+            check_places(AgentSettings.from_properties({**given, **places}, "test"), tmp_path / "cdc_raw", node)
         except ConfigError as error:
             return [(problem.key, problem.reason.partition(" (")[0]) for problem in error.problems]
         return []
@@ -147,7 +147,7 @@ def test_a_node_with_cdc_off_is_remembered(tmp_path: Path, monkeypatch: pytest.M
     bench.cassandra.settings = {"cdc_enabled": "false"}
     try:
         with pytest.raises(HelenusError, match="set cdc_enabled: true in the node's") as error:
-            cli.run(AgentSettings.of(given, "test"))
+            cli.run(AgentSettings.from_properties(given, "test"))
     finally:
         structlog.reset_defaults()
     assert error.value.kind is Kind.CDC_DISABLED

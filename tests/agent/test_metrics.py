@@ -38,7 +38,7 @@ def limit() -> Iterator[None]:
 
 def read(raw: Path, metric: str, **labels: str) -> float | None:
     registry = CollectorRegistry()
-    registry.register(metrics.Twins(raw, "events-"))
+    registry.register(metrics.AgentMetricAliases(raw, "events-"))
     return registry.get_sample_value(metric, labels)
 
 
@@ -87,7 +87,7 @@ def test_without_a_limit_nothing_is_low(raw: Path, limit: None) -> None:
 
 def test_a_directory_that_is_gone(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    registry.register(metrics.Twins(tmp_path / "gone", "x"))
+    registry.register(metrics.AgentMetricAliases(tmp_path / "gone", "x"))
     assert b"Cdc_OldestSegmentAgeSeconds 0.0" in generate_latest(registry)
 
 
@@ -97,7 +97,7 @@ def test_every_metric_is_documented(raw: Path) -> None:
     names = [m.describe()[0].name for m in ours if list(m.describe())]
     assert len(names) > 15
     assert [name for name in names if f"`{name}" not in documented] == []
-    theirs = list(metrics.Twins(raw, "x").collect())
+    theirs = list(metrics.AgentMetricAliases(raw, "x").collect())
     counters = [sample.labels["name"] for sample in theirs[0].samples]
     attributes = [family.name.rpartition("_")[2] for family in theirs[1:]]
     assert [name for name in counters + attributes if f"`{name}`" not in documented] == []

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from helenus_agent import agent as module
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation, read_truncations
-from helenus_agent.positions import Gap, Positions
+from helenus_agent.positions import LogGap, Positions
 from helenus_agent.segments import gaps
 from helenus_agent.segments.headroom import Headroom
 from helenus_schemas.errors import HelenusError, Kind
@@ -530,9 +530,11 @@ def test_a_table_in_its_saved_form(tmp_path: Path) -> None:
 
 
 def test_gaps_in_the_state(bench: Bench) -> None:
-    saved = Positions("ad310466-96a7-4cb2-acf4-59535a960812", gaps=[Gap("", 5, "lost", appended=True)], reached=(3, 4))
+    saved = Positions(
+        "ad310466-96a7-4cb2-acf4-59535a960812", gaps=[LogGap("", 5, "lost", appended=True)], reached=(3, 4)
+    )
     bench.state.save(saved)
-    assert bench.saved == replace(saved, gaps=[Gap("", 5, "lost")])
+    assert bench.saved == replace(saved, gaps=[LogGap("", 5, "lost")])
 
 
 def test_a_key_that_cannot_be_encoded_is_a_gap(bench: Bench) -> None:

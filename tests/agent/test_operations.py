@@ -29,10 +29,10 @@ from patience import eventually
 from helenus_agent import agent as module
 from helenus_agent import cli
 from helenus_agent.node.cassandra import Schema
-from helenus_agent.positions import Mark, Positions
+from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments import removal
 from helenus_agent.segments.reprocess import reprocess
-from helenus_agent.state import State, read
+from helenus_agent.state import StateDirectory, read
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -103,7 +103,7 @@ class Agents:
 
     def work(self) -> Any:
         """The agent, run here until there is nothing more to do."""
-        log, state = FakeLog(), State(self.state)
+        log, state = FakeLog(), StateDirectory(self.state)
         agent = agent_on(self.directory, self.raw, FakeCassandra(TABLE), log, state)
         agent.start()
         agent._listed = 0.0
@@ -326,8 +326,8 @@ def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
     assert sorted(saved.done) == [10, 11]
     if not done:  # as it was saved before they were moved
         saved.done.clear()
-        saved.segments = {segment: Mark(agents.raw.ends[segment], True, True) for segment in (10, 11)}
-        state = State(agents.state)
+        saved.segments = {segment: SegmentMark(agents.raw.ends[segment], True, True) for segment in (10, 11)}
+        state = StateDirectory(agents.state)
         state.save(saved)
         state.close()
     for segment in (10, 11):
@@ -358,7 +358,7 @@ def test_reprocess_a_segment_that_still_cannot_be_read(agents: Agents) -> None:
 
 
 def test_reprocess_needs_the_agent_stopped(agents: Agents) -> None:
-    state = State(agents.state)
+    state = StateDirectory(agents.state)
     code, out, errors = agents.call("reprocess")
     assert (code, out, errors.count("\n")) == (1, "", 1)
     assert "another agent uses this state.dir" in errors
@@ -441,7 +441,7 @@ def test_status_shows_problems(agents: Agents) -> None:
         f"cdc_enabled: true\ncdc_raw_directory: {agents.raw.path}\ncdc_total_space: 8MiB\n"
     )
     agents.properties = {"cassandra.config": str(agents.directory / "cassandra.yaml")}
-    state = State(agents.state)
+    state = StateDirectory(agents.state)
     code, out, _ = agents.call("status", "--json")
     found = json.loads(out)
     assert (code, found["running"], found["raw_limit"]) == (1, True, 8 << 20)
@@ -551,8 +551,8 @@ def test_saves_are_few_and_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     raw.segment(10)
     raw.write(10, *(write_of(TABLE, key) for key in range(1000)))
     raw.index(10)
-    state = State(tmp_path / "state")
-    state.save(Positions(HOST, {10: Mark(0, True)}, list(range(1_795_264_176_000, 1_795_264_176_512))))
+    state = StateDirectory(tmp_path / "state")
+    state.save(Positions(HOST, {10: SegmentMark(0, True)}, list(range(1_795_264_176_000, 1_795_264_176_512))))
     saves: list[float] = []
     save = state.save
     monkeypatch.setattr(state, "save", lambda positions: (saves.append(time.monotonic()), save(positions)))
@@ -592,7 +592,7 @@ class Refusing:
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An agent with such a transfer, on two complete segments and one that is written to."""
     monkeypatch.setattr(removal, "_AGAIN", (0.01, 0.02))
-    raw, log, state = Raw(tmp_path / "cdc_raw"), FakeLog(), State(tmp_path / "state")
+    raw, log, state = Raw(tmp_path / "cdc_raw"), FakeLog(), StateDirectory(tmp_path / "state")
     complete(raw, 10, 1)
     complete(raw, 11, 2)
     raw.segment(12)

@@ -13,17 +13,17 @@ from agent.test_agent import TABLE, Bench
 from agent.writer import table_of
 
 from helenus_agent import agent as module
-from helenus_agent.commitlog.decoder import Batch
+from helenus_agent.commitlog.decoder import DecodedBatch
 from helenus_agent.config import AgentSettings
 from helenus_agent.delivery.notices import Notice
 from helenus_agent.delivery.outbox import Outbox
-from helenus_connector.testing.log import Record
+from helenus_connector.testing.log import MemoryRecord
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.change import Change, Scope
-from helenus_sinks.log import Schemas, TopicError
+from helenus_sinks.log import DeclaredSchemas, TopicError
 
 OTHER = table_of("other", "pk int pk, v int")
 TOPIC = "events-ks.t"
@@ -41,7 +41,7 @@ class Broker(FakeLog):
         return super().create(topic, partitions, config)
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any = ()) -> None:
-        self.waiting.append(Record(topic, partition, key, value, headers))
+        self.waiting.append(MemoryRecord(topic, partition, key, value, headers))
 
     def flush(self, timeout: float) -> None:
         if any(partition >= self.counts.get(topic, 0) for topic, partition, *_ in self.waiting):
@@ -125,15 +125,15 @@ def test_the_topic_of_a_dropped_table_is_not_created_again(bench: Bench) -> None
 
 def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
     log = FakeLog()
-    settings = AgentSettings.of(
+    settings = AgentSettings.from_properties(
         {"state.dir": "/s", "cdc.raw.dir": "/r", "log": "pulsar", "pulsar.service.url": "pulsar://b"}, "f"
     )
     outbox = Outbox(log, settings)
     outbox.open([(0, TABLE)])
     value = wire.encode(Change("0" * 32, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"))
-    outbox.append(Batch([(0, b"\0\0\0\1", b"\2", value)], 0, 0, [], [], False, False, None))
+    outbox.append(DecodedBatch([(0, b"\0\0\0\1", b"\2", value)], 0, 0, [], [], False, False, None))
     outbox.append_notice(0, Notice(Scope.TABLE, TABLE.id, 1, 2, 3, 4), "5a1c395e-b41f-11e5-9f22-ba0be0483c18")
-    assert log.declared[TOPIC] == Schemas(
+    assert log.declared[TOPIC] == DeclaredSchemas(
         datastax.key_schema(TABLE), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES
     )
     assert len(log.waiting) == 1 + log.counts[TOPIC]
@@ -144,7 +144,7 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
 def _pulsar() -> tuple[FakeLog, Outbox]:
     log = FakeLog()
     given = {"state.dir": "/s", "cdc.raw.dir": "/r", "log": "pulsar", "pulsar.service.url": "pulsar://b"}
-    return log, Outbox(log, AgentSettings.of(given, "f"))
+    return log, Outbox(log, AgentSettings.from_properties(given, "f"))
 
 
 def test_on_pulsar_an_altered_key_is_declared_again() -> None:
@@ -171,7 +171,7 @@ def test_on_pulsar_an_altered_key_that_the_topic_refuses(monkeypatch: pytest.Mon
     assert outbox.open([(0, TABLE), (1, OTHER)]) == []
     error = TopicError(Kind.REGISTRY_REFUSED, "does not fit", "fake", TOPIC)
 
-    def refuse(topic: str, schemas: Schemas) -> None:
+    def refuse(topic: str, schemas: DeclaredSchemas) -> None:
         raise error
 
     monkeypatch.setattr(log, "declare", refuse)

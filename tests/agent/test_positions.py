@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from helenus_agent.node import saved_tables
-from helenus_agent.positions import Mark, Positions
-from helenus_agent.state import State
+from helenus_agent.positions import Positions, SegmentMark
+from helenus_agent.state import StateDirectory
 from helenus_schemas.errors import HelenusError, Kind
 
 HOST = "ad310466-96a7-4cb2-acf4-59535a960812"
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    state = State(tmp_path / "a" / "b")
+    state = StateDirectory(tmp_path / "a" / "b")
     assert state.load(HOST) == Positions(HOST)
     table = str(uuid.uuid4())
-    saved = Positions(HOST, {7: Mark(20), 8: Mark(90, True, True)}, [5, 6], [table])
+    saved = Positions(HOST, {7: SegmentMark(20), 8: SegmentMark(90, True, True)}, [5, 6], [table])
     state.save(saved)
     assert state.load(HOST) == saved
     assert saved.followed_ids == [uuid.UUID(table)]
@@ -30,16 +30,16 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_a_second_agent_is_refused(tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = StateDirectory(tmp_path)
     with pytest.raises(HelenusError, match="another agent") as error:
-        State(tmp_path)
+        StateDirectory(tmp_path)
     assert error.value.kind is Kind.STATE
     state.close()
-    State(tmp_path).close()
+    StateDirectory(tmp_path).close()
 
 
 def test_the_state_of_another_node_is_refused(tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = StateDirectory(tmp_path)
     state.save(Positions(HOST))
     with pytest.raises(HelenusError, match="belongs to the node"):
         state.load(str(uuid.uuid4()))
@@ -59,7 +59,7 @@ def test_the_state_of_another_node_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
-    state = State(tmp_path)
+    state = StateDirectory(tmp_path)
     (tmp_path / "positions.json").write_text(text)
     with pytest.raises(HelenusError, match=r"the positions are damaged .*restore it, or delete it"):
         state.load(HOST)
@@ -67,17 +67,17 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = State(tmp_path)
-    state.save(Positions(HOST, {1: Mark(10)}))
+    state = StateDirectory(tmp_path)
+    state.save(Positions(HOST, {1: SegmentMark(10)}))
 
     def crash(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(HelenusError, match="No space left") as error:
-        state.save(Positions(HOST, {1: Mark(20)}))
+        state.save(Positions(HOST, {1: SegmentMark(20)}))
     assert error.value.kind is Kind.STATE
-    assert state.load(HOST).segments == {1: Mark(10)}
+    assert state.load(HOST).segments == {1: SegmentMark(10)}
     state.close()
 
 
@@ -86,7 +86,7 @@ def test_the_new_file_is_on_disk_before_the_old_one_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Else a power cut may leave an empty file. That it was replaced is on the disk when the save returns, too."""
-    state, steps = State(tmp_path), []
+    state, steps = StateDirectory(tmp_path), []
     fsync, rename = os.fsync, Path.replace
 
     def seen(handle: int) -> None:
@@ -110,11 +110,11 @@ def test_the_new_file_is_on_disk_before_the_old_one_is_removed(
 def test_a_state_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HelenusError, match=r"state\.dir"):
-        State(tmp_path / "file")
+        StateDirectory(tmp_path / "file")
 
 
 def test_processed_segments_are_remembered_for_a_while() -> None:
-    positions = Positions(HOST, {n: Mark(n) for n in range(600)})
+    positions = Positions(HOST, {n: SegmentMark(n) for n in range(600)})
     for n in range(600):
         positions.finish(n)
         positions.finish(n)

@@ -13,7 +13,7 @@ from agent.test_live import Live
 
 from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.placement import partition
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar._admin import Admin
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
@@ -119,7 +119,7 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
     odd, other = "events-live.odd", '{"type": "record", "name": "odd", "fields": [{"name": "a", "type": "string"}]}'
     log = PulsarLog(PulsarConfig(live.status.pulsar_url, live.status.pulsar_admin_url))
     log.create(odd, 4, {})
-    log.declare(odd, Schemas(other, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+    log.declare(odd, DeclaredSchemas(other, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
     log.close()
     live.table("odd")
     live.table("even")

@@ -10,7 +10,7 @@ from agent.test_agent import TABLE, Bench, bench
 from agent.writer import COMPRESS, Cell, Row, Update, entry, file_name, header, mutation, segment_bytes
 
 from helenus_agent.commitlog.segment import ReadMode
-from helenus_agent.positions import Mark
+from helenus_agent.positions import SegmentMark
 
 __all__ = ["bench"]
 MODES = get_args(ReadMode)
@@ -95,7 +95,7 @@ def test_stopped_in_a_compressed_section(bench: Bench, compressor: str) -> None:
     assert agent.commit()
     assert 0 < len(bench.keys) < 5000
     mark = bench.saved.segments[10]
-    assert isinstance(mark, Mark)
+    assert isinstance(mark, SegmentMark)
     assert mark.offset < len(contents[0])
     path.with_name(f"{path.stem}_cdc.idx").write_text(f"{path.stat().st_size}\nCOMPLETED")
     bench.start()

@@ -69,7 +69,7 @@ def status(secure: Stack) -> Status:
 
 @pytest.fixture(scope="module")
 def session(status: Status) -> Iterator[Any]:
-    session = connect(CassandraSettings.of(status.cassandra(), "status"))
+    session = connect(CassandraSettings.from_properties(status.cassandra(), "status"))
     session.execute("CREATE KEYSPACE guarded WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TABLE guarded.t (a int PRIMARY KEY, v text) WITH cdc = true")
     yield session

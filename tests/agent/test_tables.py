@@ -11,12 +11,12 @@ from agent.writer import table_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_agent.commitlog.decoder import Unknown
-from helenus_agent.node.tables import Stamp, Tables
+from helenus_agent.commitlog.decoder import UnknownSchema
+from helenus_agent.node.tables import KnownTables, Stamp
 from helenus_schemas.cql.table import Table
 
 
-def updated(tables: Tables, *known: Table, newest: int = 10) -> tuple[list[str], list[str], list[str]]:
+def updated(tables: KnownTables, *known: Table, newest: int = 10) -> tuple[list[str], list[str], list[str]]:
     report = tables.update({t.id: t for t in known}, (), newest)
     return (
         [t.full_name for t in report.added],
@@ -25,7 +25,7 @@ def updated(tables: Tables, *known: Table, newest: int = 10) -> tuple[list[str],
     )
 
 
-def index(tables: Tables, table: Table) -> int:
+def index(tables: KnownTables, table: Table) -> int:
     return tables.plans[table.id.bytes].index
 
 
@@ -35,7 +35,7 @@ PLAIN = table_of("plain", "pk int pk, v int", cdc=False)
 
 
 def test_tables_with_cdc_are_followed() -> None:
-    tables = Tables()
+    tables = KnownTables()
     assert updated(tables, A, PLAIN) == (["ks.a"], [], [])
     assert updated(tables, A, PLAIN, B) == (["ks.b"], [], [])
     assert updated(tables, A, PLAIN, B) == ([], [], [])
@@ -44,7 +44,7 @@ def test_tables_with_cdc_are_followed() -> None:
 
 
 def test_an_unchanged_table_keeps_its_plan() -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A, B)
     plan = tables.plans[A.id.bytes]
     wider = table_of("b", "pk int pk, v int, w int")
@@ -56,14 +56,14 @@ def test_an_unchanged_table_keeps_its_plan() -> None:
 
 def test_patterns_that_match_no_table() -> None:
     """Such as one with a slip in it: what it is to exclude would be published in silence."""
-    tables = Tables((r"ks\..*", r"kss\..*"), (r"ks\.plian", r"ks\.plain", r"ks\.(a|b)"), cells=(r"zz\.q",))
+    tables = KnownTables((r"ks\..*", r"kss\..*"), (r"ks\.plian", r"ks\.plain", r"ks\.(a|b)"), cells=(r"zz\.q",))
     updated(tables, A, PLAIN)
     assert list(tables.unmatched_patterns()) == [
         ("table.include.list", r"kss\..*", "ks.a"),
         ("table.exclude.list", r"ks\.plian", "ks.plain"),
         ("cells.include.list", r"zz\.q", ""),
     ]
-    assert not list(Tables().unmatched_patterns())
+    assert not list(KnownTables().unmatched_patterns())
 
 
 def test_lists_of_tables() -> None:
@@ -76,13 +76,13 @@ def test_lists_of_tables() -> None:
         ((), (r".*\.a",), ["ks.b"]),
         ((r"ks\..*",), (r"ks\.b",), ["ks.a"]),
     ):
-        tables = Tables(include, exclude)
+        tables = KnownTables(include, exclude)
         assert updated(tables, A, B, other)[0] == wanted
     assert tables.plans[B.id.bytes].reason == "excluded"
 
 
 def test_a_key_without_avro_form_is_refused_once() -> None:
-    tables = Tables()
+    tables = KnownTables()
     odd = table_of("odd", "pk 'x.Y' pk, v int")
     assert updated(tables, odd, A) == (["ks.a"], ["ks.odd"], [])
     assert updated(tables, table_of("odd", "pk 'x.Y' pk, v int, w int"), A) == ([], [], [])
@@ -90,7 +90,7 @@ def test_a_key_without_avro_form_is_refused_once() -> None:
 
 
 def test_a_table_that_loses_cdc_is_followed_to_the_end_of_the_existing_segments() -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A, B)
     off = replace(A, cdc=False)
     assert updated(tables, off, B, newest=10) == ([], [], ["ks.a"])
@@ -106,7 +106,7 @@ def test_a_table_that_loses_cdc_is_followed_to_the_end_of_the_existing_segments(
 
 
 def test_a_rewind_follows_tables_again_that_retired_since_the_last_acknowledgement() -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A)
     updated(tables, replace(A, cdc=False), newest=10)
     tables.retire_before(11)
@@ -120,7 +120,7 @@ def test_a_rewind_follows_tables_again_that_retired_since_the_last_acknowledgeme
 
 @pytest.mark.parametrize("with_cdc", [True, False])
 def test_a_rewind_keeps_what_the_schema_said_since(with_cdc: bool) -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A)
     updated(tables, replace(A, cdc=False), newest=10)
     tables.retire_before(11)
@@ -134,7 +134,7 @@ def test_a_rewind_keeps_what_the_schema_said_since(with_cdc: bool) -> None:
 
 
 def test_a_table_that_lost_cdc_while_the_agent_was_down() -> None:
-    tables = Tables(before=[PLAIN.id, uuid.uuid4()])
+    tables = KnownTables(before=[PLAIN.id, uuid.uuid4()])
     assert updated(tables, PLAIN, newest=10) == (["ks.plain"], [], ["ks.plain"])
     tables.retire_before(11)
     assert index(tables, PLAIN) == -1
@@ -143,28 +143,28 @@ def test_a_table_that_lost_cdc_while_the_agent_was_down() -> None:
 
 
 def test_a_table_that_has_cdc_again() -> None:
-    tables = Tables()
+    tables = KnownTables()
     assert tables.update({A.id: A}, (), 10).resumed == []
     tables.update({A.id: replace(A, cdc=False)}, (), 10)
     assert tables.paused == {A.id}
-    for run in (tables, Tables(paused=[A.id])):
+    for run in (tables, KnownTables(paused=[A.id])):
         assert run.update({A.id: A}, (), 12).resumed == [A]
         assert run.paused == set()
         assert run.update({A.id: A}, (), 12).resumed == []
     # One that is excluded meanwhile, or dropped, is none of our business.
-    assert Tables(exclude=[r"ks\.a"], paused=[A.id]).update({A.id: A}, (), 12).resumed == []
-    tables = Tables(paused=[A.id])
+    assert KnownTables(exclude=[r"ks\.a"], paused=[A.id]).update({A.id: A}, (), 12).resumed == []
+    tables = KnownTables(paused=[A.id])
     tables.update({B.id: B}, (), 12)
     assert tables.paused == set()
 
 
-def dropped(tables: Tables, *known: Table, newest: int = 10) -> list[str]:
+def dropped(tables: KnownTables, *known: Table, newest: int = 10) -> list[str]:
     return [str(t.id) for t in tables.update({t.id: t for t in known}, (), newest).dropped]
 
 
 def test_a_dropped_table_is_followed_to_the_end_of_the_existing_segments() -> None:
     for history in ((), (A,)):
-        tables = Tables(history=history, before=[A.id])
+        tables = KnownTables(history=history, before=[A.id])
         if not history:
             updated(tables, A, B)
         assert dropped(tables, B, newest=10) == [str(A.id)]
@@ -178,14 +178,14 @@ def test_a_dropped_table_is_followed_to_the_end_of_the_existing_segments() -> No
 
 
 def test_a_recreated_table() -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A)
     same = table_of("a", "pk int pk, other text", id=7)
     assert updated(tables, same) == (["ks.a"], [], [])
     assert (index(tables, A), index(tables, same)) == (0, 1)
     # What the old one has left would be no key of the new one.
     for columns in ("pk text pk, v int", "pk int pk, c int ck", "id int pk, v int"):
-        tables = Tables()
+        tables = KnownTables()
         updated(tables, A)
         recreated = table_of("a", columns, id=8)
         assert updated(tables, recreated) == (["ks.a"], [], [])
@@ -198,7 +198,7 @@ def test_a_recreated_table() -> None:
 
 
 def test_recreated_long_after_the_drop() -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A)
     updated(tables)
     assert index(tables, A) == 0
@@ -208,23 +208,23 @@ def test_recreated_long_after_the_drop() -> None:
 
 def test_saved_tables() -> None:
     """All that may share a mutation with a followed table, as long as the log may name it."""
-    tables = Tables()
+    tables = KnownTables()
     elsewhere = table_of("x", "pk int pk, v int", keyspace="other", cdc=False)
     updated(tables, A, PLAIN, elsewhere)
     assert tables.remembered == [A, PLAIN]
     updated(tables, A, elsewhere, newest=10)
     assert tables.remembered == [A, PLAIN]
-    again = Tables(before=[A.id], history=[A, PLAIN])
+    again = KnownTables(before=[A.id], history=[A, PLAIN])
     assert updated(again, A) == (["ks.a"], [], [])
-    assert again.knows(Unknown(PLAIN.id.bytes))
+    assert again.knows(UnknownSchema(PLAIN.id.bytes))
     assert index(again, PLAIN) == -1
     tables.retire_before(11)
     assert tables.remembered == [A]
-    assert tables.knows(Unknown(PLAIN.id.bytes))
+    assert tables.knows(UnknownSchema(PLAIN.id.bytes))
 
 
 def test_a_table_that_a_torn_read_left_out_is_followed_again() -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A, B)
     updated(tables, B, newest=10)
     updated(tables, A, B, newest=10)
@@ -233,7 +233,7 @@ def test_a_table_that_a_torn_read_left_out_is_followed_again() -> None:
 
 
 def test_views_and_the_schema() -> None:
-    tables = Tables()
+    tables = KnownTables()
     view = uuid.uuid4()
     schema = table_of("tables", "pk text pk, v int", cdc=False, keyspace="system_schema")
     tables.update({schema.id: schema}, (view,), 0)
@@ -243,15 +243,15 @@ def test_views_and_the_schema() -> None:
 
 
 def test_giving_up() -> None:
-    tables = Tables()
+    tables = KnownTables()
     updated(tables, A)
-    stranger = Unknown(bytes(16))
+    stranger = UnknownSchema(bytes(16))
     assert not tables.knows(stranger)
     tables.give_up(stranger)
     assert not tables.plans[bytes(16)].known
-    column = Unknown(A.id.bytes, b"u")
+    column = UnknownSchema(A.id.bytes, b"u")
     assert not tables.knows(column)
-    assert tables.knows(Unknown(A.id.bytes, b"v"))
+    assert tables.knows(UnknownSchema(A.id.bytes, b"v"))
     assert (tables.name(stranger), tables.name(column)) == (None, "ks.a")
     tables.give_up(column)
     assert str(column) == f"table {A.id.hex}, column u"
@@ -259,7 +259,7 @@ def test_giving_up() -> None:
 
 def test_a_compact_table_with_hidden_columns_is_refused_until_compact_storage_is_dropped() -> None:
     compact = replace(A, hides_columns=True)
-    tables = Tables()
+    tables = KnownTables()
     assert updated(tables, compact, B) == (["ks.b"], ["ks.a"], [])
     assert tables.plans[A.id.bytes].reason == "unsupported_table"
     assert updated(tables, replace(compact, columns=(*A.columns, B.columns[1])), B) == ([], [], [])
@@ -295,7 +295,7 @@ def reads_of(rng: random.Random, history: list[Table]) -> list[Read]:
 
 def resumed(reads: list[Read]) -> int:
     """How often a table counts as one that was without CDC."""
-    tables, found = Tables(), 0
+    tables, found = KnownTables(), 0
     for table, stamp, meanwhile in reads:
         late = {} if meanwhile is None else {table.id: meanwhile}
         found += len(tables.update({table.id: table}, (), 10, {table.id: stamp}, late).resumed)

@@ -14,12 +14,12 @@ from agent.writer import table_of
 from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
-from helenus_agent import cli, following
+from helenus_agent import cli, followed_tables
 from helenus_agent.config import AgentSettings, commit_log_directory
 from helenus_agent.positions import Positions
-from helenus_agent.segments import follow as follow_module
-from helenus_agent.segments.follow import Follow
-from helenus_agent.state import State, owned, read
+from helenus_agent.segments import segment_queue as follow_module
+from helenus_agent.segments.segment_queue import SegmentQueue
+from helenus_agent.state import StateDirectory, owned, read
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
@@ -243,7 +243,7 @@ def test_a_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raw.segment(segment)
     raw.write(11, write_of(TABLE, 1))
     raw.write(5, write_of(TABLE, 2))
-    follow = Follow(raw.path, Positions())
+    follow = SegmentQueue(raw.path, Positions())
     read = []
     for key in (None, 3, 4):
         if key:
@@ -349,9 +349,9 @@ def test_cdc_off_by_the_file_is_remembered(tmp_path: Path, monkeypatch: pytest.M
     yaml = tmp_path / "cassandra.yaml"
     yaml.write_text("cdc_enabled: false\n")
     given = {"state.dir": str(tmp_path / "state"), "kafka.bootstrap.servers": "nowhere:1"}
-    settings = AgentSettings.of({**given, "cassandra.config": str(yaml)}, "test")
+    settings = AgentSettings.from_properties({**given, "cassandra.config": str(yaml)}, "test")
     for listed in (0, 10):
-        state = State(tmp_path / "state")
+        state = StateDirectory(tmp_path / "state")
         state.save(Positions("n", listed=listed))
         if not held:
             state.close()
@@ -397,7 +397,7 @@ def test_a_quarantined_segment_is_a_gap(bench: Bench) -> None:
 
 def test_the_settings_are_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """JMX changes them without a word; a node that is away is asked again later."""
-    monkeypatch.setattr(following, "_ASK", -1.0)
+    monkeypatch.setattr(followed_tables, "_ASK", -1.0)
     bench.start()
     assert not bench.saved.deletes
     node = FakeCassandra.node

@@ -46,7 +46,7 @@ KAFKA = {**LEAST, "kafka.bootstrap.servers": "k:9092"}
 )
 def test_settings_that_no_agent_can_use(given: dict[str, str], wrong: str) -> None:
     with pytest.raises(ConfigError) as error:
-        AgentSettings.of(given, "agent.properties")
+        AgentSettings.from_properties(given, "agent.properties")
     assert [problem.key for problem in error.value.problems] == [wrong]
 
 
@@ -75,7 +75,10 @@ def test_certificates_have_to_be_there_as_cdc_raw_has(tmp_path: Path) -> None:
 
 def test_protocols_that_librdkafka_takes_before_a_host() -> None:
     for servers in ("PLAINTEXT://k:9092,SASL_SSL://l:9093", "ssl://k:9092"):
-        assert AgentSettings.of({**KAFKA, "kafka.bootstrap.servers": servers}, "f").kafka_bootstrap_servers == servers
+        assert (
+            AgentSettings.from_properties({**KAFKA, "kafka.bootstrap.servers": servers}, "f").kafka_bootstrap_servers
+            == servers
+        )
 
 
 WRONG = {

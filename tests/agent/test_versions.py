@@ -68,7 +68,7 @@ def cassandra(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def session(cassandra: tuple[Status, str]) -> Iterator[Any]:
-    session = connect(CassandraSettings.of(cassandra[0].cassandra(), "status"))
+    session = connect(CassandraSettings.from_properties(cassandra[0].cassandra(), "status"))
     yield session
     session.cluster.shutdown()
 

@@ -21,7 +21,7 @@ def events(*updates: Update, node: str = NODE, offset: int = 0, cells: bool = Tr
     """The events of mutations, each of one of these updates of one table; their offsets begin at `offset`."""
     found: list[Event] = []
     for update in updates:
-        plans: Any = {update.table.id.bytes: decoder.plan_of(update.table, 0, cells=cells)}
+        plans: Any = {update.table.id.bytes: decoder.plan_table(update.table, 0, cells=cells)}
         batch: Any = decoder.decode(entry(mutation(update)), 100, True, plans, node, SEGMENT, 10**6)
         assert not batch.problems
         for _, _, key, value in batch.changes:

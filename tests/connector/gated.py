@@ -13,10 +13,10 @@ from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.interfaces.event import Event, Gap
 from helenus_connector.interfaces.gate import Intake
-from helenus_connector.reread._key_read import Work
-from helenus_connector.reread.resolver import Reread
-from helenus_connector.unconfirmed.awaited import Awaited, unpacked
-from helenus_connector.unconfirmed.unconfirmed_key import Name, Unconfirmed
+from helenus_connector.reread._key_read import KeyRead
+from helenus_connector.reread.resolver import RereadResolver
+from helenus_connector.unconfirmed.unconfirmed_key import Name, UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange, unpack_changes
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import HelenusError
 
@@ -30,13 +30,13 @@ class Batch:
     outdated: int
     gaps: list[Gap]
     poison: list[tuple[Event, HelenusError]]
-    works: dict[Name, Work]
-    waiting: dict[Name, Unconfirmed]
-    gone: list[Unconfirmed]
+    works: dict[Name, KeyRead]
+    waiting: dict[Name, UnconfirmedKey]
+    gone: list[UnconfirmedKey]
 
     @property
-    def awaited(self) -> dict[Name, dict[bytes, Awaited]]:
-        return {name: unpacked(waits.awaited) for name, waits in self.waiting.items()}
+    def awaited(self) -> dict[Name, dict[bytes, UnprovenChange]]:
+        return {name: unpack_changes(waits.awaited) for name, waits in self.waiting.items()}
 
 
 class Gated:
@@ -44,10 +44,10 @@ class Gated:
         self.caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
         self.gate = OneGate(replicas, self.caches)
         budget: Any = None
-        self.resolver = Reread(settings, None, self.gate, replicas, self.caches, budget, lambda: 1)
+        self.resolver = RereadResolver(settings, None, self.gate, replicas, self.caches, budget, lambda: 1)
 
     def admit(
-        self, events: Iterable[Event], due: Sequence[Unconfirmed], codec: KeyCodec, made_at: float = 0.0
+        self, events: Iterable[Event], due: Sequence[UnconfirmedKey], codec: KeyCodec, made_at: float = 0.0
     ) -> Batch:
         reader: Any = SimpleNamespace(table=SimpleNamespace(clustering=()))
         self.resolver._reader, self.resolver._codec = reader, codec
@@ -65,11 +65,11 @@ class Gated:
             found.gone,
         )
 
-    def unproven(self, work: Work) -> Mapping[bytes, Awaited]:
+    def unproven(self, work: KeyRead) -> Mapping[bytes, UnprovenChange]:
         work.proof = self.resolver._evidence.proof(work)
         return work.proof.unproven
 
-    def mark(self, work: Work) -> None:
+    def mark(self, work: KeyRead) -> None:
         """The record of a work is published."""
         proof = work.proof
         for change in work.awaited:

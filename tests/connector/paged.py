@@ -18,10 +18,10 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 from helenus_connector import metrics
-from helenus_connector._reports import Reports
+from helenus_connector._reports import ConnectorReports
 from helenus_connector.history import POINTS, STEP_S
 from helenus_connector.snapshot._ring import share, stretch
-from helenus_connector.snapshot.state import Snapshot
+from helenus_connector.snapshot.snapshot_store import Snapshot
 from helenus_schemas.errors import HelenusError, Kind
 
 BASE = {"connector.class": "helenus.CassandraSource", "keyspace": "shop", "output.format": "json"}
@@ -100,7 +100,7 @@ def _fill(api: Api, column: str) -> None:
     )
     tasks["shop.stock"].ready = False
     tasks["shop.stock"].waiting = "waits for its events topic events-shop.stock: the agent makes it when it starts"
-    Reports(api.connectors).states()
+    ConnectorReports(api.connectors).states()
     _measure(api, tasks)
     one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60, seconds=60.0)
     one.left, one.whole = [stretch(1 << 62)], share([stretch()])

@@ -15,12 +15,12 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline import _table_version as version
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import resolver
-from helenus_connector.testing.cassandra import Host, MemoryReader, Session
-from helenus_connector.testing.log import FaultyLog, MemoryLog, Record
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.testing.cassandra import Host, MemoryReader, MemorySession
+from helenus_connector.testing.log import FaultyLog, MemoryLog, MemoryRecord
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -56,14 +56,14 @@ class Staged:
         self.live: dict[Key, Image] = {}
         self.codec = KeyCodec(of)
         self.log = FaultyLog(MemoryLog())
-        self.session: Any = Session([Host(NODE)], {"ks": 1})
+        self.session: Any = MemorySession([Host(NODE)], {"ks": 1})
         monkeypatch.setattr(
-            version, "definition", lambda session, settings, known=None, asked=None: None if known else (1, of)
+            version, "read_definition", lambda session, settings, known=None, asked=None: None if known else (1, of)
         )
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: MemoryReader(self.live, table))
-        self.stage = Stage(ConnectorSettings.of(given, "test"), self.session, self.log, directory)
+        monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: MemoryReader(self.live, table))
+        self.stage = Stage(ConnectorSettings.from_properties(given, "test"), self.session, self.log, directory)
 
-    def run(self, change: Change, key: bytes | None, due: Sequence[Unconfirmed] = ()) -> Outcome:
+    def run(self, change: Change, key: bytes | None, due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
         return self.stage.run([Event(EVENTS, 0, 7, 1000, key, encode(change))], due, trust_images=True)
 
     def of(self, topic: str) -> list[tuple[Any, Any]]:
@@ -72,5 +72,5 @@ class Staged:
         return [(json.loads(record.key or b"null"), json.loads(record.value or b"null")) for record in records]
 
     @property
-    def appended(self) -> list[Record]:
+    def appended(self) -> list[MemoryRecord]:
         return self.log.log.appended

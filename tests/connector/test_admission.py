@@ -20,7 +20,7 @@ from helenus_connector.gate import gate as gates
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.level_gate import LevelGate
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.gate import Intake, Waits
+from helenus_connector.interfaces.gate import GateWaits, Intake
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -91,7 +91,7 @@ def replicas() -> Any:
 def run(module: ModuleType, level: str, of: KeyCodec, batches: list[list[Event]], marked: list[int]) -> Any:
     """What each of some batches admits and leaves, and the caches in the end."""
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "gate": level}
-    settings = ConnectorSettings.of(given, "test")
+    settings = ConnectorSettings.from_properties(given, "test")
     seen: list[Any] = []
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(gates, "Admission", module.Admission)
@@ -100,7 +100,7 @@ def run(module: ModuleType, level: str, of: KeyCodec, batches: list[list[Event]]
         gate = OneGate(replicas(), found) if level == "one" else LevelGate(replicas(), found, settings)
         for batch, n in zip(batches, marked, strict=True):
             intake = Intake()
-            admitted = list(gate.admit(batch, of, T / 1e6 - 1, intake, Waits(room=400.0)))
+            admitted = list(gate.admit(batch, of, T / 1e6 - 1, intake, GateWaits(room=400.0)))
             seen.append(
                 [
                     (a.event, a.change, a.key, a.values, a.id, a.copies, a.is_published, a.nodes, a.scope)

@@ -69,7 +69,7 @@ THEIRS = {
 
 
 def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
-    found = WorkerSettings.of(WORKER, "worker").model.of(THEIRS, "theirs")
+    found = WorkerSettings.from_properties(WORKER, "worker").model.read_settings(THEIRS, "theirs")
     assert found.events == "events-db1.t1"
     assert found.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
     assert (found.cassandra_port, found.cassandra_local_dc, found.cassandra_username) == (9043, "dc1", "u")
@@ -109,7 +109,9 @@ def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_settings_without_counterpart_are_refused(key: str, value: str, reason: str) -> None:
     with pytest.raises(ConfigError) as error:
-        ConnectorSettings.of({"name": "n", "keyspace": "k", "table": "t", "output.format": "json", key: value}, "f")
+        ConnectorSettings.from_properties(
+            {"name": "n", "keyspace": "k", "table": "t", "output.format": "json", key: value}, "f"
+        )
     (problem,) = error.value.problems
     assert problem.key == key
     assert reason in problem.reason
@@ -127,7 +129,9 @@ def test_the_java_driver_s_own_settings_may_be_the_only_place() -> None:
         "advanced.ssl-engine-factory.truststore-path": "/ca.pem",
     }
     given = {f"datastax-java-driver.{path}": value for path, value in driver.items()}
-    found = ConnectorSettings.of({"name": "n", "keyspace": "k", "table": "t", "output.format": "json", **given}, "f")
+    found = ConnectorSettings.from_properties(
+        {"name": "n", "keyspace": "k", "table": "t", "output.format": "json", **given}, "f"
+    )
     assert found.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
     assert (found.cassandra_local_dc, found.cassandra_request_timeout_ms) == ("dc1", 30_000)
     assert (found.cassandra_username, found.cassandra_ssl_enabled, found.cassandra_ssl_check_hostname) == (
@@ -174,7 +178,7 @@ AVRO = {"name": "n", "keyspace": "k", "table": "t"}
 
 def test_keys_of_converters_load(capsys: pytest.CaptureFixture[str]) -> None:
     of_both = {f"{side}.converter.{key}": value for side in ("key", "value") for key, value in OF_CONVERTERS.items()}
-    found = ConnectorSettings.of({**AVRO, **of_both}, "f")
+    found = ConnectorSettings.from_properties({**AVRO, **of_both}, "f")
     assert found.is_avro
     assert (found.value_converter_schema_registry_url, found.value_converter_normalize_schemas) == (
         "http://r:8081",
@@ -201,7 +205,7 @@ def test_keys_of_converters_load(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_apicurio_s_address_is_that_of_its_form_of_confluent_s(address: str, use: str) -> None:
-    found = ConnectorSettings.of({**AVRO, "value.converter.apicurio.registry.url": address}, "f")
+    found = ConnectorSettings.from_properties({**AVRO, "value.converter.apicurio.registry.url": address}, "f")
     assert found.value_converter_schema_registry_url == use
 
 
@@ -239,7 +243,7 @@ def test_what_would_be_published_otherwise_is_refused(side: str, key: str, value
     if key != "apicurio.registry.url":
         given["value.converter.schema.registry.url"] = "http://r"
     with pytest.raises(ConfigError) as error:
-        ConnectorSettings.of(given, "f")
+        ConnectorSettings.from_properties(given, "f")
     problem = error.value.problems[0]
     assert problem.key == f"{side}.converter.{key}"
     assert reason in problem.reason

@@ -19,8 +19,8 @@ from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.reread import resolver
 from helenus_connector.testing.cassandra import MemoryReader
-from helenus_connector.unconfirmed.awaited import Awaited, packed
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange, pack_changes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
@@ -88,13 +88,13 @@ class Altered(Staged):
             found = self.now if known is None else self.lagging
             return None if known == found else (found, found)
 
-        monkeypatch.setattr(version, "definition", definition)
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(self, table))
+        monkeypatch.setattr(version, "read_definition", definition)
+        monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(self, table))
 
     def alter(self, of: Table) -> None:
         self.now = self.lagging = of
 
-    def send(self, key: bytes, sent: Change, due: Sequence[Unconfirmed] = (), at: float = NOW) -> Any:
+    def send(self, key: bytes, sent: Change, due: Sequence[UnconfirmedKey] = (), at: float = NOW) -> Any:
         return self.stage.run([Event(EVENTS, 0, 7, int(at * 1000), key, encode(sent))], due, trust_images=True)
 
 
@@ -106,9 +106,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return lambda of, **more: Altered(of, tmp_path, monkeypatch, **more)
 
 
-def waiting(key: bytes, scope: Scope = Scope.ROW) -> Unconfirmed:
-    return Unconfirmed(
-        EVENTS, 0, key, scope, packed({bytes(16): Awaited(None, 1.0)}), copies=1, since=1.0, handed=100.0
+def waiting(key: bytes, scope: Scope = Scope.ROW) -> UnconfirmedKey:
+    return UnconfirmedKey(
+        EVENTS, 0, key, scope, pack_changes({bytes(16): UnprovenChange(None, 1.0)}), copies=1, since=1.0, handed=100.0
     )
 
 
@@ -301,12 +301,12 @@ def test_a_definition_is_applied_completely_or_not_at_all(make: Make, monkeypatc
 
     altered.alter(table(FIRST, Column("w", parse("text"))))
     with monkeypatch.context() as away:
-        away.setattr(version, "shape_of", fails)
+        away.setattr(version, "make_shape", fails)
         with pytest.raises(HelenusError, match="away"):
             altered.send(ZERO, change())
     assert altered.stage._versions.now is old
     with monkeypatch.context() as away:
-        away.setattr(resolver, "Reader", fails)
+        away.setattr(resolver, "RowReader", fails)
         with pytest.raises(HelenusError, match="away"):
             altered.send(ZERO, change())
     altered.send(ZERO, change())

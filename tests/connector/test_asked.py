@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from helenus_connector.cassandra_rows.cell_reader import CellReader, Found
+from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import ASK, Merged
-from helenus_connector.pipeline._cell_requests import Asked
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.interfaces.merged_change import ASK, MergedChange
+from helenus_connector.pipeline._cell_requests import CellRequests
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -37,7 +37,9 @@ TABLE = Table(
 )
 TYPES = {column.name: column.type for column in TABLE.regulars}
 KEY = KeyCodec(TABLE).encode((b"\0\0\0\1",))
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.from_properties(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+)
 NODE, DIGEST = "ad310466-96a7-4cb2-acf4-59535a960812", "0" * 32
 W = 1_000
 AT = 1_700_000_000_123
@@ -48,19 +50,21 @@ class Answers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, row: Cells | None) -> None:
         self.events: list[tuple[int, bytes, Change]] = []
-        self._asked: Asked
+        self._asked: CellRequests
 
-        def read(_: object, keys: Sequence[Any], consistency: int) -> Iterator[Found | None]:
-            return iter([None if row is None else Found(row, AT)] * len(keys))
+        def read(_: object, keys: Sequence[Any], consistency: int) -> Iterator[ReadRow | None]:
+            return iter([None if row is None else ReadRow(row, AT)] * len(keys))
 
         monkeypatch.setattr(CellReader, "read", read)
-        self._asked = Asked(SETTINGS, None, TABLE, lambda *event: self.events.append((*event[:2], decode(event[2]))))
+        self._asked = CellRequests(
+            SETTINGS, None, TABLE, lambda *event: self.events.append((*event[:2], decode(event[2])))
+        )
 
     def to(self, change: Change | None, age_s: float = 0) -> Change | None:
         event = None
         if change is not None:
             event = Event("events-ks.t", 3, 7, int((time.time() - age_s) * 1000), KEY, encode(change))
-        self._asked.answer([Merged(3, KEY, Scope.ROW, None, ASK, None, None, None, None, event)], Outcome())
+        self._asked.answer([MergedChange(3, KEY, Scope.ROW, None, ASK, None, None, None, None, event)], BatchOutcome())
         if not self.events:
             return None
         ((partition, key, answer),) = self.events
@@ -162,13 +166,13 @@ def test_more_than_a_row_can_not_be_read(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_row_is_read_once_for_all_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is answered, in their order: a hot key has many."""
-    answers, outcome = Answers(monkeypatch, row(Cell("v", W + 2, b"\0\0\0\2"))), Outcome()
+    answers, outcome = Answers(monkeypatch, row(Cell("v", W + 2, b"\0\0\0\2"))), BatchOutcome()
     other = KeyCodec(TABLE).encode((b"\0\0\0\2",))
     asks = []
     for number, key in enumerate((KEY, other, KEY, KEY)):
         change = written(Effect.LIVE | column_bit("v"))._replace(write_time=W + number)
         event = Event("events-ks.t", 3, number, int(time.time() * 1000), key, encode(change))
-        asks.append(Merged(3, key, Scope.ROW, None, ASK, None, None, None, None, event))
+        asks.append(MergedChange(3, key, Scope.ROW, None, ASK, None, None, None, None, event))
     answers._asked.answer(asks, outcome)
     assert (outcome.keys_read, outcome.statements) == (2, 2)
     assert [(key, change.write_time) for _, key, change in answers.events if key == KEY] == [

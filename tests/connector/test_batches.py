@@ -18,20 +18,20 @@ from structlog.testing import capture_logs
 from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
-from helenus_connector.control.positions import Held
+from helenus_connector.control.plan import QueryPlan
+from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.gate.waiting import WaitingChanges
-from helenus_connector.interfaces.event import Event, Gap, Waiting
-from helenus_connector.interfaces.gate import AtGate
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.interfaces.event import Event, Gap, WaitingChange
+from helenus_connector.interfaces.gate import GateState
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _driver_batch as batches
 from helenus_connector.query import _spark_job as job
-from helenus_connector.query._driver_batch import Batches
-from helenus_connector.query._worker_task import Done
+from helenus_connector.query._driver_batch import DriverBatches
+from helenus_connector.query._worker_task import TopicResult
 from helenus_connector.unconfirmed.files import begins
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
-from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
 
 A, B = "events-ks.a", "events-ks.b"
@@ -41,7 +41,7 @@ POISON = HelenusError(Kind.POISON_EVENT, "not an event", "somewhere")
 class Frame:
     """A batch whose tasks say these."""
 
-    def __init__(self, *done: Done) -> None:
+    def __init__(self, *done: TopicResult) -> None:
         self.done = done
 
 
@@ -49,7 +49,9 @@ class Query:
     """Two tables, of which some run; batch after batch, with what Spark writes down."""
 
     def __init__(self, directory: Path) -> None:
-        self.worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+        self.worker = WorkerSettings.from_properties(
+            {"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker"
+        )
         self.directory = directory
         self.tasks = {topic: Task(0, self._settings(topic[-1])) for topic in (A, B)}
         self.running = {A, B}
@@ -58,24 +60,28 @@ class Query:
         self.start()
 
     def start(self) -> None:
-        self.held = Held(self.directory / "default")
+        self.held = HeldPositions(self.directory / "default")
         (self.directory / "default").mkdir(exist_ok=True)
         self.unconfirmed = UnconfirmedKeys({}, {}, self._planned()[0].unconfirmed_file)
         self.unconfirmed.load(0.0)
         self.waiting = WaitingChanges(self.directory / "default" / "gate.waiting", lambda: self.now)
         assert self.waiting.load()
-        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed, self.waiting, self._lose)
+        self.batches = DriverBatches(
+            self._planned, self._planned, self.held, self.unconfirmed, self.waiting, self._lose
+        )
 
     def _lose(self, task: Task, why: str) -> None:
         self.lost.append((task.table, why))
 
     def _settings(self, table: str) -> ConnectorSettings:
-        return ConnectorSettings.of({"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table)
+        return ConnectorSettings.from_properties(
+            {"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table
+        )
 
-    def _planned(self) -> tuple[Plan, dict[str, Task]]:
+    def _planned(self) -> tuple[QueryPlan, dict[str, Task]]:
         tasks = {t: task for t, task in self.tasks.items() if t in self.running and not task.error}
         settings = {t: task.settings for t, task in tasks.items()}
-        return Plan(self.worker, settings, str(self.directory)), tasks
+        return QueryPlan(self.worker, settings, str(self.directory)), tasks
 
     def plan(self, batch: int, **ends: int) -> None:
         self._write("offsets", batch, {f"events-ks.{table}": {"0": end} for table, end in ends.items()})
@@ -91,7 +97,7 @@ class Query:
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
-    def run(frame: Any, _: Path, function_for: Callable[[set[str]], object]) -> list[Done]:
+    def run(frame: Any, _: Path, function_for: Callable[[set[str]], object]) -> list[TopicResult]:
         function_for({done.topic for done in frame.done})
         return [pickle.loads(pickle.dumps(done)) for done in frame.done]
 
@@ -102,12 +108,12 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
         metrics.forget(task.labels)
 
 
-def fine(topic: str, start: int, epoch: int = 0) -> Done:
-    return Done(topic, epoch, {"0": start}, outcome=Outcome())
+def fine(topic: str, start: int, epoch: int = 0) -> TopicResult:
+    return TopicResult(topic, epoch, {"0": start}, outcome=BatchOutcome())
 
 
-def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON) -> Done:
-    return Done(topic, epoch, {"0": start}, error=error)
+def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON) -> TopicResult:
+    return TopicResult(topic, epoch, {"0": start}, error=error)
 
 
 def test_a_failed_table_is_held_and_the_other_goes_on(query: Query) -> None:
@@ -126,7 +132,7 @@ def test_when_keys_are_due_is_written_when_it_changes(query: Query) -> None:
     file.unlink()
     query.batches.process(Frame(fine(A, 0)), 1)
     assert not file.exists()
-    query.unconfirmed.apply([], [Unconfirmed(A, 0, b"k", 0, b"", since=time.time())], time.time())
+    query.unconfirmed.apply([], [UnconfirmedKey(A, 0, b"k", 0, b"", since=time.time())], time.time())
     query.batches.process(Frame(fine(A, 0)), 2)
     assert float(file.read_bytes()) == query.unconfirmed.next_due()
     query.start()  # as after a failure: what an earlier query left there does not count
@@ -148,12 +154,12 @@ def test_a_table_is_released_after_a_successful_retry(query: Query) -> None:
 def test_a_topic_that_left_in_mid_batch_is_held(query: Query) -> None:
     query.plan(0, a=10, b=10)
     query.running = {A}
-    query.batches.process(Frame(fine(A, 0), Done(B, 0, {"0": 3})), 0)
+    query.batches.process(Frame(fine(A, 0), TopicResult(B, 0, {"0": 3})), 0)
     assert query.held.offsets() == {B: {"0": 3}}
 
 
 @pytest.mark.parametrize("done", [fine, failed])
-def test_an_operators_move_overrides_the_running_batch(query: Query, done: Callable[[str, int], Done]) -> None:
+def test_an_operators_move_overrides_the_running_batch(query: Query, done: Callable[[str, int], TopicResult]) -> None:
     query.plan(0, a=10, b=10)
     query.held.move(B, {"0": 1})
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
@@ -163,20 +169,20 @@ def test_an_operators_move_overrides_the_running_batch(query: Query, done: Calla
 
 def test_events_too_large_for_a_task_are_held(query: Query) -> None:
     query.plan(0, a=10, b=10)
-    part = Done(A, 0, {"0": 2, "1": 4}, {"1": 7}, Outcome())
+    part = TopicResult(A, 0, {"0": 2, "1": 4}, {"1": 7}, BatchOutcome())
     query.batches.process(Frame(part, fine(B, 0)), 0)
     assert query.held.offsets() == {A: {"1": 7}}
     assert query.tasks[A].error is query.tasks[A].trouble is None
-    query.batches.process(Frame(Done(A, 0, {"1": 7}, {}, Outcome())), 1)
+    query.batches.process(Frame(TopicResult(A, 0, {"1": 7}, {}, BatchOutcome())), 1)
     assert query.held.offsets() == {}
     query.held.move(A, {"0": 1})
     query.batches.process(Frame(part), 2)
     assert query.held.offsets()[A]["0"] == 1, "an operator moved it meanwhile"
-    query.batches.process(Frame(Done(A, 1, {"0": 1}, {"0": 9}, Outcome())), 3)
+    query.batches.process(Frame(TopicResult(A, 1, {"0": 1}, {"0": 9}, BatchOutcome())), 3)
     assert query.held.offsets() == {A: {"0": 9}}
     query.start()
     query.plan(4, a=12)
-    query.batches.process(Frame(Done(A, 1, {"0": 9}, {"0": 11}, Outcome())), 4)
+    query.batches.process(Frame(TopicResult(A, 1, {"0": 9}, {"0": 11}, BatchOutcome())), 4)
     assert query.held.offsets() == {A: {"0": 11}}, "also in another run"
 
 
@@ -184,9 +190,9 @@ def test_a_gap_is_counted_once(query: Query) -> None:
     """It is in every partition. What a new run steps back to was counted before; in a recreated topic nothing was."""
 
     def batch(start: int, *gaps: Gap, lost: int = 0) -> tuple[float, int]:
-        outcome = Outcome(gaps=list(gaps), lost=lost)
+        outcome = BatchOutcome(gaps=list(gaps), lost=lost)
         with capture_logs() as logs:
-            query.batches.process(Frame(Done(A, 0, {"0": start, "1": 0}, outcome=outcome)), 0)
+            query.batches.process(Frame(TopicResult(A, 0, {"0": start, "1": 0}, outcome=outcome)), 0)
         counted = REGISTRY.get_sample_value(
             "helenus_connector_gaps_total", dict(zip(("connector", "keyspace", "table"), ("a", "ks", "a"), strict=True))
         )
@@ -262,16 +268,16 @@ def test_a_held_position_replaces_the_one_of_spark(query: Query) -> None:
 
 def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
-    handed_out: list[list[Unconfirmed]] = []
+    handed_out: list[list[UnconfirmedKey]] = []
 
-    def task(plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int, waits: object) -> None:
+    def task(plan: QueryPlan, due: dict[str, list[UnconfirmedKey]], may_wait: int, waits: object) -> None:
         handed_out.append(due.get(A, []))
 
-    monkeypatch.setattr(batches, "task", task)
+    monkeypatch.setattr(batches, "topic_task", task)
     most = 50  # with thousands, on a busy machine, the first of them are due again before the second batch
     for of_topic in query.tasks.values():
         of_topic.settings = of_topic.settings.model_copy(update={"max_batch_size": most})
-    found = [Unconfirmed(A, 0, b"%d" % i, 0, image=b"i") for i in range(most + 5)]
+    found = [UnconfirmedKey(A, 0, b"%d" % i, 0, image=b"i") for i in range(most + 5)]
     query.batches.unconfirmed.apply([], found, 0.0)
     done = fine(A, 0)
     assert done.outcome is not None
@@ -296,7 +302,7 @@ def test_unconfirmed_keys_are_saved_before_their_position_is_released(
     monkeypatch.setattr(query.batches.unconfirmed, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         query.batches.process(Frame(fine(A, 3)), 0)
-    assert Held(query.directory / "default").offsets()[A] == {"0": 3}
+    assert HeldPositions(query.directory / "default").offsets()[A] == {"0": 3}
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -315,7 +321,7 @@ def test_a_repeated_batch_moves_no_step_back(query: Query, batch: int) -> None:
 @pytest.mark.parametrize("moved", ["apply", "save"])
 @pytest.mark.parametrize("done", [fine, failed])
 def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
-    query: Query, done: Callable[[str, int], Done], moved: str, monkeypatch: pytest.MonkeyPatch
+    query: Query, done: Callable[[str, int], TopicResult], moved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the driver keeps what waits, say: it looked at the epoch already."""
     query.plan(0, a=10, b=10)
@@ -329,7 +335,7 @@ def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
     monkeypatch.setattr(query.unconfirmed, moved, move)
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 1}}
-    assert Held(query.directory / "default").offsets() == {B: {"0": 1}}
+    assert HeldPositions(query.directory / "default").offsets() == {B: {"0": 1}}
 
 
 def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
@@ -337,11 +343,11 @@ def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
     query.plan(0, a=10)
     done = fine(A, 0)
     assert done.outcome is not None
-    done.outcome.waiting.append(Unconfirmed(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
+    done.outcome.waiting.append(UnconfirmedKey(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
     query.batches.process(Frame(done), 0)
     query.commit(0)
     query.plan(1, a=20)
-    again = Batches(query._planned, query._planned, query.held, query.unconfirmed, query.waiting, lambda *_: None)
+    again = DriverBatches(query._planned, query._planned, query.held, query.unconfirmed, query.waiting, lambda *_: None)
     again.process(Frame(fine(A, 10)), 1)
     assert again.unconfirmed.counts(A) == (1, 26)
     assert [p.image for p in again.unconfirmed.due(math.inf, 9)] == [None]
@@ -381,17 +387,17 @@ def shown(task: Task) -> tuple[str, str | None]:
 def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs, as other keys do; and no more of them wait than the driver holds."""
     room: list[int] = []
-    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait, waits: room.append(may_wait))
+    monkeypatch.setattr(batches, "topic_task", lambda plan, due, may_wait, waits: room.append(may_wait))
     monkeypatch.setattr(batches, "MOST_WAITING", 5)
     task = query.tasks[A]
     task.ready = True
     cause = HelenusError(Kind.CASSANDRA_READ, "not enough replicas", "ks.a, k = 5")
-    waits = [Unconfirmed(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
+    waits = [UnconfirmedKey(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
     query.plan(0, a=10)
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(error=cause, unread=3, waiting=waits))), 0)
+    query.batches.process(Frame(TopicResult(A, 0, {"0": 0}, {}, BatchOutcome(error=cause, unread=3, waiting=waits))), 0)
     assert shown(task) == ("RUNNING", str(cause))
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 3
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(done=waits))), 1)
+    query.batches.process(Frame(TopicResult(A, 0, {"0": 0}, {}, BatchOutcome(done=waits))), 1)
     assert shown(task) == ("RUNNING", None)
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
     assert room == [5, 2]
@@ -401,8 +407,8 @@ def test_tasks_are_sent_the_settings_of_the_tables_that_they_read(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of hundreds take some ms in each batch. The caches of all tables stay."""
-    sent: list[Plan] = []
-    monkeypatch.setattr(batches, "task", lambda plan, *_: sent.append(plan))
+    sent: list[QueryPlan] = []
+    monkeypatch.setattr(batches, "topic_task", lambda plan, *_: sent.append(plan))
     query.plan(0, a=10, b=10)
     query.batches.process(Frame(fine(B, 0)), 0)
     plan, _ = query._planned()
@@ -413,14 +419,14 @@ def test_tasks_are_sent_the_settings_of_the_tables_that_they_read(
 
 def test_what_waits_at_the_gate_is_handed_to_the_next_batch(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     handed_out: list[Any] = []
-    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait, waits: handed_out.append(waits))
-    query.tasks[A].settings = ConnectorSettings.of(
+    monkeypatch.setattr(batches, "topic_task", lambda plan, due, may_wait, waits: handed_out.append(waits))
+    query.tasks[A].settings = ConnectorSettings.from_properties(
         {"name": "a", "keyspace": "ks", "table": "a", "output.format": "json", "gate": "quorum"}, "a"
     )
-    waiting = Waiting(bytes(16), Event(A, 0, 5, 1000, b"k", b"v"), ("n",), 3)
+    waiting = WaitingChange(bytes(16), Event(A, 0, 5, 1000, b"k", b"v"), ("n",), 3)
     done = fine(A, 0)
     assert done.outcome is not None
-    done.outcome.read, done.outcome.at_gate = 3, AtGate(waits=[waiting])
+    done.outcome.read, done.outcome.at_gate = 3, GateState(waits=[waiting])
     query.plan(0, a=10, b=10)
     query.batches.process(Frame(done, fine(B, 0)), 0)
     labels = dict(zip(("connector", "keyspace", "table"), query.tasks[A].labels, strict=True))
@@ -435,7 +441,7 @@ def test_a_table_at_which_no_more_may_wait_pauses(query: Query) -> None:
     """It says why; and it goes on at once where something that waited went on."""
     done = fine(A, 0)
     assert done.outcome is not None
-    done.outcome.at_gate = AtGate(stopped={0: 7})
+    done.outcome.at_gate = GateState(stopped={0: 7})
     done.ends["0"] = 7
     query.plan(0, a=10, b=10)
     query.batches.process(Frame(done, fine(B, 0)), 0)
@@ -443,6 +449,6 @@ def test_a_table_at_which_no_more_may_wait_pauses(query: Query) -> None:
     trouble = query.tasks[A].trouble
     assert trouble is not None
     assert trouble.kind is Kind.GATE_FULL
-    done.outcome.at_gate = AtGate(stopped={0: 7}, gone=[(0, bytes(16))])
+    done.outcome.at_gate = GateState(stopped={0: 7}, gone=[(0, bytes(16))])
     query.batches.process(Frame(done), 1)
     assert query.tasks[A].trouble is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helenus_connector.cassandra_rows.budget import Budget
+from helenus_connector.cassandra_rows.budget import ReadBudget
 
 
 class Clock:
@@ -32,11 +32,11 @@ def clock() -> Clock:
     return Clock()
 
 
-def budget(path: Path, most: int, clock: Clock) -> Budget:
-    return Budget(path / "budget", most, clock, clock.sleep)
+def budget(path: Path, most: int, clock: Clock) -> ReadBudget:
+    return ReadBudget(path / "budget", most, clock, clock.sleep)
 
 
-def rate(one: Budget, clock: Clock, seconds: float = 2.0) -> float:
+def rate(one: ReadBudget, clock: Clock, seconds: float = 2.0) -> float:
     """Rows a second that it lets through, in groups of ten."""
     start, rows = clock.now, 0
     while clock.now - start < seconds and rows < 100_000:
@@ -140,9 +140,9 @@ def test_a_file_from_before_the_last_boot(tmp_path: Path, clock: Clock) -> None:
 TAKE = """
 import sys
 from pathlib import Path
-from helenus_connector.cassandra_rows.budget import Budget
+from helenus_connector.cassandra_rows.budget import ReadBudget
 
-one = Budget(Path(sys.argv[1]), 10**9, clock=lambda: 1.0)
+one = ReadBudget(Path(sys.argv[1]), 10**9, clock=lambda: 1.0)
 for _ in range(2_000):
     one.take(1)
 """
@@ -152,7 +152,7 @@ def test_processes_do_not_overwrite_each_others_counts(tmp_path: Path) -> None:
     path = tmp_path / "budget"
     running = [subprocess.Popen([sys.executable, "-c", TAKE, str(path)]) for _ in range(3)]
     assert [process.wait(60) for process in running] == [0, 0, 0]
-    one = Budget(path, 10**9, clock=lambda: 1.0)
+    one = ReadBudget(path, 10**9, clock=lambda: 1.0)
     with one._state() as (state, _):
         assert state.lately == 6_000
     one.close()

@@ -15,8 +15,8 @@ from pyspark import cloudpickle
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.control.plan import QueryPlan
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _worker_task
 from helenus_connector.snapshot import _scan
 from helenus_connector.state.keys import _read_request
@@ -29,9 +29,9 @@ NO: Any = None
 @pytest.mark.parametrize(
     "function",
     [
-        _worker_task.task(NO, {}),
+        _worker_task.topic_task(NO, {}),
         _scan.task(NO),
-        _read_request.ask(NO),
+        _read_request.request_reads(NO),
         _publish_task.publish(NO, NO),
         rebuild._publish(NO, NO, NO, 0.0),
         _rows.scan(NO, []),
@@ -60,24 +60,26 @@ class Stage:
     def begin(self, table: object) -> None: ...
     def check(self, columns: object) -> None: ...
 
-    def end(self) -> Outcome:
-        return Outcome()
+    def end(self) -> BatchOutcome:
+        return BatchOutcome()
 
 
 def test_rows_that_were_asked_for_are_on_the_broker_before_the_batch_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
-    settings = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
-    plan = Plan(worker, {settings.events: settings}, str(tmp_path))
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    settings = ConnectorSettings.from_properties(
+        {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+    )
+    plan = QueryPlan(worker, {settings.events: settings}, str(tmp_path))
     plan.checkpoint.mkdir(parents=True)
     events = Events()
     monkeypatch.setitem(_publish_task._events, plan.directory, events)  # type: ignore[arg-type]
     monkeypatch.setattr(_publish_task, "stage_of", lambda *_: Stage())
-    monkeypatch.setattr(_publish_task, "Definition", lambda _: lambda: None)
+    monkeypatch.setattr(_publish_task, "CurrentTable", lambda _: lambda: None)
     monkeypatch.setattr(_publish_task, "end_with_parent", lambda: None)
     function = pickle.loads(cloudpickle.dumps(_publish_task.publish(plan, settings)))
     row = pa.RecordBatch.from_pylist([{"notes": None, "merged": None, "ended": None}])
     (done,) = function(iter([row]))
-    assert pickle.loads(done.column(0)[0].as_py()).outcome == Outcome()
+    assert pickle.loads(done.column(0)[0].as_py()).outcome == BatchOutcome()
     assert events.flushed == 1

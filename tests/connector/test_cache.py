@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config import run_directory as directory
 from helenus_connector.gate import _cache_file
-from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, ChangeCache, Entry, change_id, prune
+from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, CacheEntry, ChangeCache, change_id, prune
 
 NODES = [str(uuid.UUID(int=i)).encode() for i in range(1, 80)]
 DIGEST = b"0123456789abcdef0123456789abcdef"
@@ -45,11 +45,11 @@ def test_flags_are_seen_by_another_process_of_the_host(tmp_path: Path, cache: Ch
     cache.mark([change], CONFIRMED)
     cache.save()
     other = ChangeCache(tmp_path / "c", 1024, 60)
-    assert other.look(change) == Entry(nodes=1, flags=PUBLISHED | CONFIRMED)
+    assert other.look(change) == CacheEntry(nodes=1, flags=PUBLISHED | CONFIRMED)
 
 
 def test_nothing_is_known_of_an_unreported_change(cache: ChangeCache) -> None:
-    assert cache.look(change_id(b"k", b"\0", DIGEST)) == Entry()
+    assert cache.look(change_id(b"k", b"\0", DIGEST)) == CacheEntry()
 
 
 def test_changes_are_forgotten_with_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_changes_are_forgotten_with_age(tmp_path: Path, monkeypatch: pytest.Monk
     cache.mark([change], CONFIRMED)
     cache.save()
     now += 61
-    assert cache.look(change) == Entry()
+    assert cache.look(change) == CacheEntry()
 
 
 def test_the_cache_is_bounded_and_forgets_the_oldest_of_a_set(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch:
 def test_a_node_that_is_no_uuid_is_not_counted(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, entry := cache.look(change), cache.reporter(b"node-1").bit)
-    assert entry == Entry()
+    assert entry == CacheEntry()
 
 
 def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
@@ -149,7 +149,7 @@ def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     cache.mark([change], PUBLISHED)
     cache.begin()
     cache.save()
-    assert cache.look(change) == Entry()
+    assert cache.look(change) == CacheEntry()
 
 
 def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
@@ -180,7 +180,7 @@ def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
         report(names[at : at * 10 or 100])
         other.begin()
         known = [other.look(name) for name in names[: at * 10 or 100]]
-        found = sum(entry == Entry(nodes=1, flags=CONFIRMED) for entry in known)
+        found = sum(entry == CacheEntry(nodes=1, flags=CONFIRMED) for entry in known)
         assert found > 0.999 * len(known) if at < 10_000 else 0.9 * len(known)
         assert other.deletion(0, b"k") == ((7, 32) if now < 1_000_060 else None)
     assert 131_072 * 32 < sizes[-1] < 131_072 * 33

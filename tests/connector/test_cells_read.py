@@ -13,10 +13,10 @@ from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeou
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 
-from helenus_connector.cassandra_rows.budget import Budget
-from helenus_connector.cassandra_rows.cell_reader import CellReader, Found, Unreadable
+from helenus_connector.cassandra_rows.budget import ReadBudget
+from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow, UnreadableKey
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -32,7 +32,7 @@ def number(value: int) -> bytes:
     return struct.pack(">i", value)
 
 
-class Rows(Session):
+class Rows(MemorySession):
     """Every even key has a row. `most` is how many were asked for and not taken yet."""
 
     def __init__(self, error_at: int = -1, error: Exception | None = None) -> None:
@@ -56,9 +56,11 @@ class Rows(Session):
         return SimpleNamespace(result=result, _timer="refers to it")
 
 
-def reader(session: Session, concurrency: int) -> CellReader:
+def reader(session: MemorySession, concurrency: int) -> CellReader:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
-    return CellReader(session, TABLE, ConnectorSettings.of({**given, "query.concurrency": str(concurrency)}, "test"))
+    return CellReader(
+        session, TABLE, ConnectorSettings.from_properties({**given, "query.concurrency": str(concurrency)}, "test")
+    )
 
 
 @pytest.mark.parametrize(("concurrency", "keys"), [(1, 10), (4, 10), (32, 10), (4, 0)])
@@ -99,9 +101,9 @@ def test_an_error_comes_after_the_keys_before(error: Exception, kind: Kind) -> N
 )
 def test_a_key_that_can_not_be_read_leaves_the_others(error: Exception, is_away: bool) -> None:
     answers = list(reader(Rows(3, error), 2).read([((number(n),), Scope.ROW) for n in range(8)], 1))
-    assert isinstance(answers[3], Unreadable)
+    assert isinstance(answers[3], UnreadableKey)
     assert answers[3].is_away is is_away
-    assert [n for n, answer in enumerate(answers) if isinstance(answer, Found)] == [0, 2, 4, 6]
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, ReadRow)] == [0, 2, 4, 6]
 
 
 def test_rows_are_taken_from_the_budget(tmp_path: Path) -> None:
@@ -112,9 +114,9 @@ def test_rows_are_taken_from_the_budget(tmp_path: Path) -> None:
         slept.append(seconds)
         clock[0] += seconds
 
-    budget = Budget(tmp_path / "budget", 10, lambda: clock[0], sleep)
+    budget = ReadBudget(tmp_path / "budget", 10, lambda: clock[0], sleep)
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
-    cells = CellReader(Rows(), TABLE, ConnectorSettings.of(given, "test"), budget)
+    cells = CellReader(Rows(), TABLE, ConnectorSettings.from_properties(given, "test"), budget)
     assert len(list(cells.read([((number(n),), Scope.ROW) for n in range(100)], 1))) == 100
     assert sum(slept) == pytest.approx((100 - 10) / 10, rel=0.05), "ten a second, after those of the first second"
     budget.close()

@@ -24,7 +24,7 @@ from helenus_connector.shape.cep44._key import murmur2
 from helenus_connector.shape.cep44._pack import schema_uuid
 from helenus_connector.shape.cep44._ranges import ranges
 from helenus_connector.shape.cep44.shape import Cep44
-from helenus_connector.shape.row.row import shown
+from helenus_connector.shape.row.row import shown_table
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -47,7 +47,7 @@ class Cep(Made):
 
     def __init__(self, table: Table = TABLE, **more: str) -> None:
         self.settings = settings(**more)
-        self.table, self.registry = shown(table, self.settings), MemoryRegistry()
+        self.table, self.registry = shown_table(table, self.settings), MemoryRegistry()
         self.shape = Cep44(self.table, self.settings, self.registry)  # type: ignore[assignment]
         self.codec = KeyCodec(self.table)
 
@@ -650,7 +650,7 @@ def test_the_schemas_that_are_printed_are_those_that_are_registered(monkeypatch:
 
 def test_settings_that_it_refuses() -> None:
     none = {"name": "n", "keyspace": "ks", "table": "t", "resolver": "none"}
-    assert ConnectorSettings.of({**none, **REGISTRY}, "test").cleanup_policy == "delete"
+    assert ConnectorSettings.from_properties({**none, **REGISTRY}, "test").cleanup_policy == "delete"
     for more, match in (
         (
             {**REGISTRY, "output.format": "debezium", "key.compat": "cep44"},
@@ -660,8 +660,8 @@ def test_settings_that_it_refuses() -> None:
         ({"output.format": "cep44"}, r"schema\.registry\.url: required"),
     ):
         with pytest.raises(HelenusError, match=match):
-            ConnectorSettings.of({**none, **more}, "test")
-    assert PulsarConnectorSettings.of({**none, "output.format": "cep44"}, "test").is_avro
+            ConnectorSettings.from_properties({**none, **more}, "test")
+    assert PulsarConnectorSettings.from_properties({**none, "output.format": "cep44"}, "test").is_avro
     assert settings(**REGISTRY).cleanup_policy == "compact"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helenus_connector.config._alternatives import alternatives
 from helenus_connector.config.column_names import check_connector
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.row.row import shown
+from helenus_connector.shape.row.row import shown_table
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import Action, HelenusError, Kind
@@ -45,7 +45,9 @@ def table(
 
 def settings(tables: str = "users", **given: str) -> ConnectorSettings:
     properties = {"name": "a", "keyspace": "shop", "table": tables, "output.format": "json"}
-    return ConnectorSettings.of({**properties, **{key.replace("_", "."): text for key, text in given.items()}}, "a")
+    return ConnectorSettings.from_properties(
+        {**properties, **{key.replace("_", "."): text for key, text in given.items()}}, "a"
+    )
 
 
 def excluding(*entries: str, tables: str = "users") -> ConnectorSettings:
@@ -90,7 +92,7 @@ USERS = table("email", "name", "phone")
 def test_a_name_that_no_column_has(given: Mapping[str, str]) -> None:
     properties = {"name": "a", "keyspace": "shop", "table": "users", "output.format": "json", **given}
     try:
-        of = ConnectorSettings.of(properties, "a")
+        of = ConnectorSettings.from_properties(properties, "a")
     except HelenusError:
         return  # no regular expression
     assert errors(of, USERS).keys() == {"users"}
@@ -129,12 +131,12 @@ def test_what_the_message_says() -> None:
 def test_names_that_columns_have(given: Mapping[str, str]) -> None:
     of = settings(**{key.replace(".", "_"): text for key, text in given.items()})
     assert not errors(of, USERS)
-    shown(USERS, of)
+    shown_table(USERS, of)
 
 
 def test_every_way_to_a_record_refuses_it() -> None:
     with pytest.raises(HelenusError) as error:
-        shown(USERS, excluding("shop.users.emial"))
+        shown_table(USERS, excluding("shop.users.emial"))
     assert (error.value.kind, error.value.action) == (Kind.CONFIG, Action.STOP)
 
 
@@ -169,11 +171,11 @@ def test_a_column_that_was_dropped() -> None:
     for of in (excluding("shop.users.email"), excluding("shop.\\w+.email"), settings(columns="(?!email$).*")):
         gone = table("name", dropped={"email": 20}, added={"id": 10, "name": 10})
         assert not errors(of, gone)
-        shown(gone, of)
+        shown_table(gone, of)
         renamed = table("name", "e_mail", dropped={"email": 20}, added={"id": 10, "name": 10, "e_mail": 30})
         assert "email was dropped, and e_mail added later" in errors(of, renamed)["users"]
         with pytest.raises(HelenusError, match="e_mail added later"):
-            shown(renamed, of)
+            shown_table(renamed, of)
         again = table("name", "email", dropped={"email": 20}, added={"id": 10, "name": 10, "email": 30})
         assert not errors(of, again)
     listed = settings(columns="id|name|email")
@@ -185,7 +187,7 @@ def test_a_column_that_was_dropped() -> None:
 
 def test_a_table_that_was_recreated_with_another_name_for_the_column() -> None:
     with pytest.raises(HelenusError, match="no column matches email"):
-        shown(table("e_mail", "name"), excluding("shop.users.email"))
+        shown_table(table("e_mail", "name"), excluding("shop.users.email"))
 
 
 @given(st.lists(NAMES, min_size=2, max_size=8, unique=True), st.data())
@@ -204,7 +206,7 @@ def test_any_entry_is_a_column_or_refused(names: list[str], data: st.DataObject)
         refused = bool(errors(of, of_table))
         assert refused == bool(set(entries) - set(columns)), name
         if not refused:
-            assert not [c.name for c in shown(of_table, of).values if shared.fullmatch(c.name)]
+            assert not [c.name for c in shown_table(of_table, of).values if shared.fullmatch(c.name)]
 
 
 @given(st.lists(NAMES, min_size=1, max_size=6, unique=True), st.data())

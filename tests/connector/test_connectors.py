@@ -17,14 +17,14 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control import _kept
+from helenus_connector.control import _connector_file
 from helenus_connector.control.checkpoint import committed
-from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
+from helenus_connector.control.connectors import Connectors, NotStopped, UnknownConnector
 from helenus_connector.control.offsets import alter, offsets, reset
-from helenus_connector.control.positions import Held
+from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Task
 from helenus_connector.unconfirmed.files import begins
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
@@ -37,7 +37,7 @@ def earliest(topics: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def connectors(directory: Path) -> Connectors:
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
     return Connectors(worker, earliest)
 
 
@@ -70,7 +70,7 @@ def test_a_connector_runs_pauses_stops_and_is_deleted(tmp_path: Path) -> None:
     all_of.want("a", "RUNNING")
     assert list(running(all_of)) == [TOPIC]
     all_of.delete("a")
-    with pytest.raises(Unknown):
+    with pytest.raises(UnknownConnector):
         all_of.status("a")
 
 
@@ -88,7 +88,7 @@ def test_connectors_and_their_states_survive_a_restart(tmp_path: Path) -> None:
 def test_a_start_with_hundreds_of_files_saves_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time all are written, and synced: of two hundred it took a second of CPU, and more of waiting."""
     saved: list[list[str]] = []
-    monkeypatch.setattr(_kept, "save", lambda _, kept: saved.append(sorted(kept)))
+    monkeypatch.setattr(_connector_file, "save", lambda _, kept: saved.append(sorted(kept)))
     connectors(tmp_path).load({name: {**CONFIG, "table": name} for name in ("a", "b", "c")})
     assert saved == [["a", "b", "c"]]
 
@@ -261,7 +261,7 @@ def test_another_group_in_a_file_takes_the_position_along(tmp_path: Path) -> Non
 def test_a_released_position_counts_until_spark_commits(tmp_path: Path) -> None:
     group = tmp_path / "g"
     commit(group, 1, {TOPIC: {"0": 100}})
-    held = Held(group)
+    held = HeldPositions(group)
     held.hold(TOPIC, {"0": 5})
     held.begin()
     held.release(TOPIC, ["0"])
@@ -280,7 +280,7 @@ def test_a_released_position_counts_until_spark_commits(tmp_path: Path) -> None:
 )
 def test_an_offset_that_no_topic_can_have_is_refused(tmp_path: Path, log: str, most: int, wrong: list[int]) -> None:
     address = {"kafka": {"bootstrap.servers": "h:1"}, "pulsar": {"pulsar.service.url": "pulsar://h:1"}}[log]
-    worker = WorkerSettings.of({"log": log, **address, "checkpoint.dir": str(tmp_path)}, "worker")
+    worker = WorkerSettings.from_properties({"log": log, **address, "checkpoint.dir": str(tmp_path)}, "worker")
     all_of = Connectors(worker, earliest)
     all_of.put("a", CONFIG, "STOPPED")
     alter(all_of, "a", {TOPIC: {0: most}})
@@ -292,20 +292,20 @@ def test_an_offset_that_no_topic_can_have_is_refused(tmp_path: Path, log: str, m
 
 
 def test_the_range_of_an_earlier_batch_is_kept_unless_it_is_held(tmp_path: Path) -> None:
-    held = Held(tmp_path / "g")
+    held = HeldPositions(tmp_path / "g")
     held.hold("t", {"0": 3})
     held.keep("t", {"0": 9, "1": 7})
     assert held.offsets() == {"t": {"0": 3, "1": 7}}
 
 
 def test_held_positions_are_saved_and_released(tmp_path: Path) -> None:
-    held = Held(tmp_path / "g")
+    held = HeldPositions(tmp_path / "g")
     held.hold("t", {"0": 4, "1": 5})
     held.release("t", ["0"])
-    assert Held(tmp_path / "g").offsets() == {"t": {"1": 5}}
+    assert HeldPositions(tmp_path / "g").offsets() == {"t": {"1": 5}}
     held.release("t", ["1", "2"])
     held.release("unknown", ["0"])
-    assert Held(tmp_path / "g").offsets() == {}
+    assert HeldPositions(tmp_path / "g").offsets() == {}
     assert held.epoch("t") == 0
     held.move("t", {"0": 4, "1": 0})
     assert (held.epoch("t"), held.offsets()) == (1, {"t": {"0": 4, "1": 0}})
@@ -377,7 +377,7 @@ def waits(all_of: Connectors, group: str, since: float = 100.0) -> None:
     """A key of the topic that no read has proven, in a run that ended at 1000."""
     keys = all_of.unconfirmed(group)
     keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
-    keys.apply([], [Unconfirmed(TOPIC, 1, b"k", 0, copies=3, since=since)], 990.0)
+    keys.apply([], [UnconfirmedKey(TOPIC, 1, b"k", 0, copies=3, since=since)], 990.0)
     keys.save(1000.0, [TOPIC])
 
 
@@ -521,23 +521,23 @@ def test_a_deleted_connector_of_a_file_stays_deleted(tmp_path: Path) -> None:
 
 def test_done_and_held_partitions_move_in_one_step(tmp_path: Path) -> None:
     """Between two a kill, or a full disk, would leave nothing that says that the rest was not read."""
-    held = Held(tmp_path / "g")
+    held = HeldPositions(tmp_path / "g")
     held.hold(TOPIC, {"0": 100, "1": 5})
     written: list[object] = []
     save = held._save
     held._save = lambda offsets: (written.append(offsets), save(offsets))[1]  # type: ignore[assignment, func-returns-value]
     assert held.release(TOPIC, ["0", "1"], 0, {"0": 300})
     assert written == [{TOPIC: {"0": 300}}]
-    assert Held(tmp_path / "g").where() == {TOPIC: {"0": 300}}
+    assert HeldPositions(tmp_path / "g").where() == {TOPIC: {"0": 300}}
 
 
 def test_a_damaged_file_of_held_positions_is_refused(tmp_path: Path) -> None:
-    held = Held(tmp_path / "g")
+    held = HeldPositions(tmp_path / "g")
     held.hold(TOPIC, {"0": 5})
     file = tmp_path / "g" / "held"
     file.write_bytes(file.read_bytes()[:-5])
     with pytest.raises(HelenusError, match=r"held positions are damaged.*query\.group g") as error:
-        Held(tmp_path / "g")
+        HeldPositions(tmp_path / "g")
     assert (error.value.kind, error.value.where) == (Kind.STATE, str(file))
 
 
@@ -545,7 +545,7 @@ def test_half_written_files_of_spark_are_named(tmp_path: Path) -> None:
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7}})
     (tmp_path / "default" / "offsets" / "3").write_text("")
     with pytest.raises(HelenusError, match="Spark's checkpoint is damaged") as error:
-        Held(tmp_path / "default").where()
+        HeldPositions(tmp_path / "default").where()
     assert error.value.kind is Kind.STATE
 
 
@@ -598,7 +598,7 @@ def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8, "2": 9}})
     keys = all_of.unconfirmed("default")
     keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
-    keys.apply([], [Unconfirmed(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
+    keys.apply([], [UnconfirmedKey(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
     labels = {"connector": "a", "keyspace": "ks", "table": "t", "outcome": "outdated"}
     before = REGISTRY.get_sample_value("helenus_connector_events_total", labels) or 0.0
     reset(all_of, "a")

@@ -20,22 +20,22 @@ from typing import Any
 
 import pytest
 
-from helenus_connector.cassandra_rows.row_reader import Unread
+from helenus_connector.cassandra_rows.row_reader import UnreadReason
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces.image import Image, TimedColumns
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline import stage
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import _evidence, resolver
-from helenus_connector.reread._proof import block_for
-from helenus_connector.testing.cassandra import Host, MemoryReader, Session
+from helenus_connector.reread._proof import required_replicas
+from helenus_connector.testing.cassandra import Host, MemoryReader, MemorySession
 from helenus_connector.testing.log import MemoryLog
-from helenus_connector.unconfirmed.awaited import unpacked
 from helenus_connector.unconfirmed.files import begins
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
+from helenus_connector.unconfirmed.unproven_changes import unpack_changes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -50,7 +50,7 @@ TABLE = Table(
     (Column("k", parse("int"), "partition_key", 0), Column("v", parse("bigint")), Column("w", parse("bigint"))),
     cdc=True,
 )
-TIMED = Timed.of(TABLE.regulars, [])
+TIMED = TimedColumns.from_columns(TABLE.regulars, [])
 NODES = [str(uuid.UUID(int=n)) for n in (1, 2, 3)]
 TOPIC = "events-ks.t"
 Row = dict[str, tuple[int, "int | None"]]
@@ -145,7 +145,7 @@ class Cluster:
     def read(self, key: int, consistency: int) -> Image | None:
         """A read of as many replicas as the level says, which repairs them if they differ."""
         alive = [r for r in range(3) if r not in self.down]
-        wanted = block_for(consistency, 3)
+        wanted = required_replicas(consistency, 3)
         if len(alive) < wanted:
             raise HelenusError(Kind.CASSANDRA_READ, "not enough replicas")
         chosen = self.met.pop(0) if self.met else self.random.sample(alive, wanted)
@@ -228,8 +228,8 @@ class Connector:
         self.restarts = -1
         self.most_awaited = 0
         self.dying: Callable[[], None] = lambda: None
-        self.totals = Outcome()
-        self.settings = ConnectorSettings.of(
+        self.totals = BatchOutcome()
+        self.settings = ConnectorSettings.from_properties(
             {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json"}, "test"
         )
         self.restart()
@@ -248,7 +248,7 @@ class Connector:
             self.offset -= 1
         run = self.directory / str(len(list(self.directory.iterdir())))
         run.mkdir()
-        self.stage = Stage(self.settings, Session([*map(Host, NODES)], {"ks": 3}), self.log, run)  # type: ignore[arg-type]
+        self.stage = Stage(self.settings, MemorySession([*map(Host, NODES)], {"ks": 3}), self.log, run)  # type: ignore[arg-type]
 
     def batch(self, size: int, dies_at: str | None = None) -> None:
         taken = self.cluster.events[self.offset : self.offset + size]
@@ -260,7 +260,7 @@ class Connector:
             stage.reach = self._deadly(dies_at if first else None)  # type: ignore[attr-defined]
             try:
                 due = pickle.loads(handed_out)
-                self.most_awaited = max([self.most_awaited, *(len(unpacked(p.awaited)) for p in due)])
+                self.most_awaited = max([self.most_awaited, *(len(unpack_changes(p.awaited)) for p in due)])
                 outcome = pickle.loads(pickle.dumps(self.stage.run(events, due, trust_images=first)))
                 break
             except Died:
@@ -296,19 +296,19 @@ class Reader(MemoryReader):
         super().__init__({}, table)
         self.cluster = cluster
 
-    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | Unread | None]]:
+    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | UnreadReason | None]]:
         for key in keys:
             self.statements += 1
             try:
                 yield key, self.cluster.read(int.from_bytes(key[0] or b"", "big"), consistency)
             except HelenusError as error:
-                yield key, Unread(error, True)
+                yield key, UnreadReason(error, True)
 
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Cluster, Connector]]:
     monkeypatch.setattr(
-        version, "definition", lambda session, settings, known=None, asked=None: None if known else (1, TABLE)
+        version, "read_definition", lambda session, settings, known=None, asked=None: None if known else (1, TABLE)
     )
     monkeypatch.setattr(stage, "reach", lambda name: None)
 
@@ -316,7 +316,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
         cluster = Cluster(seed)
         monkeypatch.setattr(_evidence, "time", cluster)
         monkeypatch.setattr(resolver, "time", cluster)
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(cluster, table))
+        monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(cluster, table))
         directory = tmp_path / str(seed)
         directory.mkdir()
         return cluster, Connector(cluster, directory)

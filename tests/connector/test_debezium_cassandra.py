@@ -19,11 +19,11 @@ from helenus_connector import schemas_command
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image, LiveRow
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.pipeline._image_digest import digest_of
 from helenus_connector.shape.debezium._cassandra_range import class_of, value_text
 from helenus_connector.shape.debezium.cassandra import DebeziumCassandra
-from helenus_connector.shape.row.row import shown
+from helenus_connector.shape.row.row import shown_table
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.avro.compare import incompatibility, parsed, without_names
 from helenus_schemas.codec.key import KeyCodec
@@ -59,8 +59,8 @@ class Made:
 
     def __init__(self, table: Table, /, **more: str) -> None:
         given = {"name": "n", "keyspace": "ks", "table": "t", **more}
-        self.settings = ConnectorSettings.of(given, "test")
-        self.table, self.registry = shown(table, self.settings), MemoryRegistry()
+        self.settings = ConnectorSettings.from_properties(given, "test")
+        self.table, self.registry = shown_table(table, self.settings), MemoryRegistry()
         self.shape = DebeziumCassandra(self.table, self.settings, self.registry, cluster="Test Cluster")
         self.codec = KeyCodec(self.table)
 
@@ -69,7 +69,7 @@ class Made:
             return None
         return self.registry.read(data) if self.settings.is_avro else json.loads(data)
 
-    def of(self, resolved: Resolved) -> list[tuple[Any, Any]]:
+    def of(self, resolved: ResolvedKey) -> list[tuple[Any, Any]]:
         found = [shaped for shaped in self.shape.records(resolved) if shaped is not None]
         assert not [shaped.cause for shaped in found if shaped.cause]
         return [(self.read(s.record.key), self.read(s.record.value)) for s in found]
@@ -81,21 +81,21 @@ class Made:
         (record,) = self.written(update)
         return record
 
-    def resolved(self, event: Event) -> Resolved:
+    def resolved(self, event: Event) -> ResolvedKey:
         change = decode(event.value or b"")
         assert change.cells is not None
         assert event.key is not None
         values, bounds = self.codec.decode(event.key), (change.start, change.end)
-        made = Resolved(event.topic, 0, event.key, values, change.scope, event=event)
+        made = ResolvedKey(event.topic, 0, event.key, values, change.scope, event=event)
         made.bounds = bounds if change.scope is Scope.RANGE else None
         made.write_time, made.expires = change.write_time, change.expires_at
         made.written, made.is_confirmed = decode_cells(change.cells, change.scope), True
         return made
 
-    def was_read(self, after: Image | None, event: bytes | None = None, scope: Scope = Scope.ROW) -> Resolved:
+    def was_read(self, after: Image | None, event: bytes | None = None, scope: Scope = Scope.ROW) -> ResolvedKey:
         key = (K, C if scope is Scope.ROW else None)
         of = None if event is None else Event("events", 0, 7, 1000, b"", event)
-        made = Resolved("events", 0, self.codec.encode(key), key, scope, event=of)
+        made = ResolvedKey("events", 0, self.codec.encode(key), key, scope, event=of)
         made.write_time, made.after = T, after
         return made
 
@@ -322,7 +322,7 @@ def test_multiple_tables_processing(form: dict[str, str]) -> None:
 def test_mixed_cdc_batch(made: Made) -> None:
     """One mutation of a table with CDC and of one without: what is of the first is published."""
     other = table_of("other", "k int pk, w int", cdc=False)
-    plans: Any = {TABLE.id.bytes: decoder.plan_of(TABLE, 0, cells=True), other.id.bytes: decoder.plan_of(other)}
+    plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=True), other.id.bytes: decoder.plan_table(other)}
     of_other = Update(other, K, [Row((), {"w": Cell(int32(2))}, time=T)], lowest=LOWEST)
     for mixed in ((of_other, row(("v", Cell(int32(1))))), (row(("v", Cell(int32(1)))), of_other)):
         batch: Any = decoder.decode(entry(mutation(*mixed)), 100, True, plans, NODE, SEGMENT, 10**6)
@@ -650,21 +650,23 @@ def test_the_schemas_that_are_printed_are_those_that_are_registered(monkeypatch:
 def test_settings() -> None:
     """Debezium's defaults go with its format, where no other is given."""
     given = {"name": "n", "keyspace": "ks", "table": "t", **AVRO}
-    found = ConnectorSettings.of(given, "test")
+    found = ConnectorSettings.from_properties(given, "test")
     modes = (found.decimal_handling_mode, found.varint_handling_mode, found.tombstones_on_delete)
     assert modes == ("double", "long", False)
-    assert ConnectorSettings.of({**given, "decimal.handling.mode": "precise"}, "test").forms == {"varint": "long"}
-    assert ConnectorSettings.of({**given, "resolver": "none"}, "test").cleanup_policy == "delete"
-    assert PulsarConnectorSettings.of(given, "test").is_avro
+    assert ConnectorSettings.from_properties({**given, "decimal.handling.mode": "precise"}, "test").forms == {
+        "varint": "long"
+    }
+    assert ConnectorSettings.from_properties({**given, "resolver": "none"}, "test").cleanup_policy == "delete"
+    assert PulsarConnectorSettings.from_properties(given, "test").is_avro
     with pytest.raises(HelenusError, match=r"schema\.registry\.url=: required"):
-        ConnectorSettings.of({**given, "value.converter.schema.registry.url": ""}, "test")
+        ConnectorSettings.from_properties({**given, "value.converter.schema.registry.url": ""}, "test")
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_kind_of_operation_is_a_header_where_it_is_known(form: dict[str, str]) -> None:
     made = Made(TABLE, **form)
 
-    def ops(resolved: Resolved) -> list[bytes | None]:
+    def ops(resolved: ResolvedKey) -> list[bytes | None]:
         found = [shaped for shaped in made.shape.records(resolved) if shaped is not None]
         return [dict(shaped.record.headers).get("op") for shaped in found if shaped.record.value is not None]
 

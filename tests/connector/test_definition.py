@@ -12,12 +12,14 @@ from cassandra import OperationTimedOut
 
 from helenus_connector.cassandra_rows import table_definition
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.testing.cassandra import Session
+from helenus_connector.testing.cassandra import MemorySession
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.from_properties(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+)
 
 
 class Node:
@@ -47,7 +49,7 @@ class Node:
         return SimpleNamespace(one=lambda: found, response_future=SimpleNamespace(coordinator_host=self))
 
 
-class Nodes(Session):
+class Nodes(MemorySession):
     """Asks `first` where no other node is named."""
 
     def __init__(self, *nodes: Node) -> None:
@@ -71,7 +73,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(session: Nodes, known: object = None) -> tuple[object, str] | None:
-    found = table_definition.definition(session, SETTINGS, known)
+    found = table_definition.read_definition(session, SETTINGS, known)
     return found and (found[0], "".join(c.name for c in found[1].values))
 
 
@@ -122,11 +124,11 @@ def test_a_table_recreated_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> 
         return {table.id: table}
 
     monkeypatch.setattr(table_definition, "read_tables", read_torn)
-    assert table_definition.definition(Nodes(Node(1, "")), SETTINGS) == (1, new)
+    assert table_definition.read_definition(Nodes(Node(1, "")), SETTINGS) == (1, new)
     for many, kind in ([None] * 2, Kind.TABLE_UNSUPPORTED), ([old, new] * 5, Kind.CASSANDRA_READ):
         answers[:] = many
         with pytest.raises(HelenusError) as error:
-            table_definition.definition(Nodes(Node(1, "")), SETTINGS)
+            table_definition.read_definition(Nodes(Node(1, "")), SETTINGS)
         assert error.value.kind is kind
         assert not answers
 

@@ -15,8 +15,8 @@ from connector.test_envelope import LOWEST, REGISTRY, VALUES, Made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.gate.event import values_of
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.gate.event_content import decode_key
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.shape.debezium import envelope
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
@@ -52,17 +52,17 @@ class Both:
 
     def __init__(self, direct: ModuleType, table: Table, **more: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(envelope, "Direct", direct.Direct)
+            patch.setattr(envelope, "DirectEnvelopes", direct.DirectEnvelopes)
             patch.setattr(envelope, "is_alike", direct.is_alike)
-            patch.setattr(envelope, "now", lambda: 1_700_000_000_123)
+            patch.setattr(envelope, "now_ms", lambda: 1_700_000_000_123)
             self.made = Made(table, **REGISTRY, **more)
             self.long = Made(table, **REGISTRY, **more).shape
             self.long._direct = None
 
-    def straight(self, resolved: Resolved) -> bool:
+    def straight(self, resolved: ResolvedKey) -> bool:
         """Whether it goes straight. It gives the same in any case."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(envelope, "now", lambda: 1_700_000_000_123)
+            patch.setattr(envelope, "now_ms", lambda: 1_700_000_000_123)
             shape = self.made.shape
             found = outcome(shape, resolved)  # meets the columns
             assert outcome(shape, resolved) == found == outcome(self.long, resolved)
@@ -70,7 +70,7 @@ class Both:
             return not isinstance(found, str) and shape._straight(shape._direct, resolved) is not None
 
 
-def outcome(shape: Any, resolved: Resolved) -> Any:
+def outcome(shape: Any, resolved: ResolvedKey) -> Any:
     try:
         found = list(shape.records(resolved))
     except Malformed as error:
@@ -80,10 +80,10 @@ def outcome(shape: Any, resolved: Resolved) -> Any:
     return [(s.record, str(s.cause), s.key, s.image) for s in found], smaller
 
 
-def resolved(both: Both, update: Update) -> Resolved:
+def resolved(both: Both, update: Update) -> ResolvedKey:
     (event,) = events(update)
     made = both.made.resolved(event)
-    made.values = values_of(both.made.codec, made.key)  # as the gate has them
+    made.values = decode_key(both.made.codec, made.key)  # as the gate has them
     made.cells = wire.decode(event.value or b"").cells
     made._written = None
     return made

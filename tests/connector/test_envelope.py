@@ -17,11 +17,11 @@ from helenus_connector import schemas_command
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image, LiveRow
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.shape import Shaped
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import ShapedRecord
 from helenus_connector.pipeline._image_digest import digest_of
-from helenus_connector.shape.debezium.envelope import Envelope, schema
-from helenus_connector.shape.row.row import shown
+from helenus_connector.shape.debezium.envelope import Envelope, envelope_schema
+from helenus_connector.shape.row.row import shown_table
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -46,7 +46,7 @@ def int32(value: int) -> bytes:
 
 
 def settings(**more: str) -> ConnectorSettings:
-    return ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", **more}, "test")
+    return ConnectorSettings.from_properties({"name": "n", "keyspace": "ks", "table": "t", **more}, "test")
 
 
 class Made:
@@ -54,7 +54,7 @@ class Made:
 
     def __init__(self, table: Table, **more: str) -> None:
         self.settings = settings(**more)
-        self.table, self.registry = shown(table, self.settings), MemoryRegistry()
+        self.table, self.registry = shown_table(table, self.settings), MemoryRegistry()
         self.shape = Envelope(self.table, self.settings, self.registry, cluster="Test Cluster")
         self.codec = KeyCodec(self.table)
 
@@ -63,7 +63,7 @@ class Made:
             return None
         return self.registry.read(data) if self.settings.is_avro else json.loads(data)
 
-    def of(self, resolved: Resolved) -> list[tuple[Any, Any, dict[str, bytes]]]:
+    def of(self, resolved: ResolvedKey) -> list[tuple[Any, Any, dict[str, bytes]]]:
         found = list(self.shape.records(resolved))
         assert all(shaped is not None and shaped.cause is None for shaped in found)
         return [(self.read(s.record.key), self.read(s.record.value), dict(s.record.headers)) for s in found if s]
@@ -71,13 +71,15 @@ class Made:
     def written(self, update: Update) -> list[tuple[Any, Any, dict[str, bytes]]]:
         return [record for event in events(update) for record in self.of(self.resolved(event))]
 
-    def resolved(self, event: Event) -> Resolved:
+    def resolved(self, event: Event) -> ResolvedKey:
         change = decode(event.value or b"")
         assert change.cells is not None
         assert event.key is not None
         cells = decode_cells(change.cells, change.scope)
         values, bounds = self.codec.decode(event.key), (change.start, change.end)
-        made = Resolved(event.topic, 0, event.key, values, change.scope, bounds if any(bounds) else None, event=event)
+        made = ResolvedKey(
+            event.topic, 0, event.key, values, change.scope, bounds if any(bounds) else None, event=event
+        )
         made.write_time, made.expires, made.written, made.is_confirmed = (
             change.write_time,
             change.expires_at,
@@ -86,10 +88,10 @@ class Made:
         )
         return made
 
-    def was_read(self, after: Image | None, event: bytes | None = None, scope: Scope = Scope.ROW) -> Resolved:
+    def was_read(self, after: Image | None, event: bytes | None = None, scope: Scope = Scope.ROW) -> ResolvedKey:
         key = (K, None if scope is not Scope.ROW else C)
         of = None if event is None else Event("events", 0, 7, 1000, b"", event)
-        made = Resolved("events", 0, self.codec.encode(key), key, scope, event=of)
+        made = ResolvedKey("events", 0, self.codec.encode(key), key, scope, event=of)
         made.write_time, made.after = T, after
         return made
 
@@ -347,7 +349,7 @@ def test_a_smaller_record_keeps_its_envelope() -> None:
     made = Made(TABLE, **REGISTRY)
     (event,) = events(row(("v", Cell(int32(5))), ("w", Cell(b"x" * 1000))))
     (shaped,) = made.shape.records(made.resolved(event))
-    assert isinstance(shaped, Shaped)
+    assert isinstance(shaped, ShapedRecord)
     assert shaped.image is not None
     image, left_out = next(made.shape.smaller(shaped.image))
     assert left_out == ("left_out", b'["w"]')
@@ -374,7 +376,7 @@ def test_write_times_that_are_far_away() -> None:
 
 def test_names_of_the_schema() -> None:
     """Debezium's consumers know an envelope by its name."""
-    found = json.loads(schema(TABLE))
+    found = json.loads(envelope_schema(TABLE))
     assert f"{found['namespace']}.{found['name']}" == "ks.t.Envelope"
     assert [field["name"] for field in found["fields"]] == ["before", "after", "source", "op", "ts_ms", "written"]
     assert found["fields"][1]["type"] == ["null", "ks.t"]
@@ -394,13 +396,13 @@ def test_the_schemas_that_are_printed_are_those_that_are_registered(monkeypatch:
 def test_settings_that_it_refuses() -> None:
     none = {"name": "n", "keyspace": "ks", "table": "t", "resolver": "none"}
     with pytest.raises(HelenusError, match=r"resolver=none: .* set output\.format=debezium"):
-        ConnectorSettings.of({**none, "output.format": "json"}, "test")
+        ConnectorSettings.from_properties({**none, "output.format": "json"}, "test")
     with pytest.raises(HelenusError, match=r"resolver=none: .* set output\.format=debezium"):
-        ConnectorSettings.of({**none, "value.converter.schema.registry.url": "http://r"}, "test")
-    assert PulsarConnectorSettings.of({**none, "output.format": "debezium"}, "test").is_avro
+        ConnectorSettings.from_properties({**none, "value.converter.schema.registry.url": "http://r"}, "test")
+    assert PulsarConnectorSettings.from_properties({**none, "output.format": "debezium"}, "test").is_avro
     with pytest.raises(HelenusError, match=r"schemas\.enable: set it to false: on Pulsar"):
-        PulsarConnectorSettings.of({**none, "output.format": "debezium", "value.converter": JSON}, "test")
+        PulsarConnectorSettings.from_properties({**none, "output.format": "debezium", "value.converter": JSON}, "test")
     with pytest.raises(HelenusError, match=r"schema\.registry\.url: required"):
-        ConnectorSettings.of({**none, "output.format": "debezium"}, "test")
+        ConnectorSettings.from_properties({**none, "output.format": "debezium"}, "test")
     assert settings(**AS_JSON).cleanup_policy == "compact"
     assert settings(**AS_JSON, resolver="none").cleanup_policy == "delete"

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector.query import spark_session
 from helenus_connector.snapshot import _jobs
-from helenus_connector.snapshot._scan import Scanned
+from helenus_connector.snapshot._scan import ScanResult
 
 
 class Cluster:
@@ -44,10 +44,10 @@ class Cluster:
     def mapPartitions(self, run: Any) -> Any:  # noqa: N802
         return self
 
-    def collect(self) -> list[Scanned]:
+    def collect(self) -> list[ScanResult]:
         self.under_way.release()
         assert self.ended.wait(10)
-        return [Scanned()]
+        return [ScanResult()]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_first_start_waits_for_executors() -> None:
     with capture_logs() as said:
-        assert spark_session.settled_slots(Cluster(3), lambda: False) == 6
+        assert spark_session.settled_task_slots(Cluster(3), lambda: False) == 6
     assert [line["event"] for line in said] == ["spark.waiting", "spark.executors"]
     assert (said[1]["executors"], said[1]["slots"]) == (3, 6)
 
@@ -66,30 +66,30 @@ def test_a_first_start_waits_for_executors() -> None:
 def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_session, "_EXECUTORS_S", 0.1)
     with capture_logs() as said:
-        assert spark_session.settled_slots(Cluster(0), lambda: False) == 2
+        assert spark_session.settled_task_slots(Cluster(0), lambda: False) == 2
     assert (said[-1]["event"], said[-1]["log_level"]) == ("spark.executors", "warning")
-    assert spark_session.settled_slots(Cluster(0), lambda: True) == 2, "the worker ends"
+    assert spark_session.settled_task_slots(Cluster(0), lambda: True) == 2, "the worker ends"
 
 
 @pytest.mark.parametrize("master", ["local[2,4]", "local", "local[*]"])
 def test_on_one_machine_nothing_is_waited_for(master: str) -> None:
     spark = Cluster(0, master)
-    assert spark_session.settled_slots(spark, lambda: False) == 2
+    assert spark_session.settled_task_slots(spark, lambda: False) == 2
     assert not spark.looks
 
 
 def test_a_scan_uses_the_executors_that_came_later() -> None:
     spark = Cluster(4)
-    jobs = _jobs.Jobs(spark)
+    jobs = _jobs.SnapshotJobs(spark)
     slice_: Any = SimpleNamespace(table=SimpleNamespace(full_name="ks.t"))
     assert jobs.most == 1
     spark.executors = 2
     assert jobs.most == 3, "one task less: streaming goes on"
-    futures: list[Future[Scanned]] = [jobs.submit(slice_) for _ in range(3)]
+    futures: list[Future[ScanResult]] = [jobs.submit(slice_) for _ in range(3)]
     for _ in futures:
         assert spark.under_way.acquire(timeout=5), "all at once"
     spark.ended.set()
-    assert [future.result(5) for future in futures] == [Scanned()] * 3
+    assert [future.result(5) for future in futures] == [ScanResult()] * 3
     before = threading.active_count()
     for _ in range(50):
         jobs.submit(slice_).result(5)

@@ -33,7 +33,7 @@ def test_a_row_that_was_there_before_says_when_it_expires(
 ) -> None:
     """No event says that it does; from then on the rows are asked when they do, also after other changes."""
     staged = Staged(CLUSTERED, tmp_path, monkeypatch)
-    monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Expiring(staged.live, table))
+    monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Expiring(staged.live, table))
     forever, soon = (int32(1), int32(1)), (int32(1), int32(2))
     staged.live = {forever: Image((int32(1),), 5), soon: Image((int32(1),), 5, expires=2_000_000_000)}
     asked, changed = Change(None, None, origin=origin), Change("0" * 32, NODE, write_time=5)

@@ -17,7 +17,7 @@ from connector.test_resolver_merge import Path as Merging
 from schemas.java import Program
 
 from helenus_connector.interfaces.image import Image, LiveRow
-from helenus_connector.shape.choice import shape_of
+from helenus_connector.shape.choice import make_shape
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.wire import encode
 
@@ -58,7 +58,7 @@ def test_rows_that_were_read_are_inserts(flink: Program, form: dict[str, str]) -
         made.was_read(None),
         marker,
     ]
-    shape = shape_of(made.table, made.settings, made.registry)
+    shape = make_shape(made.table, made.settings, made.registry)
     shaped = [record for resolved in asked for record in shape.records(resolved)]
     answers = rows_of(
         flink, [record.record.value for record in shaped if record], "value.converter.schemas.enable" not in form

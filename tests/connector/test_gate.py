@@ -15,17 +15,19 @@ from connector.gated import Gated
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event, Gap
-from helenus_connector.interfaces.image import Image, Timed
-from helenus_connector.reread._key_read import Work
-from helenus_connector.unconfirmed.awaited import packed
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.interfaces.image import Image, TimedColumns
+from helenus_connector.reread._key_read import KeyRead
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import pack_changes
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit
 from helenus_schemas.event.wire import encode
 
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.from_properties(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+)
 
 
 def admit(path: Path, key: bytes | None, value: bytes | None) -> Any:
@@ -69,7 +71,7 @@ def test_a_key_of_a_recreated_table(tmp_path: Path, written: int, sent: int, cou
     """It can't be of the table, which was made at 100 s: outdated if it is older, poison if it is not."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     event = Event("t", 1, 2, sent * 1000, b"no int", encode(Change(None, None, write_time=written * 10**6)))
-    waits = Unconfirmed("t", 1, b"no int", 0, copies=2)
+    waits = UnconfirmedKey("t", 1, b"no int", 0, copies=2)
     admitted = gate.admit([event], [waits], KeyCodec(INT), made_at=100.0)
     assert (admitted.outdated, len(admitted.poison)) == counts
     assert (admitted.gone, admitted.works) == ([waits], {})
@@ -87,7 +89,7 @@ def test_bounds_of_a_recreated_table(tmp_path: Path) -> None:
         (99, Bound(True, (bytes(8),))),
     ):
         change = Change("a" * 32, NODE, Scope.RANGE, write_time=written * 10**6, start=bound)
-        waits = Unconfirmed("t", 1, key, Scope.RANGE, bounds=(bound, None))
+        waits = UnconfirmedKey("t", 1, key, Scope.RANGE, bounds=(bound, None))
         admitted = gate.admit([Event("t", 1, 2, 150_000, key, encode(change))], [waits], codec, made_at=100.0)
         found = (admitted.outdated, len(admitted.poison), len(admitted.gone), len(admitted.works))
         assert found == ((0, 0, 0, 1) if bound.values == (bytes(8),) else (written < 100, written > 100, 1, 0))
@@ -138,7 +140,7 @@ class Running:
         change = Change(DIGEST, self.nodes[node], segment=7, position=position, **{"write_time": 5, **more})
         return Event("t", 1, position, 3, self.key, encode(change))
 
-    def batch(self, *events: Event, due: tuple[Unconfirmed, ...] = (), fails: bool = False) -> tuple[int, int]:
+    def batch(self, *events: Event, due: tuple[UnconfirmedKey, ...] = (), fails: bool = False) -> tuple[int, int]:
         """How many keys were read, and of how many Changes the image is not proven."""
         works = self.gate.admit(events, due, self.codec).works.values()
         for work in works:
@@ -203,14 +205,14 @@ def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp
     u, v = Column("u", parse("int")), Column("v", parse("int"))
     assert running.batch(change("a", 15, int(Effect.GONE))) == (1, 0)
     assert running.batch(change("b", 20, int(Effect.DELETES) | column_bit("v"))) == (1, 0)
-    running.image = Image((b"", None), 12, [(12).to_bytes(8, "big"), None], Timed.of([u, v], []))
+    running.image = Image((b"", None), 12, [(12).to_bytes(8, "big"), None], TimedColumns.from_columns([u, v], []))
     assert running.batch(change("c", 12, int(Effect.LIVE) | column_bit("u"))) == (1, 1)
 
 
 @pytest.mark.parametrize(("kind", "silent"), [("set<int>", True), ("int", False)])
 def test_the_newest_of_many_cells_proves_nothing_of_the_others(kind: str, silent: bool) -> None:
-    timed = Timed.of([Column("v", parse(kind))], [])
-    work = Work("t", 0, b"", (), Scope.PARTITION)
+    timed = TimedColumns.from_columns([Column("v", parse(kind))], [])
+    work = KeyRead("t", 0, b"", (), Scope.PARTITION)
     work.saw(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
     assert (work.oldest, work.timeless) == (20, silent)
 
@@ -236,8 +238,8 @@ def test_a_late_report_counts_where_only_age_had_confirmed(tmp_path: Path) -> No
     reported = [running.event(100, node=0, effect=0), running.event(100, node=1, effect=0)]
     assert running.batch(*reported) == (1, 1)
     (awaited,) = running.gate.admit(reported, [], running.codec).awaited.values()
-    waits = Unconfirmed(
-        "t", 1, running.key, 0, packed({n: a._replace(seen=0.0) for n, a in awaited.items()}), handed=60.0
+    waits = UnconfirmedKey(
+        "t", 1, running.key, 0, pack_changes({n: a._replace(seen=0.0) for n, a in awaited.items()}), handed=60.0
     )
     assert running.batch(due=(waits,)) == (1, 0)
     assert running.batch(running.event(100, node=0)) == (0, 0)
@@ -256,7 +258,7 @@ def test_a_row_removed_by_a_known_deletion_proves_nothing(tmp_path: Path) -> Non
     write = Change("f" * 32, running.nodes[0], segment=7, position=200, write_time=5, effect=LIVE | V)
     late = Event("t", 1, 200, 3, running.key, encode(write))
     assert running.batch(late) == (1, 0), "explained by the deletion"
-    column = Timed.of([Column("v", parse("int"))], [])
+    column = TimedColumns.from_columns([Column("v", parse("int"))], [])
     running.image = Image((b"",), 5, [(5).to_bytes(8, "big")], column)
     assert running.batch(late._replace(value=encode(write._replace(digest="e" * 32)))) == (1, 1)
     running.image = Image((b"",), 10, [(10).to_bytes(8, "big")], column)
@@ -281,7 +283,7 @@ V, W = column_bit("v"), column_bit("w")
 def test_a_column_deleted_since_needs_no_tenfold_wait(tmp_path: Path, later: Any) -> None:
     """A column that a write has and the row has not: it is known what may have taken it away."""
     running = Running(tmp_path)
-    timed = Timed.of([Column("v", parse("int")), Column("w", parse("int"))], [])
+    timed = TimedColumns.from_columns([Column("v", parse("int")), Column("w", parse("int"))], [])
     running.image = Image((b"", b""), 9, [None, None], timed)
     write = running.event(100, effect=LIVE | V | W)
     digests = iter("abcdef")
@@ -293,7 +295,7 @@ def test_a_column_deleted_since_needs_no_tenfold_wait(tmp_path: Path, later: Any
     works = running.gate.admit([write, *events], [], running.codec).works.values()
     for work in works:
         work.read_at, work.after = time.time(), running.image
-        work.unconfirmed = Unconfirmed("t", 1, running.key, 0, handed=0.0)
+        work.unconfirmed = UnconfirmedKey("t", 1, running.key, 0, handed=0.0)
         running.gate.unproven(work)
     (rest,) = {work.proof.rest for work in works if work.scope is Scope.ROW}
     assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
@@ -324,12 +326,12 @@ def test_a_range_has_no_static_columns(
     running.codec = KeyCodec(of_rows)
     key = running.codec.encode((bytes(4), None))
     times = [] if static is None else [static.to_bytes(8, "big")]
-    timed = Timed.of([Column("s", parse("int"), "static")][: len(times)], [])
+    timed = TimedColumns.from_columns([Column("s", parse("int"), "static")][: len(times)], [])
     running.image = Image((b"",), static, times, timed) if times else None
     change = Change(DIGEST, running.nodes[0], scope, segment=7, position=1, write_time=5, effect=int(effect))
     (work,) = running.gate.admit([Event("t", 1, 1, 3, key, encode(change))], [], running.codec).works.values()
     work.read_at, work.after, work.oldest = time.time(), running.image, oldest
-    work.unconfirmed = Unconfirmed("t", 1, key, scope, handed=0.0)
+    work.unconfirmed = UnconfirmedKey("t", 1, key, scope, handed=0.0)
     is_stale = scope is Scope.PARTITION and static == 3
     assert bool(running.gate.unproven(work)) == (not proven or is_stale)
     if scope is Scope.RANGE:

@@ -27,13 +27,13 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate._ring_reader import INTERVAL_S, RingReader
 from helenus_connector.gate.cache import Caches
-from helenus_connector.gate.level_gate import LevelGate, settle
+from helenus_connector.gate.level_gate import LevelGate, settle_verified
 from helenus_connector.gate.replicas import Replicas, routing_key
-from helenus_connector.gate.waiting import Limits, WaitingChanges
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.gate import AtGate, Intake
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.interfaces.gate import GateState, Intake
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -71,7 +71,7 @@ class Truth:
     dropped: int = 0
 
 
-class Nodes(Session):
+class Nodes(MemorySession):
     """The cluster as one of its nodes has it when it is asked: some have not heard of the last changes yet."""
 
     def __init__(self, world: World) -> None:
@@ -92,7 +92,7 @@ class World:
         self.hosts: Any = [Host(uuid.UUID(int=n + 1), "one" if n % 2 else "two") for n in range(nodes)]
         given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.local.dc": "one"}
         more = {"gate.timeout.ms": f"{TIMEOUT * 1000:.0f}", "cache.max.capacity": "4096"}
-        self.settings = ConnectorSettings.of({**given, **more, **settings}, "test")
+        self.settings = ConnectorSettings.from_properties({**given, **more, **settings}, "test")
         for host in self.hosts:
             host.tokens = [self.token()]
         self.factors = {"one": min(3, nodes // 2), "two": min(3, nodes - nodes // 2)}
@@ -267,10 +267,10 @@ class Connector:
 
     def _attempt(self, ends: list[int]) -> bool:
         world = self.world
-        self.waiting.use({TOPIC: Limits.of(world.settings)})
+        self.waiting.use({TOPIC: WaitingLimits.from_settings(world.settings)})
         waits = self.waiting.hand_out(1000)[TOPIC]
         handed = pickle.dumps(waits)
-        tasks: list[tuple[AtGate, float | None, float | None, list[int]]] = []
+        tasks: list[tuple[GateState, float | None, float | None, list[int]]] = []
         parts = list(range(PARTITIONS))
         world.random.shuffle(parts)
         cut = world.random.choice((1, PARTITIONS))
@@ -315,7 +315,7 @@ class Connector:
                 self.offsets[p] = left.stopped.get(p, ends[p])
         return True
 
-    def _task(self, events: list[Event], waits: Any) -> AtGate:
+    def _task(self, events: list[Event], waits: Any) -> GateState:
         world, gate = self.world, self.world.random.choice(self.gates)
         for event in events:
             # What was read once counts for good, whoever died then.
@@ -358,7 +358,7 @@ class Connector:
         gate.save()
         left = intake.at_gate
         late = {(w.event.partition, w.id): w for w in waits.overdue}
-        dropped = settle(left, verified, unseen) + intake.dropped
+        dropped = settle_verified(left, verified, unseen) + intake.dropped
         if left.dropped:
             gone = [late[name] for name in left.gone if name in late]
             for waiting in gone:
@@ -375,7 +375,7 @@ class Connector:
         self.dies()
         return left
 
-    def _is_at_its_level(self, held: Admitted, truth: Truth, end: int) -> None:
+    def _is_at_its_level(self, held: AdmittedChange, truth: Truth, end: int) -> None:
         nodes = {node for at, found in truth.reported.items() if at < end for node in found}
         went_on = any(how in ("verified", "released", "level") for how in truth.published)
         assert went_on or self.world.was_met(truth.key, nodes), f"below its level, of {sorted(nodes)}"

@@ -22,10 +22,10 @@ import json, sys, threading, time
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.handover import start_query
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 
 worker, run = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2])
-spark = session(worker, run)
+spark = start_session(worker, run)
 context = spark.sparkContext
 context.setLocalProperty("spark.scheduler.pool", "mine")
 rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()

@@ -18,17 +18,17 @@ from hostile import NUMBERS, damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helenus_connector.log._pulsar_entries import Entry
+from helenus_connector.log._pulsar_entries import PulsarEntry
 from helenus_connector.log._pulsar_reader import events, records, texts
-from helenus_connector.log.events import Range
+from helenus_connector.log.events import OffsetRange
 from helenus_schemas.codec import blocks
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar._entries import message
 from helenus_sinks.pulsar.wire import KEY_VALUE, MAGIC, command, commands, messages, schema_of, texts_of
 
 slow = settings(deadline=None, suppress_health_check=list(HealthCheck))
-PLACE = Range("t", 0, 0, 1 << 100)
+PLACE = OffsetRange("t", 0, 0, 1 << 100)
 ID = messages.MessageIdData(ledgerId=7, entryId=1)
 COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     1: lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
@@ -59,7 +59,7 @@ def checked(data: bytes) -> bytes:
 
 def read_all(data: bytes) -> None:
     try:
-        entry = Entry.of(ID, data)
+        entry = PulsarEntry.from_message(ID, data)
     except ValueError:
         return
     assert entry.count > 0
@@ -105,9 +105,9 @@ def test_a_negative_size_and_a_huge_count(size: int, count: int) -> None:
     assert len(data) < 60
     hostile.read(read_all, data, ())
     with pytest.raises(HelenusError, match="7:1 cannot be read: it says that it has"):
-        Entry.of(ID, data).singles()
+        PulsarEntry.from_message(ID, data).singles()
     with pytest.raises(HelenusError, match="7:1 cannot be read: a message of it has -"):
-        Entry.of(ID, stored(single(payload_size=size) + bytes(9), 1)).singles()
+        PulsarEntry.from_message(ID, stored(single(payload_size=size) + bytes(9), 1)).singles()
 
 
 def test_texts_that_are_no_utf_8() -> None:
@@ -119,7 +119,7 @@ def test_texts_that_are_no_utf_8() -> None:
     )
     header = messages.SingleMessageMetadata(properties=[{"key": "BB", "value": "CC"}]).SerializeToString()
     bad += header.replace(b"BB", b"\xffB").replace(b"CC", b"\xffC")
-    entry = Entry.of(ID, stored(struct.pack(">I", len(bad)) + bad + b"v", 1))
+    entry = PulsarEntry.from_message(ID, stored(struct.pack(">I", len(bad)) + bad + b"v", 1))
     for make in (events, records, texts):
         (made,) = make(PLACE, entry)
         assert (made.key(), made.value()) == (b"\xff\xfe", b"v")
@@ -128,29 +128,31 @@ def test_texts_that_are_no_utf_8() -> None:
 
 def test_a_value_ends_where_its_batch_does() -> None:
     whole = single(payload_size=5) + b"value"
-    assert [value for _, value in Entry.of(ID, stored(whole, 1)).singles()] == [b"value"]
+    assert [value for _, value in PulsarEntry.from_message(ID, stored(whole, 1)).singles()] == [b"value"]
     for cut in range(len(whole)):
         with pytest.raises(HelenusError, match="cannot be read"):
-            Entry.of(ID, stored(whole[:cut], 1)).singles()
+            PulsarEntry.from_message(ID, stored(whole[:cut], 1)).singles()
 
 
 @pytest.mark.parametrize("codec", COMPRESS)
 def test_a_compressed_entry_has_as_many_bytes_as_it_says(codec: int) -> None:
     """What is longer by its own word would end in bytes that happened to be in the process's memory."""
     squeezed = COMPRESS[codec](b"value")
-    made = Entry.of(ID, stored(squeezed, None, compression=codec, uncompressed_size=5))
+    made = PulsarEntry.from_message(ID, stored(squeezed, None, compression=codec, uncompressed_size=5))
     assert [value for _, value in made.singles()] == [b"value"]
     assert made.content_size == made.size
     for size in (0, 4, 6, 100, 1000, 1 << 20, 64 << 20):
         with pytest.raises(HelenusError, match="7:1 cannot be read"):
-            Entry.of(ID, stored(squeezed, None, compression=codec, uncompressed_size=size)).singles()
+            PulsarEntry.from_message(ID, stored(squeezed, None, compression=codec, uncompressed_size=size)).singles()
 
 
 @pytest.mark.parametrize("codec", COMPRESS)
 def test_a_large_entry_counts_as_what_it_comes_to(codec: int) -> None:
     """A task holds so many bytes at once: it may not be a thousand times as many."""
     content = bytes(8 << 20)
-    made = Entry.of(ID, stored(COMPRESS[codec](content), None, compression=codec, uncompressed_size=len(content)))
+    made = PulsarEntry.from_message(
+        ID, stored(COMPRESS[codec](content), None, compression=codec, uncompressed_size=len(content))
+    )
     assert made.size < len(content) // 10
     assert made.content_size == len(content)
 
@@ -186,7 +188,7 @@ def test_frames(data: st.DataObject) -> None:
 @slow
 @given(data=st.data())
 def test_schemas_of_topics(data: st.DataObject) -> None:
-    made = schema_of(Schemas("JSON", '{"type":"string"}', '{"type":"int"}'))
+    made = schema_of(DeclaredSchemas("JSON", '{"type":"string"}', '{"type":"int"}'))
     made.schema_data = data.draw(damaged(made.schema_data))
     made.type = data.draw(st.sampled_from([KEY_VALUE, 2, 4, -1]))
     hostile.run(lambda: texts_of(made), len(made.schema_data))

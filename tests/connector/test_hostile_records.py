@@ -23,23 +23,30 @@ from hostile import JSON_TEXTS, avro_long, damaged, damaged_json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helenus_connector.gate.event import check, decoded, identity, is_repeated, values_of, written_at
+from helenus_connector.gate.event_content import (
+    check_bounds,
+    decode_event,
+    decode_key,
+    event_time,
+    identity,
+    is_repeated,
+)
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import POISON
+from helenus_connector.interfaces.merged_change import POISON
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.snapshot import _signal
 from helenus_connector.state.keys import _record_reader
-from helenus_connector.state.keys._key_index import Index
-from helenus_connector.state.keys._plan import Followed
-from helenus_connector.state.rows._merge import Rows
-from helenus_connector.state.rows._partition import Partition, keys_of, page_bytes
+from helenus_connector.state.keys._key_index import KeyIndex
+from helenus_connector.state.keys._plan import FollowedTopic
+from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._partition import PartitionState, keys_of, page_bytes
 from helenus_connector.state.rows._partition_history import NodeHistory, PartitionHistory
 from helenus_connector.state.rows._row_bytes import load_row
-from helenus_connector.state.store.packing import items_of, packed_items
+from helenus_connector.state.store.packing import pack_items, unpack_items
 from helenus_connector.state.store.pages import entries
-from helenus_connector.verify._topic import Records
-from helenus_connector.verify.scopes import Clustering, Scopes
+from helenus_connector.verify._topic import TopicRecords
+from helenus_connector.verify.scopes import Clustering, MarkerScopes
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType, parse
@@ -103,10 +110,10 @@ def test_what_the_gate_reads(event: Event) -> None:
 
     def read() -> None:
         is_repeated(event)
-        written_at(event)
-        change, key = decoded(event, CODEC)
+        event_time(event)
+        change, key = decode_event(event, CODEC)
         identity(change, key)
-        check(CODEC, values_of(CODEC, key), (change.start, change.end))
+        check_bounds(CODEC, decode_key(CODEC, key), (change.start, change.end))
 
     event_cells._columns_by_text.clear()
     hostile.run(read, size, Malformed)
@@ -118,12 +125,12 @@ def test_rows_that_are_kept(some: list[Event]) -> None:
     """One that is none is poison; the others are merged, and what is kept can be read again."""
     store = DictStore()
     try:
-        found = list(Rows(TABLE, CODEC, store, 0, 864_000).take([*some, *EVENTS], NOW))
+        found = list(RowMerge(TABLE, CODEC, store, 0, 864_000).take([*some, *EVENTS], NOW))
     except SchemaChanged:  # it names columns that the table has not
         return
     assert not [merged for merged in found if merged.op == POISON and merged.event not in some]
     assert any(merged.op in ("c", "u", "d") for merged in found)
-    list(Rows(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 1))
+    list(RowMerge(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 1))
 
 
 SHAPES = {
@@ -178,7 +185,7 @@ BOUND = b'{"inclusive":true,"values":{"c":1}}'
 @given(data=st.data())
 def test_bounds_of_markers(data: st.DataObject) -> None:
     table = table_of("t", "k int pk, c int ck, d timestamp ck, e frozen<map<text,int>> ck")
-    scopes = Scopes(Clustering(table.clustering))
+    scopes = MarkerScopes(Clustering(table.clustering))
     bounds = b"\n".join(data.draw(st.lists(damaged_json(BOUND), min_size=1, max_size=3)))
     hostile.run(lambda: scopes.add(b"\1", bounds), len(bounds))
     scopes.add(b"\2", BOUND + b"\n" + BOUND)
@@ -251,7 +258,7 @@ def test_records_of_a_schema_that_somebody_registered(schema: str, form: dict[st
     def text(number: int) -> str | None:
         return schema if number == 77 else topic.registry.schema(number)
 
-    records = Records(topic.job, text, text)
+    records = TopicRecords(topic.job, text, text)
     hostile.run(lambda: list(records.entries(topic.messages, True)), 2 * sum(map(len, DATA)) + 20_000)
 
 
@@ -265,16 +272,16 @@ def test_bytes_of_the_state(data: st.DataObject) -> None:
     history = PartitionHistory(bytes(16), nodes={"n": NodeHistory(1, (7, 9)), "m": NodeHistory(2)})
     hostile.read(PartitionHistory.loads, data.draw(damaged([history.dumps()])), bad)
     partition = data.draw(damaged([bytes.fromhex(GOLDEN_PARTITION)]))
-    hostile.read(Partition.loads, partition, bad)
+    hostile.read(PartitionState.loads, partition, bad)
     page = data.draw(damaged(page_bytes([b"k", b"key"])))
     hostile.read(keys_of, page, bad)
     hostile.read(entries, page, bad)
-    items = packed_items([b"a", b"bc", b""])
-    assert items_of(items) == [b"a", b"bc", b""]
+    items = pack_items([b"a", b"bc", b""])
+    assert unpack_items(items) == [b"a", b"bc", b""]
     for cut in range(1, len(items)):
         if cut not in (5, 11):
             with pytest.raises((ValueError, struct.error)):
-                items_of(items[:cut])
+                unpack_items(items[:cut])
 
 
 @pytest.mark.parametrize("path", [b"", b"x", b"xyz", bytes(100)], ids=len)
@@ -291,7 +298,7 @@ def test_a_path_that_is_none_of_its_column(kind: str, path: bytes) -> None:
     bad = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE), "m": cells}, time=9)]))
     good = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE)}, time=9)]), offset=1)
     store = DictStore()
-    found = list(Rows(table, KeyCodec(table), store, 0, 864_000).take([*bad, *good], NOW))
+    found = list(RowMerge(table, KeyCodec(table), store, 0, 864_000).take([*bad, *good], NOW))
     # 16 bytes are a UUID, whatever follows; CQL takes no bytes for a value of any type.
     assert [merged.op for merged in found if merged.event in bad] in ([POISON], ["c"])
     assert [merged.op for merged in found if merged.event in good] in (["c"], [])
@@ -310,8 +317,8 @@ def test_times_of_events(cells: bool, data: st.DataObject, time: int) -> None:
     """A record's time is its producer's word: whatever that is, it is kept, and read again."""
     event = data.draw(st.sampled_from(events(*UPDATES, cells=cells)))._replace(timestamp=time)
     store = DictStore()
-    list(Rows(TABLE, CODEC, store, 0, 864_000).take([event], NOW))
-    list(Rows(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 10**6))
+    list(RowMerge(TABLE, CODEC, store, 0, 864_000).take([event], NOW))
+    list(RowMerge(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 10**6))
 
 
 @slow
@@ -325,10 +332,10 @@ def test_records_that_state_keys_follows(headers: dict[str, bytes], value: bytes
     topic.publish((ONE, ONE), (None, ONE, None))
     (good,) = topic.messages
     topic.add(Record(good.key(), value, list(headers.items())))
-    records = _record_reader.Records(Followed(topic.settings, topic.table), False, lambda _: None)
+    records = _record_reader.KeyRecords(FollowedTopic(topic.settings, topic.table), False, lambda _: None)
     records._check_definition = lambda: None  # type: ignore[method-assign]
     store = DictStore()
     for message in topic.messages:
-        index = Index(store, NOW, lambda name, bounds: False, 1000)
+        index = KeyIndex(store, NOW, lambda name, bounds: False, 1000)
         index.take(hostile.run(lambda message=message: records.said(message), 10_000) or [])  # type: ignore[misc]
-    Index(store, NOW + 10**6, lambda name, bounds: False, 1000).take([])
+    KeyIndex(store, NOW + 10**6, lambda name, bounds: False, 1000).take([])

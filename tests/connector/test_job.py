@@ -11,7 +11,7 @@ import pytest
 from pyspark.serializers import CPickleSerializer
 
 from helenus_connector.query import _spark_job as job
-from helenus_connector.query._batch_limits import Part, Parts
+from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -20,7 +20,9 @@ class Slices:
 
     error: Exception | None = None
 
-    def collect(self, file: Path, parts: Sequence[Parts], function: Callable[[Iterator[Parts]], Iterator[Any]]) -> Any:
+    def collect(
+        self, file: Path, parts: Sequence[TaskRanges], function: Callable[[Iterator[TaskRanges]], Iterator[Any]]
+    ) -> Any:
         if self.error is not None:
             raise self.error
         with file.open("rb") as rows:
@@ -29,22 +31,22 @@ class Slices:
         return [found for part in given for found in function(iter([part]))]
 
 
-SLICES = cast(job.Jobs, Slices())
+SLICES = cast(job.SparkJobs, Slices())
 
 
-def sizes(given: Iterator[Parts]) -> Iterator[int]:
+def sizes(given: Iterator[TaskRanges]) -> Iterator[int]:
     for parts in given:
         yield parts.most_bytes
 
 
 def test_each_task_has_what_was_offered_for_it(tmp_path: Path) -> None:
     for most in ([7, 8], [], [9]):
-        job.offer(tmp_path / "parts", [Parts([Part((), "fail", 0)], size) for size in most])
+        job.offer(tmp_path / "parts", [TaskRanges([TopicRanges((), "fail", 0)], size) for size in most])
         assert job.run(SLICES, tmp_path / "parts", lambda _: sizes) == most
 
 
 def test_no_batch_runs_what_was_offered_for_another(tmp_path: Path) -> None:
-    job.offer(tmp_path / "parts", [Parts([], 7)])
+    job.offer(tmp_path / "parts", [TaskRanges([], 7)])
     assert job.run(SLICES, tmp_path / "parts", lambda _: sizes) == [7]
     with pytest.raises(HelenusError, match="without asking") as error:
         job.run(SLICES, tmp_path / "parts", lambda _: sizes)
@@ -52,18 +54,18 @@ def test_no_batch_runs_what_was_offered_for_another(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_task_is_ours_again(tmp_path: Path) -> None:
-    job.offer(tmp_path / "parts", [Parts([], 7)])
+    job.offer(tmp_path / "parts", [TaskRanges([], 7)])
     failed = HelenusError(Kind.CASSANDRA_READ, "no host is there", "ks.t")
     spark = Slices()
     spark.error = job.PySparkException(f"helenus_schemas.errors.HelenusError: {failed}\n\tat java.Some")
     with pytest.raises(HelenusError, match="no host is there"):
-        job.run(cast(job.Jobs, spark), tmp_path / "parts", lambda _: sizes)
+        job.run(cast(job.SparkJobs, spark), tmp_path / "parts", lambda _: sizes)
     assert not (tmp_path / "parts").exists()
 
 
 def test_where_spark_encrypts_its_files_nothing_goes_by_one_of_ours(tmp_path: Path) -> None:
     context = MagicMock(_encryption_enabled=True)
     context.parallelize.return_value.mapPartitions.return_value.collect.return_value = [7]
-    job.offer(tmp_path / "parts", [Parts([], 7)])
-    assert job.run(job.Jobs(context), tmp_path / "parts", lambda _: sizes) == [7]
+    job.offer(tmp_path / "parts", [TaskRanges([], 7)])
+    assert job.run(job.SparkJobs(context), tmp_path / "parts", lambda _: sizes) == [7]
     assert not context._jvm.helenus.Job.return_value.run.called

@@ -16,13 +16,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log import _kafka_planner
-from helenus_connector.log._kafka_planner import Planner
+from helenus_connector.log._kafka_planner import KafkaPlanner
 from helenus_connector.log._kafka_reader import read
 from helenus_connector.log._kafka_watch import WAITS_S
-from helenus_connector.log.events import Range
-from helenus_connector.query._batch_planner import Planning
+from helenus_connector.log.events import OffsetRange
+from helenus_connector.query._batch_planner import BatchPlanner
 from helenus_connector.query._task_reader import events_of
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.stack import Stack
@@ -57,7 +57,7 @@ class Topic:
     def __init__(self, stack: Stack, name: str) -> None:
         self.name = name
         self.servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
-        self.planner = Planner(self.servers, watches=True)
+        self.planner = KafkaPlanner(self.servers, watches=True)
         self.admin = AdminClient(self.servers)
         make(self.admin, name, 1)
 
@@ -101,7 +101,7 @@ def test_events_of_several_partitions_come_in_chunks_of_one_partition_each(stack
         producer.produce("several", value, key, n % 3)
         wanted.setdefault(n % 3, []).append((n // 3, key, value))
     assert producer.flush(30) == 0
-    places = [Range("several", p, 10, len(of) - 10) for p, of in wanted.items()]
+    places = [OffsetRange("several", p, 10, len(of) - 10) for p, of in wanted.items()]
     found: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
     failures: list[object] = []
     for chunk in read(servers, places, "fail", lambda *lost: failures.append(lost), lambda *e: failures.append(e)):
@@ -116,17 +116,17 @@ def test_events_of_several_partitions_come_in_chunks_of_one_partition_each(stack
 def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Stack, tmp_path: Path) -> None:
     topic = Topic(stack, "events-ks.t")
     given = {"bootstrap.servers": topic.servers["bootstrap.servers"], "checkpoint.dir": str(tmp_path)}
-    worker = WorkerSettings.of(given, "worker")
+    worker = WorkerSettings.from_properties(given, "worker")
     table = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json"}
-    connector = ConnectorSettings.of(table, "t")
-    plan = Plan(worker, {topic.name: connector}, str(tmp_path))
+    connector = ConnectorSettings.from_properties(table, "t")
+    plan = QueryPlan(worker, {topic.name: connector}, str(tmp_path))
     plan.save()
     topic.append(10)
     topic.end(10)
     before = topic.planner.ids([topic.name])
     assert before[topic.name]
     assert topic.planner.ids([topic.name, "none"]) == before
-    reader = Planning(str(plan.file))
+    reader = BatchPlanner(str(plan.file))
     at = {"tick": 0, "topics": {}}
     deadline = time.monotonic() + 60
     while at["topics"] != {topic.name: {"0": 10}}:
@@ -144,7 +144,7 @@ def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Sta
     while (end := reader.latest_offset(at, ReadMaxRows(1)))["topics"] != {topic.name: {"0": 20}}:
         assert time.monotonic() < deadline
     (part,) = (part for task in reader.partitions(at, end) for part in task.parts)  # type: ignore[attr-defined]
-    assert (part.ranges, part.lost, part.error) == ((Range(topic.name, 0, 0, 20),), 1, None)
+    assert (part.ranges, part.lost, part.error) == ((OffsetRange(topic.name, 0, 0, 20),), 1, None)
 
 
 def test_records_that_a_leader_no_longer_has_are_found_though_others_are_in_their_place(stack: Stack) -> None:
@@ -184,7 +184,7 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
     monkeypatch.setattr(_kafka_planner, "_BUSY_S", 0.5)
     monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)  # or that would find it
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
-    planner, admin, producer = Planner(servers, watches=True), AdminClient(servers), Producer(servers)
+    planner, admin, producer = KafkaPlanner(servers, watches=True), AdminClient(servers), Producer(servers)
     topics = {f"quiet-{n}": 5 for n in range(4)}
     for topic, n in topics.items():
         make(admin, topic, n)
@@ -234,7 +234,7 @@ def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
     monkeypatch.setattr(_kafka_planner, "_BUSY_S", 0.0)
     monkeypatch.setattr(_kafka_planner, "pace_s", lambda _: 3600.0)
     servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
-    planner, producer = Planner(servers, watches=True), Producer(servers)
+    planner, producer = KafkaPlanner(servers, watches=True), Producer(servers)
     make(AdminClient(servers), "pairs", 40)
 
     def are_quiet() -> bool:
@@ -278,7 +278,7 @@ def test_a_topic_that_was_not_read_yet_is_read_at_once(stack: Stack) -> None:
     waits = []
     for topic in topics:
         start = time.monotonic()
-        assert sum(map(len, read(servers, [Range(topic, 0, 0, 1)], "fail", none_are, none_are))) == 1
+        assert sum(map(len, read(servers, [OffsetRange(topic, 0, 0, 1)], "fail", none_are, none_are))) == 1
         waits.append(time.monotonic() - start)
         time.sleep(0.1)
     assert sorted(waits)[4] < 0.25

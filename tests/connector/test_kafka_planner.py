@@ -12,9 +12,9 @@ from confluent_kafka import Message as ClientMessage
 from structlog.testing import capture_logs
 
 from helenus_connector.log import _kafka_reader
-from helenus_connector.log._kafka_planner import Planner
-from helenus_connector.log.events import Range
-from helenus_connector.testing.broker import Message
+from helenus_connector.log._kafka_planner import KafkaPlanner
+from helenus_connector.log.events import OffsetRange
+from helenus_connector.testing.broker import MemoryMessage
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -39,7 +39,7 @@ class Admin:
 
 def test_a_refused_topic_is_logged_once_and_left_out() -> None:
     """As when the permission to describe it is revoked. One without a leader comes back by itself."""
-    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}), Admin()
+    planner, admin = KafkaPlanner({"bootstrap.servers": "127.0.0.1:1"}), Admin()
     planner._admin = admin
     both, ends = {"a": 1, "b": 1}, {"0": 9}
     with capture_logs() as logs:
@@ -72,13 +72,13 @@ def test_chunks_are_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         def __getattr__(self, name: str) -> Any:
             return lambda *_, **__: None
 
-        def consume(self, count: int, timeout: float) -> list[Message]:
+        def consume(self, count: int, timeout: float) -> list[MemoryMessage]:
             asked.append(count)
             self.at += count
-            return [Message("t", 0, n, key=b"k" * 65_535, value=b"v") for n in range(self.at - count, self.at)]
+            return [MemoryMessage("t", 0, n, key=b"k" * 65_535, value=b"v") for n in range(self.at - count, self.at)]
 
     monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
-    chunks = list(_kafka_reader.read({}, [Range("t", 0, 0, 2_000)], "fail", lambda *_: None, lambda *_: None))
+    chunks = list(_kafka_reader.read({}, [OffsetRange("t", 0, 0, 2_000)], "fail", lambda *_: None, lambda *_: None))
     assert sum(map(len, chunks)) == 2_000
     assert max(asked) * 65_536 <= 32 << 20
     assert max(asked[1:]) * 65_536 <= 8 << 20
@@ -107,7 +107,7 @@ def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, 
             return some
 
     monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
-    places = [Range("t", 0, 0, 3), Range("t", 1, 0, 2)]
+    places = [OffsetRange("t", 0, 0, 3), OffsetRange("t", 1, 0, 2)]
     chunks = list(_kafka_reader.read({}, places, "fail", lambda *_: None, lambda *place: failed.append(place)))
     assert sorted((m.partition(), m.offset()) for chunk in chunks for m in chunk) == events
     assert not failed
@@ -130,7 +130,7 @@ class Group:
 
 def test_a_group_is_given_only_the_positions_that_moved() -> None:
     """A request for each of hundreds of groups, after every batch, would cost the broker more than the batch."""
-    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}), Group()
+    planner, admin = KafkaPlanner({"bootstrap.servers": "127.0.0.1:1"}), Group()
     planner._admin = admin
     planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 3}})
     planner.commit("g", {"a": {"0": 1, "1": 2}, "b": {"0": 3}})
@@ -149,7 +149,7 @@ def test_a_group_is_given_only_the_positions_that_moved() -> None:
 
 def test_one_that_does_not_watch_asks_for_all_ends_each_time() -> None:
     """A snapshot is complete when all before the ends is done: none may be of some seconds ago."""
-    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}), Admin()
+    planner, admin = KafkaPlanner({"bootstrap.servers": "127.0.0.1:1"}), Admin()
     planner._admin = admin
     many = {"a": 70, "b": 1}
     planner.latest(many)

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from helenus_connector.log import _kafka_watch
-from helenus_connector.log._kafka_planner import Planner
-from helenus_connector.log._kafka_watch import Watch
-from helenus_connector.testing.broker import Message
+from helenus_connector.log._kafka_planner import KafkaPlanner
+from helenus_connector.log._kafka_watch import TopicWatch
+from helenus_connector.testing.broker import MemoryMessage
 
 A, B = ("t", 0), ("t", 1)
 
@@ -41,7 +41,7 @@ class Consumer:
         """There is nothing to close."""
 
 
-class Record(Message):
+class Record(MemoryMessage):
     wrong: object = None
 
     def error(self) -> object:
@@ -49,10 +49,10 @@ class Record(Message):
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> TopicWatch:
     monkeypatch.setattr(_kafka_watch, "Consumer", Consumer)
     monkeypatch.setattr(_kafka_watch, "_BUSY_S", 0.0)
-    made = Watch({})
+    made = TopicWatch({})
     made.add({A: 5, B: 7})
     return made
 
@@ -61,7 +61,7 @@ def records(partition: int, count: int) -> list[Record]:
     return [Record("t", partition, n, key=b"k", value=b"v") for n in range(count)]
 
 
-def test_a_partition_is_waited_for_while_little_comes(watch: Watch) -> None:
+def test_a_partition_is_waited_for_while_little_comes(watch: TopicWatch) -> None:
     assert watch._consumer.assigned == {A: 5, B: 7}
     for _ in range(3):
         watch._consumer.given = records(0, 2)
@@ -72,7 +72,7 @@ def test_a_partition_is_waited_for_while_little_comes(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("again_s", [0.0, 60.0])
-def test_one_where_much_comes_is_left(watch: Watch, monkeypatch: pytest.MonkeyPatch, again_s: float) -> None:
+def test_one_where_much_comes_is_left(watch: TopicWatch, monkeypatch: pytest.MonkeyPatch, again_s: float) -> None:
     """In one look, or often: its records would all be read twice."""
     monkeypatch.setattr(_kafka_watch, "_BUSY_S", again_s)
     for count in (1, 1) if again_s else (11,):
@@ -81,14 +81,14 @@ def test_one_where_much_comes_is_left(watch: Watch, monkeypatch: pytest.MonkeyPa
     assert watch.places == {B} == watch._consumer.assigned.keys()
 
 
-def test_one_with_an_error_is_left(watch: Watch) -> None:
+def test_one_with_an_error_is_left(watch: TopicWatch) -> None:
     watch._consumer.given = records(1, 1)
     watch._consumer.given[0].wrong = "offset out of range"
     assert watch.woken() == {B}
     assert watch.places == {A}
 
 
-def test_all_are_asked_for_when_no_broker_is_there(watch: Watch) -> None:
+def test_all_are_asked_for_when_no_broker_is_there(watch: TopicWatch) -> None:
     watch._consumer.failed(KafkaError(KafkaError._TRANSPORT))
     assert not watch.is_unsure
     watch._consumer.failed(KafkaError(KafkaError._ALL_BROKERS_DOWN))
@@ -123,7 +123,7 @@ def test_only_what_came_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     for module in ("_kafka_planner", "_kafka_watch"):
         monkeypatch.setattr(f"helenus_connector.log.{module}.time", type("T", (), {"monotonic": lambda: now[0]}))
-    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}, watches=True), Asked()
+    planner, admin = KafkaPlanner({"bootstrap.servers": "127.0.0.1:1"}, watches=True), Asked()
     planner._admin = admin
     topics = {"t": 3, "refused": 2}
     admin.refused = {"refused"}
@@ -148,7 +148,7 @@ def test_only_what_came_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(6) == 5, "what it does not say is found then"
 
 
-def test_a_client_that_fails_does_not_have_the_planner_spin(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_fails_does_not_have_the_planner_spin(watch: TopicWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise KafkaException(KafkaError(KafkaError._FATAL))
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.keyspaces import each
-from helenus_connector.control.tables import Tables
+from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.worker import Worker
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
@@ -30,7 +30,7 @@ AWAY = HelenusError(Kind.CASSANDRA_UNREACHABLE, "cannot connect to Cassandra", "
 REFUSED = HelenusError(Kind.CASSANDRA_AUTH, "Cassandra refused the login", "127.0.0.1 port 9042")
 
 
-class Schema(Tables):
+class Schema(TableDefinitions):
     """The tables of a Cassandra: (keyspace, table) -> whether it has `cdc`."""
 
     def __init__(self, **tables: bool) -> None:
@@ -52,7 +52,7 @@ class Schema(Tables):
 def started(directory: Path, schema: Schema, **more: str) -> Worker:
     """A worker of one file, up to its first look."""
     properties = {**ALL, **{key.replace("_", "."): value for key, value in more.items()}}
-    settings = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+    settings = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
     worker = Worker(settings, {"db": properties})
     worker._tables = schema
     worker._load()
@@ -141,13 +141,13 @@ def test_a_pattern_is_for_a_worker_s_file_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"name one keyspace"):
         worker.connectors.put("other", {**ALL, "name": "other"})
     with pytest.raises(ConfigError, match=r"put \$\{keyspace\} where"):
-        ConnectorSettings.of({**ALL, "data.topic": "p.${table}"}, "n")
+        ConnectorSettings.from_properties({**ALL, "data.topic": "p.${table}"}, "n")
     with pytest.raises(ConfigError, match="not a regular expression"):
-        ConnectorSettings.of({**ALL, "keyspace": "("}, "n")
+        ConnectorSettings.from_properties({**ALL, "keyspace": "("}, "n")
 
 
 def test_commands_have_each_of_them() -> None:
-    settings = ConnectorSettings.of(ALL, "n")
+    settings = ConnectorSettings.from_properties(ALL, "n")
     found = each(settings, Schema(shop__orders=True, bank__moves=True))
     assert [(one.name, one.keyspace) for one in found] == [("db-bank", "bank"), ("db-shop", "shop")]
     one = settings.model_copy(update={"keyspace": "shop"})

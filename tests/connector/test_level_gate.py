@@ -19,13 +19,13 @@ from helenus_connector.gate import levels
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.level_gate import LevelGate
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.gate.waiting import Limits, WaitingChanges, weight
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.event import Event, Nodes, Waiting
-from helenus_connector.interfaces.gate import NOTHING_WAITS, AtGate, Intake, Waits
-from helenus_connector.interfaces.image import Image, Timed
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits, weight
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
+from helenus_connector.interfaces.gate import NOTHING_WAITS, GateState, GateWaits, Intake
+from helenus_connector.interfaces.image import Image, TimedColumns
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit
@@ -38,7 +38,7 @@ DIGEST = "1" * 32
 
 def settings(**more: str) -> ConnectorSettings:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", "gate": "local_quorum"}
-    return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
 
 
 def hosts(*dcs: str) -> list[Any]:
@@ -90,7 +90,7 @@ def test_a_node_that_was_replaced_counts_no_more() -> None:
 def test_a_level_that_the_keyspace_cannot_give(gate: str, dcs: Sequence[str], strategy: Any, said: str) -> None:
     of = settings(gate=gate, cassandra_local_dc="one")
     with pytest.raises(HelenusError, match=said) as caught:
-        levels.check(of, Replicas(Session(hosts(*dcs), {"ks": strategy}), of))
+        levels.check_level(of, Replicas(MemorySession(hosts(*dcs), {"ks": strategy}), of))
     assert caught.value.kind is Kind.CONFIG
     assert f"gate={gate}, keyspace ks" in str(caught.value)
 
@@ -98,7 +98,7 @@ def test_a_level_that_the_keyspace_cannot_give(gate: str, dcs: Sequence[str], st
 @pytest.mark.parametrize("gate", ["one", "local_quorum", "quorum", "all"])
 def test_levels_that_a_keyspace_of_one_replica_gives(gate: str) -> None:
     of = settings(gate=gate)
-    levels.check(of, Replicas(Session(hosts("dc"), {"ks": 1}), of))
+    levels.check_level(of, Replicas(MemorySession(hosts("dc"), {"ks": 1}), of))
 
 
 def test_an_unknown_level_is_refused() -> None:
@@ -128,7 +128,7 @@ class Gated:
         self.hosts = hosts("dc", "dc", "dc")
         of = settings(**more)
         self.caches = Caches(directory, 1000, 600)
-        self.gate = LevelGate(Replicas(Session(self.hosts, {"ks": 3}), of), self.caches, of)
+        self.gate = LevelGate(Replicas(MemorySession(self.hosts, {"ks": 3}), of), self.caches, of)
         self.codec = KeyCodec(INT)
         self.offset = 0
         self.intake = Intake()
@@ -138,26 +138,26 @@ class Gated:
         change = Change(digest, node, segment=1, position=position or self.offset, write_time=5)
         return Event(EVENTS, partition, self.offset, 1000, self.codec.encode((int32(key),)), encode(change))
 
-    def admit(self, *events: Event, waits: Waits = NOTHING_WAITS) -> list[Admitted]:
+    def admit(self, *events: Event, waits: GateWaits = NOTHING_WAITS) -> list[AdmittedChange]:
         self.intake = Intake()
         self.gate._replicas.check()  # as a stage does
         return list(self.gate.admit(events, self.codec, 0.0, self.intake, waits))
 
-    def publish(self, admitted: Sequence[Admitted]) -> None:
+    def publish(self, admitted: Sequence[AdmittedChange]) -> None:
         for one in admitted:
             self.gate.mark(EVENTS, one.event.partition, [one.id or b""], True)
         self.gate.save()
 
     @property
-    def left(self) -> AtGate:
+    def left(self) -> GateState:
         return self.intake.at_gate
 
 
-def waits(*held: Waiting, overdue: Sequence[Waiting] = (), room: float = float("inf")) -> Waits:
+def waits(*held: WaitingChange, overdue: Sequence[WaitingChange] = (), room: float = float("inf")) -> GateWaits:
     reports: dict[int, dict[bytes, tuple[Nodes, int]]] = {}
     for one in held:
         reports.setdefault(one.event.partition, {})[one.id] = one.nodes, one.copies
-    return Waits(reports, overdue, room)
+    return GateWaits(reports, overdue, room)
 
 
 def test_the_second_of_three_reports_completes_a_change(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_level_that_is_lower_now_lets_go_what_waited(tmp_path: Path) -> None:
     assert (gated.left.completed, gated.left.dropped) == (1, 0)
 
 
-LIMITS = Limits(100.0, 1 << 20, True, 30.0)
+LIMITS = WaitingLimits(100.0, 1 << 20, True, 30.0)
 
 
 class Clock:
@@ -320,16 +320,16 @@ def changes(tmp_path: Path, clock: Clock) -> WaitingChanges:
     return driver(tmp_path, clock)
 
 
-def driver(directory: Path, clock: Clock, limits: Limits = LIMITS) -> WaitingChanges:
+def driver(directory: Path, clock: Clock, limits: WaitingLimits = LIMITS) -> WaitingChanges:
     found = WaitingChanges(directory / "gate.waiting", clock)
     assert found.load()
     found.use({EVENTS: limits})
     return found
 
 
-def change(n: int, partition: int = 0, timestamp: float = 0.0, nodes: tuple[str, ...] = (NODES[0],)) -> Waiting:
+def change(n: int, partition: int = 0, timestamp: float = 0.0, nodes: tuple[str, ...] = (NODES[0],)) -> WaitingChange:
     event = Event(EVENTS, partition, n, int(timestamp * 1000), b"k%d" % n, b"v")
-    return Waiting(struct.pack(">16x")[:12] + struct.pack(">I", n), event, nodes, 1)
+    return WaitingChange(struct.pack(">16x")[:12] + struct.pack(">I", n), event, nodes, 1)
 
 
 def pass_by(changes: WaitingChanges, clock: Clock, seconds: float, read_until: float | None = None) -> None:
@@ -345,8 +345,8 @@ def overdue(changes: WaitingChanges) -> list[int]:
     return [waiting.event.offset for waiting in changes.hand_out(1000)[EVENTS].overdue if not waiting.is_recount]
 
 
-def add(changes: WaitingChanges, clock: Clock, *found: Waiting, read_from: float | None = None) -> None:
-    changes.apply(EVENTS, AtGate(waits=list(found)), read_from, clock.now)
+def add(changes: WaitingChanges, clock: Clock, *found: WaitingChange, read_from: float | None = None) -> None:
+    changes.apply(EVENTS, GateState(waits=list(found)), read_from, clock.now)
     changes.tick(EVENTS, clock.now)
 
 
@@ -360,7 +360,7 @@ def test_a_change_is_overdue_after_its_time(changes: WaitingChanges, clock: Cloc
     assert overdue(changes) == [], "it is handed out again only after a while"
     pass_by(changes, clock, 10)
     assert overdue(changes) == [1]
-    changes.apply(EVENTS, AtGate(gone=[(0, change(1).id)]), None, clock.now)
+    changes.apply(EVENTS, GateState(gone=[(0, change(1).id)]), None, clock.now)
     assert changes.counts(EVENTS) == (0, 0, 0, 0.0)
 
 
@@ -425,7 +425,7 @@ def test_a_damaged_file_is_said(tmp_path: Path, changes: WaitingChanges, clock: 
 
 def test_the_oldest_are_verified_early_when_many_wait(tmp_path: Path, clock: Clock) -> None:
     room = weight(change(1).event) * 10
-    changes = driver(tmp_path, clock, Limits(100.0, room, True, 30.0))
+    changes = driver(tmp_path, clock, WaitingLimits(100.0, room, True, 30.0))
     add(changes, clock, *(change(n) for n in range(5)))
     assert changes.hand_out(1000)[EVENTS].overdue == []
     add(changes, clock, *(change(n) for n in range(5, 8)))
@@ -457,7 +457,7 @@ def test_changes_go_along_to_another_query(tmp_path: Path, changes: WaitingChang
 def test_what_an_earlier_run_has_read_is_counted_once(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
     """Its outcome is counted by this run: read = outcomes + what waits."""
     add(changes, clock, change(1, timestamp=0.0), change(2, timestamp=0.0))
-    changes.apply(EVENTS, AtGate(waits=[Waiting(b"1", change(1).event, (NODES[0],), 3)]), None, clock.now)
+    changes.apply(EVENTS, GateState(waits=[WaitingChange(b"1", change(1).event, (NODES[0],), 3)]), None, clock.now)
     clock.now += 1000.0
     changes.save(clock.now)
     waits = changes.counts(EVENTS)[1]
@@ -471,11 +471,11 @@ def test_what_an_earlier_run_has_read_is_counted_once(tmp_path: Path, changes: W
 
 def test_level_one_lets_all_go_that_waited_at_another(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
     add(changes, clock, change(1), change(2))
-    changes.use({EVENTS: Limits.of(settings(gate="one"))})
+    changes.use({EVENTS: WaitingLimits.from_settings(settings(gate="one"))})
     assert overdue(changes) == [1, 2]
 
 
-TIMED = Timed.of(INT.regulars, [])
+TIMED = TimedColumns.from_columns(INT.regulars, [])
 LIVE = int(Effect.LIVE | column_bit("v"))
 
 
@@ -491,10 +491,12 @@ class Waited(Staged):
             {"replication_factor": "3"}
         )
 
-    def report(self, change: Change, key: bytes | None, held: Waits = NOTHING_WAITS, offset: int = 7) -> Outcome:
+    def report(
+        self, change: Change, key: bytes | None, held: GateWaits = NOTHING_WAITS, offset: int = 7
+    ) -> BatchOutcome:
         return self.stage.run([Event(EVENTS, 0, offset, 1000, key, encode(change))], (), True, waits=held)
 
-    def expire(self, *held: Waiting, early: bool = False) -> Outcome:
+    def expire(self, *held: WaitingChange, early: bool = False) -> BatchOutcome:
         for one in held:
             one.is_early = early
         return self.stage.run([], (), True, waits=waits(*held, overdue=held))
@@ -561,10 +563,10 @@ def test_of_two_changes_of_a_key_the_one_that_is_shown_is_published(waited: Wait
 
 
 def test_what_cannot_be_read_stays_at_the_gate(waited: Waited, monkeypatch: pytest.MonkeyPatch) -> None:
-    from helenus_connector.cassandra_rows.row_reader import Unread
+    from helenus_connector.cassandra_rows.row_reader import UnreadReason
 
     (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
-    away = Unread(HelenusError(Kind.CASSANDRA_READ, "away"), True)
+    away = UnreadReason(HelenusError(Kind.CASSANDRA_READ, "away"), True)
     reader: Any = waited.stage._resolver.reader  # type: ignore[attr-defined]
     monkeypatch.setattr(reader, "rows", lambda keys, consistency: iter([(key, away) for key in keys]))
     outcome = waited.expire(held)
@@ -574,7 +576,9 @@ def test_what_cannot_be_read_stays_at_the_gate(waited: Waited, monkeypatch: pyte
 def test_at_level_one_all_goes_on_that_waited_at_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = Waited(tmp_path, monkeypatch, gate="one")
     waited.live[KEY] = row(3, 5)
-    held = Waiting(bytes(16), Event(EVENTS, 0, 7, 1000, waited.codec.encode(KEY), encode(write())), (NODES[0],), 2)
+    held = WaitingChange(
+        bytes(16), Event(EVENTS, 0, 7, 1000, waited.codec.encode(KEY), encode(write())), (NODES[0],), 2
+    )
     outcome = waited.expire(held)
     assert records(waited) == [({"k": 1}, {"v": 3})]
     assert (outcome.published, outcome.at_gate.completed, outcome.at_gate.gone) == (2, 1, [(0, bytes(16))])

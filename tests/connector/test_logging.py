@@ -13,29 +13,30 @@ DRIVER = """
 import sys
 from pyspark import cloudpickle
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.query.source import EventsReader
-from helenus_connector.query._worker_task import task
+from helenus_connector.query._worker_task import topic_task
 from helenus_schemas.service import logs
 
 directory = sys.argv[1]
-worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": directory}, "worker")
+worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": directory}, "worker")
 logs.configure("warning", "json")
 logs.change("helenus_connector.pipeline.stage", "DEBUG")
-plan = Plan(worker, {}, directory)
+plan = QueryPlan(worker, {}, directory)
 plan.save()
 with open(f"{directory}/read", "wb") as out:
     cloudpickle.dump(EventsReader(str(plan.file), placed=True).read, out)  # otherwise the task reads
 with open(f"{directory}/task", "wb") as out:
-    cloudpickle.dump(task(plan, {}), out)
+    cloudpickle.dump(topic_task(plan, {}), out)
 logs.change("helenus_connector.pipeline.stage", "ERROR")
 logs.change("library", "DEBUG")
-Plan(worker, {}, directory).save()
+QueryPlan(worker, {}, directory).save()
 """
 START = {
-    "planner": "from helenus_connector.query._batch_planner import Planning; Planning(f'{sys.argv[1]}/default.plan')",
+    "planner": "from helenus_connector.query._batch_planner import BatchPlanner; "
+    "BatchPlanner(f'{sys.argv[1]}/default.plan')",
     "reading": "from helenus_connector.query._batch_limits import *; "
-    "list(load('read')(Parts([Part((), 'fail', 0)], 1)))",
+    "list(load('read')(TaskRanges([TopicRanges((), 'fail', 0)], 1)))",
     "task": "list(load('task')(iter([])))",
 }
 PROCESS = """

@@ -18,17 +18,17 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import Merged
-from helenus_connector.log.events import Range
+from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.log.events import OffsetRange
 from helenus_connector.pipeline.merged_stage import MergedStage
 from helenus_connector.query import _task_reader
-from helenus_connector.query._batch_limits import Part, Parts
-from helenus_connector.query.event_packs import Note, unpacked
-from helenus_connector.state.rows._operator import Ended, Merging, in_turn, packed, unpacked_merged
-from helenus_connector.state.rows.query import Merger
+from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
+from helenus_connector.query.event_packs import PartitionNote, unpack_events
+from helenus_connector.state.rows._operator import PlaceResult, RowsOperator, in_turn, packed, unpacked_merged
+from helenus_connector.state.rows.query import RowsQuery
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import request
@@ -97,19 +97,19 @@ def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], plac
     chunks = ([[Read(e, p) for e in of[at : at + 3]] for at in range(0, len(of), 3)] for p, of in some.items())
     in_turns = [chunk for turn in zip_longest(*chunks) for chunk in turn if chunk]
     monkeypatch.setattr(_task_reader, "read", lambda *_: (chunk for chunk in in_turns))
-    ranges = tuple(Range("events-ks.t", partition, 0, 100) for partition in some)
-    plan = Plan(WorkerSettings.of(LEAST, "worker"), {}, "/tmp/none", places=places)
-    parts = Parts([Part(ranges, "fail", 0)], 1, float(NOW))  # of one byte: the limit does not count
+    ranges = tuple(OffsetRange("events-ks.t", partition, 0, 100) for partition in some)
+    plan = QueryPlan(WorkerSettings.from_properties(LEAST, "worker"), {}, "/tmp/none", places=places)
+    parts = TaskRanges([TopicRanges(ranges, "fail", 0)], 1, float(NOW))  # of one byte: the limit does not count
     return pd.concat([batch.to_pandas() for batch in _task_reader.read_places(plan, parts)])
 
 
-def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged], Ended]:
-    operator = Merging(lambda: TABLE, 60, True, True)
+def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[MergedChange], PlaceResult]:
+    operator = RowsOperator(lambda: TABLE, 60, True, True)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
     found = [one for pack in rows["merged"].dropna() for one in unpacked_merged(pack)]
     ended = pickle.loads(rows["ended"].dropna().iloc[0])
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, PlaceResult)
     return found, ended
 
 
@@ -149,7 +149,7 @@ def test_copies_of_a_batch_are_not_shuffled_and_counted_all_the_same(monkeypatch
     ]
     rows = read(monkeypatch, {0: some}, (0,))
     packs = [pack for pack in rows["events"] if pack is not None]
-    assert [len(unpacked(pack)) for pack in packs] == [2, 2, 1], (
+    assert [len(unpack_events(pack)) for pack in packs] == [2, 2, 1], (
         "what has no cells goes on, as a row may have to be read, and so does what a node logs twice"
     )
     found, ended = merged([rows], MapState())
@@ -166,7 +166,7 @@ def test_what_was_not_read_stops_the_batch(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(HelenusError, match="has a partition 1, and had 1"):
         merged([rows], MapState())
     lost = HelenusError(Kind.OFFSETS_LOST, "gone")
-    note = pickle.dumps([Note("events-ks.t", 0, 0, 0, error=lost)])
+    note = pickle.dumps([PartitionNote("events-ks.t", 0, 0, 0, error=lost)])
     frame = pd.DataFrame({"turn": [0], "notes": [note], "events": [None]})
     with pytest.raises(HelenusError, match="gone"):
         merged([frame], MapState())
@@ -181,8 +181,8 @@ def test_a_missing_row_of_the_source_is_an_error() -> None:
 def test_what_was_merged_comes_through_a_pack() -> None:
     event = Event("t", 3, 7, 1000, b"k", None)
     some = [
-        Merged(3, b"k", Scope.ROW, None, "u", {"v": None, "w": b"1"}, {"v": b"2", "w": b""}, 5, 9, event),
-        Merged(3, b"k", Scope.RANGE, (Bound(True, (b"1",)), None), "d", None, None, 5, None, None, "why"),
+        MergedChange(3, b"k", Scope.ROW, None, "u", {"v": None, "w": b"1"}, {"v": b"2", "w": b""}, 5, 9, event),
+        MergedChange(3, b"k", Scope.RANGE, (Bound(True, (b"1",)), None), "d", None, None, 5, None, None, "why"),
     ]
     assert [one for pack in packed(some * 600) for one in unpacked_merged(pack)] == some * 600
 
@@ -190,9 +190,9 @@ def test_what_was_merged_comes_through_a_pack() -> None:
 def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A single change may have been too large for them: of a node that sends others with cells it says nothing."""
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows", "query.group": "g"}
-    task = Task(0, ConnectorSettings.of(given, "test"), ready=True)
+    task = Task(0, ConnectorSettings.from_properties(given, "test"), ready=True)
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace()
-    merger = Merger(WorkerSettings.of(LEAST, "worker"), parts[0], "g", tmp_path, parts[1])
+    merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), parts[0], "g", tmp_path, parts[1])
     connector = Connector({}, task.settings, tasks={"t": task})
 
     def said(*some: Event) -> str | None:
@@ -231,7 +231,7 @@ def test_records_are_made_by_no_older_definition(of_merge: str, of_stage: str, o
     merge, stage, records = (table_of("t", f"k int pk, {columns}") for columns in (of_merge, of_stage, of_records))
     given = {"name": "n", "keyspace": "ks", "table": "t", "columns": "(?!hidden).*", "output.format": "json"}
     made = MergedStage.__new__(MergedStage)
-    made.settings, made._name, made._table = ConnectorSettings.of(given, "test"), "ks.t", stage
+    made.settings, made._name, made._table = ConnectorSettings.from_properties(given, "test"), "ks.t", stage
     made._versions = SimpleNamespace(now=SimpleNamespace(table=records))  # type: ignore[assignment]
     columns = {(column.name, column.type) for column in merge.values}
     if is_one:

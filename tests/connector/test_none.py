@@ -15,9 +15,9 @@ from connector.celled import NONE, OTHER, events
 from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, Staged
 from structlog.testing import capture_logs
 
-from helenus_connector.gate.waiting import Limits, WaitingChanges
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.event import Event, Waiting
+from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.interfaces.event import Event, WaitingChange
 from helenus_connector.interfaces.gate import NOTHING_WAITS
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline import _table_version as version
@@ -199,7 +199,7 @@ def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: p
     staged = Staged(with_address("x"), tmp_path, monkeypatch, **NONE, **QUIET)
     staged.stage._versions.follow(staged.log)
     monkeypatch.setattr(
-        version, "definition", lambda session, settings, known=None, asked=None: None if known else (2, wide)
+        version, "read_definition", lambda session, settings, known=None, asked=None: None if known else (2, wide)
     )
     value = b"".join(int32(4) + int32(field) for field in (1, 2))
     update = Update(wide, K, [Row((int32(1),), {"a": Cell(value)}, time=T)], lowest=(T, 1_700_000_000, 0))
@@ -230,13 +230,13 @@ def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(sta
     resolver.use(staged.stage._now.table, staged.codec)
     first, second = events(wrote(1), wrote(2, time=T + 1))
 
-    def admitted(event: Event) -> Admitted:
+    def admitted(event: Event) -> AdmittedChange:
         key = event.key or b""
-        return Admitted(event, decode(event.value or b""), key, staged.codec.decode(key), b"0" * 16)
+        return AdmittedChange(event, decode(event.value or b""), key, staged.codec.decode(key), b"0" * 16)
 
     released, asked = admitted(first), admitted(second)
     released.is_released = True
-    asked.verifying = Waiting(b"0" * 16, second, (OTHER,), 1)
+    asked.verifying = WaitingChange(b"0" * 16, second, (OTHER,), 1)
     assert list(resolver._without_cells([released, asked])) == [asked]
     made = resolver._resolved(released)
     assert (made.is_released, made.written.cells[0].value) == (True, int32(1))
@@ -256,7 +256,7 @@ def test_a_change_is_a_record_of_its_cells_when_it_is_at_its_level(
     keyspace.replication_strategy = NetworkTopologyStrategy({"one": "3", "two": "3"})
     waiting = WaitingChanges(tmp_path / "gate.waiting", lambda: 1000.0)
     assert waiting.load()
-    waiting.use({EVENTS: Limits.of(staged.stage.settings)})
+    waiting.use({EVENTS: WaitingLimits.from_settings(staged.stage.settings)})
     counts = []
     for n, node in enumerate(nodes):
         waits = waiting.hand_out(10).get(EVENTS, NOTHING_WAITS)

@@ -18,19 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces import resolved as resolved_module
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.event import Event, Waiting
-from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces import resolved_key as resolved_module
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.interfaces.event import Event, WaitingChange
+from helenus_connector.interfaces.image import Image, TimedColumns
 from helenus_connector.reread import resolver
 from helenus_connector.reread._evidence import _row as row_of
-from helenus_connector.reread._key_read import PROVEN, Proof, Work
-from helenus_connector.reread._key_reads import Works
-from helenus_connector.reread._proof import ALL_COLUMNS, Deletion
+from helenus_connector.reread._key_read import PROVEN, KeyRead, Proof
+from helenus_connector.reread._key_reads import KeyReads
+from helenus_connector.reread._proof import ALL_COLUMNS, ReportedDeletion
 from helenus_connector.shape.row import row
 from helenus_connector.shape.row.row import RowShape
-from helenus_connector.unconfirmed.awaited import Awaited
-from helenus_connector.unconfirmed.unconfirmed_key import Published, Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -66,7 +66,7 @@ def raw(n: int) -> bytes:
     return struct.pack(">i", n)
 
 
-def said(work: Work) -> object:
+def said(work: KeyRead) -> object:
     """All that a work holds: two of them are never equal, and where it is compiled it has no dict."""
     return work.__reduce__()[1:] if resolved_module.COMPILED else vars(work)
 
@@ -89,7 +89,7 @@ def shapes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
     replicas: Any = SimpleNamespace(factor=lambda: 3, alone=lambda: True, counts_everywhere=True)
-    made = Gated(ConnectorSettings.of(SETTINGS, "test"), replicas, tmp_path_factory.mktemp("gated"))
+    made = Gated(ConnectorSettings.from_properties(SETTINGS, "test"), replicas, tmp_path_factory.mktemp("gated"))
     made.admit([], (), CODEC)
     yield made
     made.close()
@@ -113,7 +113,7 @@ expiries = st.sampled_from([None, 1_700_000_000, 1_800_000_000, 1 << 40])
 
 
 @st.composite
-def admitted(draw: st.DrawFn) -> Admitted:
+def admitted(draw: st.DrawFn) -> AdmittedChange:
     scope = draw(st.sampled_from([Scope.ROW] * 6 + [Scope.PARTITION, Scope.TABLE, Scope.STATIC, Scope.RANGE]))
     change = Change(
         "0" * 32,
@@ -128,21 +128,25 @@ def admitted(draw: st.DrawFn) -> Admitted:
     key = draw(st.integers(0, 2))
     values: Any = () if scope is Scope.TABLE else draw(st.sampled_from([(raw(key),)] * 8 + [(None,)]))
     event = Event("events", draw(st.integers(0, 1)), draw(st.integers(0, 9)), 5, raw(key), b"v")
-    made = Admitted(event, change, raw(key), values, draw(st.one_of(st.none(), st.binary(min_size=1, max_size=1))))
+    made = AdmittedChange(
+        event, change, raw(key), values, draw(st.one_of(st.none(), st.binary(min_size=1, max_size=1)))
+    )
     if scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION) and change.origin is Origin.LOG and draw(st.booleans()):
         match = match_own_format(encode(change))
-        made = Admitted(event, None, made.key, values, made.id, match=match)
+        made = AdmittedChange(event, None, made.key, values, made.id, match=match)
     made.is_published = draw(st.integers(0, 9)) == 0
     made.is_released = draw(st.integers(0, 9)) == 0
     if draw(st.integers(0, 9)) == 0:
-        made.verifying = Waiting(b"i", event, (NODE,), 1)
+        made.verifying = WaitingChange(b"i", event, (NODE,), 1)
     return made
 
 
 @given(changes=st.lists(admitted(), max_size=12), more=st.lists(st.integers(0, 3), max_size=12), has_rows=st.booleans())
-def test_works_of_changes(ordinary: SimpleNamespace, changes: list[Admitted], more: list[int], has_rows: bool) -> None:
-    seen: tuple[list[Admitted], list[Admitted]] = ([], [])
-    made, expected = Works(CODEC, 6, 4), Works(CODEC, 6, 4)
+def test_works_of_changes(
+    ordinary: SimpleNamespace, changes: list[AdmittedChange], more: list[int], has_rows: bool
+) -> None:
+    seen: tuple[list[AdmittedChange], list[AdmittedChange]] = ([], [])
+    made, expected = KeyReads(CODEC, 6, 4), KeyReads(CODEC, 6, 4)
     ordinary.collect_row_reads(iter(changes), made.by_name, made._taken, 6, has_rows, seen[0].append, made.add)
     deletes = int(Effect.GONE | Effect.DELETES)
     for one in changes:
@@ -166,7 +170,7 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
     source = REREAD / "_key_read.py"
     module = twice.plain(source) if form == "plain" else twice.compiled(source, tmp_path_factory)
     event = Event("events", 1, 5, 7_000, b"k", b"v")
-    made = module.Work("events", 1, b"k", (b"v",), Scope.ROW, None, 3, event, 6, True)
+    made = module.KeyRead("events", 1, b"k", (b"v",), Scope.ROW, None, 3, event, 6, True)
     assert (made.name, made.scope, made.parts, made.event) == (("events", 1, b"k", None), Scope.ROW, 3, event)
     assert (made.consistency, made.is_scanned, made.awaited, made.proof) == (6, True, {}, module.PROVEN)
     assert (made.events, made.since, made.is_marked, made.is_asked_for) == (0, 7.0, False, False)
@@ -175,7 +179,7 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
     assert (made.timeless, made.is_outdated, made.unseen) == (False, False, frozenset())
     made.events = 1
     assert made.is_asked_for
-    made.events, made.unconfirmed = 0, Unconfirmed("events", 1, b"k", Scope.ROW, since=5.0)
+    made.events, made.unconfirmed = 0, UnconfirmedKey("events", 1, b"k", Scope.ROW, since=5.0)
     assert (made.since, made.is_asked_for) == (5.0, False)
     made.unconfirmed.unread = 1
     assert made.is_asked_for
@@ -186,7 +190,7 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
     assert {name: getattr(made, name) for name in BEGUN} == before
     made.scope = Scope.PARTITION
     assert made.is_marked
-    made.saw(Image((b"x",), T, (struct.pack(">q", T - 1),), Timed((1,), (False,), 0, 0, 0)))
+    made.saw(Image((b"x",), T, (struct.pack(">q", T - 1),), TimedColumns((1,), (False,), 0, 0, 0)))
     assert (made.oldest, made.timeless) == (T - 1, False)
     made.saw(None)
     assert (made.oldest, made.timeless) == (T - 1, True)
@@ -195,7 +199,7 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
 BEGUN = "read_at after failure read_rows known expires published dead_lettered is_outdated is_confirmed".split()
 BEGUN += "digest records unseen".split()
 bits = tuple(column_bit(name) for name in COLUMNS)
-TIMED = Timed(bits, (True, True, False), 0, 0, bits[2])
+TIMED = TimedColumns(bits, (True, True, False), 0, 0, bits[2])
 
 
 @st.composite
@@ -209,12 +213,12 @@ def image(draw: st.DrawFn) -> Image | None:
 
 
 @st.composite
-def work(draw: st.DrawFn) -> Work:
-    made = Work("events", 0, raw(1), (raw(1),), draw(st.sampled_from([Scope.ROW] * 9 + [Scope.PARTITION])))
+def work(draw: st.DrawFn) -> KeyRead:
+    made = KeyRead("events", 0, raw(1), (raw(1),), draw(st.sampled_from([Scope.ROW] * 9 + [Scope.PARTITION])))
     names = draw(st.lists(st.binary(min_size=1, max_size=1), max_size=3, unique=True))
     effects_of = effects.filter(lambda effect: 0 <= effect < 1 << 32)
     made.awaited = {
-        name: Awaited(
+        name: UnprovenChange(
             draw(st.sampled_from([T, T, T - 1, None])), effect=draw(effects_of), all_expired_at=draw(expiries)
         )
         for name in names
@@ -222,14 +226,16 @@ def work(draw: st.DrawFn) -> Work:
     made.newest, made.first_expires = draw(st.one_of(st.none(), times)), draw(expiries)
     made.events, made.consistency = draw(st.integers(0, 2)), draw(st.sampled_from([1, 6, 5]))
     if not draw(st.integers(0, 9)):
-        made.unconfirmed = Unconfirmed("events", 0, raw(1), made.scope, image=b"i")
+        made.unconfirmed = UnconfirmedKey("events", 0, raw(1), made.scope, image=b"i")
     if not draw(st.integers(0, 9)):
         made.verifying = []
     return made
 
 
 deletions = st.builds(
-    Deletion, st.sampled_from([T - 2, T - 1, T, T + 1]), st.sampled_from([ALL_COLUMNS, bits[0], bits[1] | bits[2]])
+    ReportedDeletion,
+    st.sampled_from([T - 2, T - 1, T, T + 1]),
+    st.sampled_from([ALL_COLUMNS, bits[0], bits[1] | bits[2]]),
 )
 
 
@@ -246,20 +252,20 @@ deletions = st.builds(
 def test_works_that_are_read(
     ordinary: SimpleNamespace,
     gated: Gated,
-    each: Work,
+    each: KeyRead,
     found: Image | None,
     reported: int,
     shows_all: bool,
     deletes: bool,
-    known: list[Deletion],
-    more: Work,
+    known: list[ReportedDeletion],
+    more: KeyRead,
 ) -> None:
     """Though others of its events partition were deleted, as `deletes` says; of this row `known` deletions are."""
     of: Any = gated.resolver
     of._reader = SimpleNamespace(shows_all_times=shows_all, table=SimpleNamespace(clustering=()))
-    prepared: list[Work] = []
+    prepared: list[KeyRead] = []
 
-    def prepare(one: Work) -> None:
+    def prepare(one: KeyRead) -> None:
         prepared.append(one)
         of._prepare(one)
 
@@ -289,16 +295,16 @@ def test_works_that_are_read(
 
 
 @given(works=st.lists(work(), max_size=5), data=st.data())
-def test_works_that_are_done(ordinary: SimpleNamespace, works: list[Work], data: st.DataObject) -> None:
+def test_works_that_are_done(ordinary: SimpleNamespace, works: list[KeyRead], data: st.DataObject) -> None:
     left = {}
     for one in works:
         one.partition = data.draw(st.integers(0, 2))
         one.published, one.dead_lettered = data.draw(st.booleans()), data.draw(st.booleans())
-        one.proof = data.draw(st.sampled_from([PROVEN, Proof({b"x": Awaited(None)}), Proof({}, [b"x"])]))
+        one.proof = data.draw(st.sampled_from([PROVEN, Proof({b"x": UnprovenChange(None)}), Proof({}, [b"x"])]))
         if data.draw(st.integers(0, 5)) == 0:
             left[id(one)] = 1
     marked: list[Any] = []
-    rest: list[Work] = []
+    rest: list[KeyRead] = []
     events = ordinary.mark_confirmed(works, left, lambda *of: marked.append(of), rest.append)
     plain = [
         one
@@ -319,7 +325,7 @@ def test_works_that_are_done(ordinary: SimpleNamespace, works: list[Work], data:
 
 
 @given(works=st.lists(work(), max_size=8), clustered=st.booleans())
-def test_rows_by_the_level_to_read_them_at(ordinary: SimpleNamespace, works: list[Work], clustered: bool) -> None:
+def test_rows_by_the_level_to_read_them_at(ordinary: SimpleNamespace, works: list[KeyRead], clustered: bool) -> None:
     found, others = ordinary.group_by_level(works, clustered)
     of_rows = [one for one in works if one.scope is Scope.ROW or not clustered]
     alone = [one for one in of_rows if one.unconfirmed is None and one.verifying is None]
@@ -330,11 +336,11 @@ def test_rows_by_the_level_to_read_them_at(ordinary: SimpleNamespace, works: lis
 
 
 @given(works=st.lists(work(), max_size=8), data=st.data())
-def test_what_is_published_where(ordinary: SimpleNamespace, works: list[Work], data: st.DataObject) -> None:
+def test_what_is_published_where(ordinary: SimpleNamespace, works: list[KeyRead], data: st.DataObject) -> None:
     for one in works:
         one.partition, one.key = data.draw(st.integers(0, 2)), data.draw(st.binary(max_size=2))
         one.read_rows = data.draw(st.sampled_from([None, None, lambda _: iter(())]))
-    found, expected = defaultdict[Any, Published](Published), defaultdict[Any, Published](Published)
+    found, expected = defaultdict[Any, PublishedKeys](PublishedKeys), defaultdict[Any, PublishedKeys](PublishedKeys)
     for each in (found, expected):
         each["events", 0].keys.append(b"")
         each["events", 0].touches(b"")
@@ -383,7 +389,7 @@ REPAIR = encode(Change(None, None, origin=Origin.REPAIR))
 
 
 @st.composite
-def resolved(draw: st.DrawFn) -> Work:
+def resolved(draw: st.DrawFn) -> KeyRead:
     made = draw(work())
     made.key, made.values = CODEC.encode((raw(1),)), draw(st.sampled_from([(raw(1),), (raw(1),), (b"",)]))
     value = st.one_of(st.none(), st.sampled_from([raw(5), b"", b"x", b"\xff", b"ab" * 3000]))
@@ -404,11 +410,11 @@ def resolved(draw: st.DrawFn) -> Work:
     headers=st.lists(st.sampled_from(["schema_id", "writetime", "expires", "origin", "op", "node"]), unique=True),
     compat=st.sampled_from(["exact", "exact", "datastax"]),
 )
-def test_records_of_rows(shapes: ModuleType, one: Work, headers: list[str], compat: str) -> None:
+def test_records_of_rows(shapes: ModuleType, one: KeyRead, headers: list[str], compat: str) -> None:
     given = {**SETTINGS, "headers": ",".join(headers), "key.compat": compat}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row, "Rows", shapes.Rows)
-        shape: Any = RowShape(TABLE, ConnectorSettings.of(given, "test"), Ids())  # type: ignore[arg-type]
+        patch.setattr(row, "RowRecords", shapes.RowRecords)
+        shape: Any = RowShape(TABLE, ConnectorSettings.from_properties(given, "test"), Ids())  # type: ignore[arg-type]
     (found,) = shape.rows([one])
     (expected,) = shape.records(one)
     assert found is None or (expected.cause is None and found == expected.record)

@@ -34,7 +34,7 @@ class Run:
 
     def restart(self) -> None:
         settings = {"bootstrap.servers": "h:1", "checkpoint.dir": str(self.directory)}
-        self.connectors = Connectors(WorkerSettings.of(settings, "worker"), self.earliest)
+        self.connectors = Connectors(WorkerSettings.from_properties(settings, "worker"), self.earliest)
         self.connectors.load({})
 
     def earliest(self, topics: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -13,7 +13,7 @@ import requests
 from connector.paged import EVIL, browser, shop, shown, until
 
 from helenus_agent import metrics as agent_metrics
-from helenus_connector._reports import Ends
+from helenus_connector._reports import TopicEnds
 from helenus_connector.history import POINTS, STEP_S, History
 from helenus_connector.rest import server
 from helenus_schemas.service import monitoring, page
@@ -108,7 +108,7 @@ def test_the_history_is_bounded(tmp_path: Path) -> None:
 
 
 def test_how_long_a_reader_is_behind() -> None:
-    ends = Ends()
+    ends = TopicEnds()
     assert ends.lag("t", {"0": 5}, {"0": 5}, 10) == 0
     assert ends.lag("t", {"0": 5}, {"0": 9}, 20) == 0  # seen right now
     assert ends.lag("t", {"0": 5}, {"0": 20}, 30) == 10

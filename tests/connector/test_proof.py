@@ -7,36 +7,36 @@ from cassandra import ConsistencyLevel as CL  # noqa: N817
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces.image import Image, TimedColumns
 from helenus_connector.reread._proof import (
     ALL_COLUMNS,
-    Deletion,
-    Row,
+    ReportedDeletion,
+    RowEvidence,
     Witness,
-    block_for,
     is_proven,
-    level,
-    meets,
-    witness,
+    judge_row,
+    lowest_level,
+    meets_reporter,
+    required_replicas,
 )
-from helenus_connector.unconfirmed.awaited import Awaited, packed, stamped, unpacked
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange, pack_changes, stamp_changes, unpack_changes
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import parse
 from helenus_schemas.event.change import Effect, column_bit
 
 V, W = column_bit("v"), column_bit("w")
 COLUMNS = [Column("v", parse("int")), Column("w", parse("int"))]
-TIMED = Timed.of(COLUMNS, [])
+TIMED = TimedColumns.from_columns(COLUMNS, [])
 LIVE, DELETES, ROW, GONE = Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE
 SHOWN, ABSENT, SILENT, AGAINST = Witness
 
 
 def said(
-    effect: int, time: int, *times: "int | None", deletion: Deletion | None = None, timed: Timed = TIMED
+    effect: int, time: int, *times: "int | None", deletion: ReportedDeletion | None = None, timed: TimedColumns = TIMED
 ) -> Witness:
     """Of a row with these write times; without any there is none."""
-    row = Row(True, times, timed) if times else Row(False)
-    return witness(Awaited(time, effect=int(effect)), row, [deletion] if deletion else [], 1000.0)
+    row = RowEvidence(True, times, timed) if times else RowEvidence(False)
+    return judge_row(UnprovenChange(time, effect=int(effect)), row, [deletion] if deletion else [], 1000.0)
 
 
 @given(
@@ -45,13 +45,13 @@ def said(
     cl=st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM, CL.QUORUM, CL.ALL]),
 )
 def test_a_read_that_is_a_proof_meets_a_replica_that_reported(rf: int, nodes: int, cl: int) -> None:
-    assert meets(cl, nodes, rf) == (nodes + block_for(cl, rf) > rf or cl == CL.ALL)
+    assert meets_reporter(cl, nodes, rf) == (nodes + required_replicas(cl, rf) > rf or cl == CL.ALL)
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM]))
 def test_the_level_of_a_second_read_is_enough(rf: int, nodes: int, cl: int) -> None:
-    chosen = level(cl, min(nodes, rf), rf)
-    assert chosen == (cl if min(nodes, rf) + block_for(cl, rf) > rf else CL.ALL)
+    chosen = lowest_level(cl, min(nodes, rf), rf)
+    assert chosen == (cl if min(nodes, rf) + required_replicas(cl, rf) > rf else CL.ALL)
 
 
 def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
@@ -102,62 +102,64 @@ def test_how_a_row_shows_a_change_of_time_5(effect: int, times: tuple[int | None
 @pytest.mark.parametrize(
     ("deletion", "times", "expected"),
     [
-        (Deletion(6, ALL_COLUMNS), (), ABSENT),
-        (Deletion(5, ALL_COLUMNS), (), ABSENT),
-        (Deletion(4, ALL_COLUMNS), (), AGAINST),
-        (Deletion(6, V), (None, 3), ABSENT),
-        (Deletion(6, W), (None, 3), AGAINST),
-        (Deletion(6, V), (), ABSENT),
+        (ReportedDeletion(6, ALL_COLUMNS), (), ABSENT),
+        (ReportedDeletion(5, ALL_COLUMNS), (), ABSENT),
+        (ReportedDeletion(4, ALL_COLUMNS), (), AGAINST),
+        (ReportedDeletion(6, V), (None, 3), ABSENT),
+        (ReportedDeletion(6, W), (None, 3), AGAINST),
+        (ReportedDeletion(6, V), (), ABSENT),
     ],
 )
 def test_a_later_deletion_explains_why_a_write_is_not_there(
-    deletion: Deletion, times: tuple[int | None, ...], expected: Witness
+    deletion: ReportedDeletion, times: tuple[int | None, ...], expected: Witness
 ) -> None:
     assert said(LIVE | V, 5, *times, deletion=deletion) is expected
 
 
 def test_an_inserted_row_outlives_its_cells() -> None:
-    assert said(LIVE | ROW | V, 5, deletion=Deletion(6, V)) is AGAINST
-    assert said(LIVE | ROW | V, 5, None, None, deletion=Deletion(6, V)) is ABSENT
-    assert said(LIVE | ROW | V, 5, deletion=Deletion(6, ALL_COLUMNS)) is ABSENT
+    assert said(LIVE | ROW | V, 5, deletion=ReportedDeletion(6, V)) is AGAINST
+    assert said(LIVE | ROW | V, 5, None, None, deletion=ReportedDeletion(6, V)) is ABSENT
+    assert said(LIVE | ROW | V, 5, deletion=ReportedDeletion(6, ALL_COLUMNS)) is ABSENT
 
 
 def test_a_row_with_deleted_values_will_change() -> None:
-    row = Row(True, (4, 9), TIMED)
-    assert Deletion(4, ALL_COLUMNS).undone_by(row)
-    assert Deletion(4, V).undone_by(row)
-    assert not Deletion(3, ALL_COLUMNS).undone_by(row)
-    assert not Deletion(4, W).undone_by(row)
-    assert not Deletion(4, ALL_COLUMNS).undone_by(Row(True, (9, None), TIMED))
+    row = RowEvidence(True, (4, 9), TIMED)
+    assert ReportedDeletion(4, ALL_COLUMNS).undone_by(row)
+    assert ReportedDeletion(4, V).undone_by(row)
+    assert not ReportedDeletion(3, ALL_COLUMNS).undone_by(row)
+    assert not ReportedDeletion(4, W).undone_by(row)
+    assert not ReportedDeletion(4, ALL_COLUMNS).undone_by(RowEvidence(True, (9, None), TIMED))
 
 
 def test_what_has_expired_is_no_contradiction() -> None:
-    change = Awaited(5, effect=int(LIVE | V), all_expired_at=999)
-    assert witness(change, Row(False), [], 1000.0) is SILENT
-    assert witness(change, Row(False), [], 998.0) is AGAINST
+    change = UnprovenChange(5, effect=int(LIVE | V), all_expired_at=999)
+    assert judge_row(change, RowEvidence(False), [], 1000.0) is SILENT
+    assert judge_row(change, RowEvidence(False), [], 998.0) is AGAINST
 
 
 def test_columns_of_many_cells_and_those_without_times_say_little() -> None:
-    many = Timed.of([Column("v", parse("set<int>")), COLUMNS[1]], [])
+    many = TimedColumns.from_columns([Column("v", parse("set<int>")), COLUMNS[1]], [])
     assert said(LIVE | V, 5, 5, None, timed=many) is SHOWN
     assert said(LIVE | V, 5, 9, None, timed=many) is SILENT, "another element's time"
     assert said(LIVE | V, 5, 3, None, timed=many) is SILENT, "the element may have been deleted since"
     assert said(LIVE | V, 5, None, 9, timed=many) is AGAINST
     assert said(DELETES | V, 5, 9, None, timed=many) is SILENT
     assert said(GONE, 5, 9, None, timed=many) is SILENT
-    hidden = Timed.of(COLUMNS[1:], [Column("v", parse("set<int>"))])
+    hidden = TimedColumns.from_columns(COLUMNS[1:], [Column("v", parse("set<int>"))])
     assert said(LIVE | V | W, 5, 5, timed=hidden) is SHOWN
     assert said(LIVE | V, 5, 9, timed=hidden) is SILENT
     assert said(LIVE | V | W, 5, 9, timed=hidden) is SILENT
 
 
 def test_the_deletion_of_one_element_takes_no_column_away() -> None:
-    many = Timed.of([Column("v", parse("map<text, int>")), COLUMNS[1]], [])
-    row = Row(True, (4, 9), many)
-    assert not Deletion(6, V).undone_by(row), "others of its elements stay"
-    assert Deletion(6, ALL_COLUMNS).undone_by(row)
-    assert said(LIVE | V, 5, None, 9, timed=many, deletion=Deletion(6, V)) is not ABSENT, "it may be of another one"
-    assert said(LIVE | V, 5, None, 9, timed=many, deletion=Deletion(6, ALL_COLUMNS)) is ABSENT
+    many = TimedColumns.from_columns([Column("v", parse("map<text, int>")), COLUMNS[1]], [])
+    row = RowEvidence(True, (4, 9), many)
+    assert not ReportedDeletion(6, V).undone_by(row), "others of its elements stay"
+    assert ReportedDeletion(6, ALL_COLUMNS).undone_by(row)
+    assert said(LIVE | V, 5, None, 9, timed=many, deletion=ReportedDeletion(6, V)) is not ABSENT, (
+        "it may be of another one"
+    )
+    assert said(LIVE | V, 5, None, 9, timed=many, deletion=ReportedDeletion(6, ALL_COLUMNS)) is ABSENT
 
 
 def test_a_second_write_of_the_same_time_is_another_change() -> None:
@@ -171,14 +173,14 @@ def test_a_second_write_of_the_same_time_is_another_change() -> None:
 def test_columns_that_share_a_bit_count_as_one() -> None:
     names = [f"c{n}" for n in range(60)]
     first, second = next((a, b) for a in names for b in names if a < b and column_bit(a) == column_bit(b))
-    shared = Timed.of([Column(first, parse("int")), Column(second, parse("int"))], [])
+    shared = TimedColumns.from_columns([Column(first, parse("int")), Column(second, parse("int"))], [])
     effect = LIVE | column_bit(first)
     assert said(effect, 5, 9, 9, timed=shared) is SHOWN
     assert said(effect, 5, 9, 3, timed=shared) is SILENT
     assert said(effect, 5, 9, None, timed=shared) is SILENT
     assert said(DELETES | column_bit(first), 5, None, 3, timed=shared) is SILENT
     assert said(GONE, 5, 9, 3, timed=shared) is AGAINST
-    assert not Deletion(5, column_bit(first)).undone_by(Row(True, (3, None), shared))
+    assert not ReportedDeletion(5, column_bit(first)).undone_by(RowEvidence(True, (3, None), shared))
 
 
 def test_time_alone_proves_what_a_row_cannot_say() -> None:
@@ -192,7 +194,7 @@ def test_time_alone_proves_what_a_row_cannot_say() -> None:
     st.dictionaries(
         st.binary(min_size=16, max_size=16),
         st.builds(
-            Awaited,
+            UnprovenChange,
             st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
             st.floats(0, 1e9) | st.just(math.nan),
             st.integers(0, 2**32 - 1),
@@ -201,8 +203,8 @@ def test_time_alone_proves_what_a_row_cannot_say() -> None:
         max_size=5,
     )
 )
-def test_awaited_changes_as_bytes(awaited: dict[bytes, Awaited]) -> None:
-    found = unpacked(stamped(packed(awaited), 7.0))
+def test_awaited_changes_as_bytes(awaited: dict[bytes, UnprovenChange]) -> None:
+    found = unpack_changes(stamp_changes(pack_changes(awaited), 7.0))
     assert found == {name: a._replace(seen=7.0) if math.isnan(a.seen) else a for name, a in awaited.items()}
     assert all(a.waited(a.seen + 3) == pytest.approx(3, abs=1e-3) for a in found.values())
-    assert Awaited(None).waited(1e9) == 0
+    assert UnprovenChange(None).waited(1e9) == 0

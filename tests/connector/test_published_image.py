@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from connector.staged import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
 
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread._key_read import Work
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.reread._key_read import KeyRead
 from helenus_connector.testing.cassandra import MemoryReader
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope
@@ -40,13 +40,13 @@ class Driven(Staged):
     def shows(self, value: int) -> None:
         self.live.update(rows(((int32(1), int32(1)), int32(value))))
 
-    def batch(self, *changes: tuple[bytes, Change], due: Sequence[Unconfirmed] = ()) -> Outcome:
+    def batch(self, *changes: tuple[bytes, Change], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
         events = [Event(EVENTS, 0, 7, 1000, key, encode(change)) for key, change in changes]
         outcome = self.stage.run(events, due, trust_images=True)
         self.unconfirmed.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         return outcome
 
-    def due(self) -> list[Unconfirmed]:
+    def due(self) -> list[UnconfirmedKey]:
         self.now = max(self.now + 10, self.unconfirmed.next_due() or 0)
         return self.unconfirmed.due(self.now, 10)
 
@@ -233,7 +233,7 @@ def test_nothing_of_a_batch_is_held_when_it_is_over(driven: Driven, marked: Chan
     gc.disable()
     try:
         driven.batch((driven.whole, marked), (driven.row, change(Scope.ROW)))
-        assert [type(held) for held in gc.get_objects() if isinstance(held, (Work, Admitted))] == []
+        assert [type(held) for held in gc.get_objects() if isinstance(held, (KeyRead, AdmittedChange))] == []
     finally:
         gc.enable()
 

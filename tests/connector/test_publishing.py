@@ -11,16 +11,16 @@ import twice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.interfaces import resolved as interface
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces import resolved_key as interface
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record
-from helenus_connector.pipeline import _publish
+from helenus_connector.pipeline import _publisher
 from helenus_connector.pipeline._image_digest import digest_of_record
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
-SOURCE = Path(_publish.__file__).with_name("_publish.py")
+SOURCE = Path(_publisher.__file__).with_name("_publisher.py")
 MOST = 5
 
 
@@ -47,20 +47,20 @@ class Log:
 class Shape:
     """Makes an ordinary record of each key but those of one byte."""
 
-    def rows(self, group: list[Resolved]) -> list[Record | None]:
+    def rows(self, group: list[ResolvedKey]) -> list[Record | None]:
         return [None if len(one.key) == 1 else Record(one.key, b"v" * (one.partition + 3), []) for one in group]
 
 
-def publishing(module: ModuleType, announced: list[Resolved], own: list[Resolved]) -> Any:
+def publishing(module: ModuleType, announced: list[ResolvedKey], own: list[ResolvedKey]) -> Any:
     resolver = SimpleNamespace(publishing=announced.extend, failed=None)
     versions = SimpleNamespace(now=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t")))
     undeliverable = SimpleNamespace(key=lambda log, one, failure: own.append(one))
-    return module.Publishing(resolver, versions, SimpleNamespace(), undeliverable)
+    return module.Publisher(resolver, versions, SimpleNamespace(), undeliverable)
 
 
 @st.composite
-def resolved(draw: st.DrawFn) -> Resolved:
-    one = Resolved("events", draw(st.integers(0, 3)), draw(st.binary(min_size=1, max_size=3)), (), Scope.ROW)
+def resolved(draw: st.DrawFn) -> ResolvedKey:
+    one = ResolvedKey("events", draw(st.integers(0, 3)), draw(st.binary(min_size=1, max_size=3)), (), Scope.ROW)
     one.newest = draw(st.none() | st.integers(-5, 5))
     one.is_confirmed, one.is_released = draw(st.booleans()), draw(st.integers(0, 5)) == 0
     one.known = b"digest" if draw(st.integers(0, 5)) == 0 else None
@@ -69,10 +69,10 @@ def resolved(draw: st.DrawFn) -> Resolved:
 
 
 @given(group=st.lists(resolved(), max_size=8), known=st.none() | st.integers(-2, 2))
-def test_a_group(module: ModuleType, group: list[Resolved], known: int | None) -> None:
-    announced: list[Resolved] = []
-    own: list[Resolved] = []
-    log, outcome = Log(), Outcome(records=2, newest_write_time=known)
+def test_a_group(module: ModuleType, group: list[ResolvedKey], known: int | None) -> None:
+    announced: list[ResolvedKey] = []
+    own: list[ResolvedKey] = []
+    log, outcome = Log(), BatchOutcome(records=2, newest_write_time=known)
     publishing(module, announced, own).publish(log, group, outcome)
     ordinary = [one for one in group if len(one.key) > 1 and one.known is None and not one.is_released]
     small = [one for one in ordinary if one.partition + 3 <= MOST]
@@ -81,23 +81,23 @@ def test_a_group(module: ModuleType, group: list[Resolved], known: int | None) -
     assert [id(one) for one in own] == [id(one) for one in group if not any(one is other for other in small)]
     assert log.taken == [("data", one.partition, record) for one, record in zip(small, records, strict=True)]
     written = [time for time in (known, *(one.newest for one in small)) if time is not None]
-    assert outcome == Outcome(records=2 + len(small), newest_write_time=max(written, default=None))
+    assert outcome == BatchOutcome(records=2 + len(small), newest_write_time=max(written, default=None))
     assert [one.published for one in group] == [any(one is other for other in small) for one in group]
     for one, record in zip(small, records, strict=True):
         assert (one.records, one.digest) == (1, b"" if one.is_confirmed else digest_of_record(record))
 
 
 def test_a_log_that_is_away(module: ModuleType) -> None:
-    one = Resolved("events", 0, b"key", (), Scope.ROW)
+    one = ResolvedKey("events", 0, b"key", (), Scope.ROW)
     with pytest.raises(HelenusError, match="away"):
-        publishing(module, [], []).publish(Log(is_away=True), [one], Outcome())
+        publishing(module, [], []).publish(Log(is_away=True), [one], BatchOutcome())
     assert not one.published
 
 
 def test_what_is_resolved_is_the_same_plain_and_compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
-    source = Path(interface.__file__).with_name("resolved.py")
+    source = Path(interface.__file__).with_name("resolved_key.py")
     for form in (twice.plain(source), twice.compiled(source, tmp_path_factory)):
-        one = form.Resolved("t", 1, b"k", (b"v",), Scope.ROW, None, 3)
+        one = form.ResolvedKey("t", 1, b"k", (b"v",), Scope.ROW, None, 3)
         assert (one.topic, one.partition, one.key, one.values, one.scope, one.parts) == (
             "t", 1, b"k", (b"v",), Scope.ROW, 3,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from helenus_sinks.pulsar._writer import FULL
 
 def worker(broker: Broker, **more: str) -> WorkerSettings:
     keys = {name.replace("_", "."): value for name, value in more.items()}
-    return WorkerSettings.of(
+    return WorkerSettings.from_properties(
         {"log": "pulsar", "pulsar.service.url": broker.url, "checkpoint.dir": "/c", **keys}, "here"
     )
 

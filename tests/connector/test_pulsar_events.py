@@ -14,10 +14,10 @@ from patience import eventually
 
 from helenus_connector.log import _pulsar_reader as pulsar_events
 from helenus_connector.log._pulsar_offsets import offset, parts
-from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import Message, read
+from helenus_connector.log._pulsar_planner import PulsarPlanner
+from helenus_connector.log._pulsar_reader import PulsarMessage, read
 from helenus_connector.log._pulsar_unread import unread
-from helenus_connector.log.events import Range
+from helenus_connector.log.events import OffsetRange
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar._admin import Admin, Refused
 from helenus_sinks.pulsar.config import PulsarConfig
@@ -42,15 +42,15 @@ def config(stack: Stack) -> PulsarConfig:
 
 
 @pytest.fixture
-def planner(config: PulsarConfig) -> Iterator[Planner]:
-    planner = Planner(config)
+def planner(config: PulsarConfig) -> Iterator[PulsarPlanner]:
+    planner = PulsarPlanner(config)
     yield planner
     planner.close()
 
 
 @pytest.fixture
-def other(config: PulsarConfig) -> Iterator[Planner]:
-    planner = Planner(config)
+def other(config: PulsarConfig) -> Iterator[PulsarPlanner]:
+    planner = PulsarPlanner(config)
     yield planner
     planner.close()
 
@@ -68,7 +68,7 @@ def write(config: PulsarConfig, topic: str, partitions: int, sizes: list[int], f
     return first
 
 
-def got(config: PulsarConfig, *places: Range, data_loss: str = "fail") -> list[Message]:
+def got(config: PulsarConfig, *places: OffsetRange, data_loss: str = "fail") -> list[PulsarMessage]:
     failures: list[HelenusError] = []
     found = [
         message
@@ -79,7 +79,7 @@ def got(config: PulsarConfig, *places: Range, data_loss: str = "fail") -> list[M
     return found
 
 
-def numbers(messages: list[Message]) -> list[int]:
+def numbers(messages: list[PulsarMessage]) -> list[int]:
     return [int(message.value()) for message in messages]
 
 
@@ -90,7 +90,7 @@ def test_an_offset_orders_as_ids_do() -> None:
     assert offset(3, 4, -1) == offset(3, 4, 0)
 
 
-def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: Planner) -> None:
+def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: PulsarPlanner) -> None:
     """Batches, single messages, an unload in the middle: each range gives exactly what lies in it."""
     total = write(config, "ranges", 1, [5, 1, 1, 7])
     assert config.admin_url
@@ -99,7 +99,7 @@ def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: Planner) -
     assert planner.partitions(["ranges", "no such"]) == {"ranges": 1, "no such": 0}
     end = planner.latest({"ranges": 1})["ranges"]["0"]
     start = planner.earliest({"ranges": 1})["ranges"]["0"]
-    everything = got(config, Range("ranges", 0, start, end))
+    everything = got(config, OffsetRange("ranges", 0, start, end))
     assert numbers(everything) == list(range(total))
     assert [m.key() for m in everything] == [b"k\xff%d" % n for n in range(total)]
     assert all(m.topic() == "ranges" and m.partition() == 0 for m in everything)
@@ -110,34 +110,34 @@ def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: Planner) -
     pairs = [sorted(random.sample(bounds, 2)) for _ in range(20)]
     for low, high in [*pairs, *((start, high) for high in bounds)]:
         inside = [n for n, at in enumerate(offsets) if low <= at < high]
-        assert numbers(got(config, Range("ranges", 0, low, high))) == inside
+        assert numbers(got(config, OffsetRange("ranges", 0, low, high))) == inside
 
 
-def test_the_end_of_an_empty_topic_needs_no_read(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_an_empty_topic_needs_no_read(planner: PulsarPlanner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planner asks many times a second."""
     monkeypatch.setattr(pulsar_events, "_reader", None)
     for start, end in ((0, 0), (0, -1), (offset(5, 6, 7), -1), (offset(5, 6, 7), offset(5, 6, 7))):
-        assert planner.advance(Range("empty", 0, start, end), 10) == end
+        assert planner.advance(OffsetRange("empty", 0, start, end), 10) == end
 
 
-def test_a_range_is_cut_to_a_number_of_events(config: PulsarConfig, planner: Planner) -> None:
+def test_a_range_is_cut_to_a_number_of_events(config: PulsarConfig, planner: PulsarPlanner) -> None:
     write(config, "cut", 2, [300, 1, 500])
     ends = planner.latest({"cut": 2})["cut"]
     for partition in (0, 1):
         at, seen = 0, 0
         while at < ends[str(partition)]:
-            end = planner.advance(Range("cut", partition, at, ends[str(partition)]), 250)
-            found = numbers(got(config, Range("cut", partition, at, end)))
+            end = planner.advance(OffsetRange("cut", partition, at, ends[str(partition)]), 250)
+            found = numbers(got(config, OffsetRange("cut", partition, at, end)))
             assert found == list(range(seen, min(seen + 250, 801)))
             at, seen = end, seen + len(found)
         assert seen == 801
-    assert planner.advance(Range("cut", 0, 0, ends["0"]), 10_000) == ends["0"]
+    assert planner.advance(OffsetRange("cut", 0, 0, ends["0"]), 10_000) == ends["0"]
 
 
-def test_the_last_event_that_is_alone_in_its_entry(config: PulsarConfig, planner: Planner) -> None:
+def test_the_last_event_that_is_alone_in_its_entry(config: PulsarConfig, planner: PulsarPlanner) -> None:
     write(config, "alone", 1, [3, 1])
     (end,) = planner.latest({"alone": 1})["alone"].values()
-    assert numbers(got(config, Range("alone", 0, end - 1, end))) == [3]
+    assert numbers(got(config, OffsetRange("alone", 0, end - 1, end))) == [3]
 
 
 def test_messages_that_a_subscription_has_not_read(config: PulsarConfig) -> None:
@@ -155,14 +155,14 @@ def test_messages_that_a_subscription_has_not_read(config: PulsarConfig) -> None
         first = after
 
 
-def test_reading_on_and_reading_again(config: PulsarConfig, planner: Planner, stack: Stack) -> None:
+def test_reading_on_and_reading_again(config: PulsarConfig, planner: PulsarPlanner, stack: Stack) -> None:
     """As micro-batches do: from where the last one ended, and the same range again after the broker was killed."""
     total, at = 0, 0
     ranges = []
     for _ in range(5):
         total = write(config, "again", 1, [10, 3], total)
         end = planner.latest({"again": 1})["again"]["0"]
-        ranges.append((Range("again", 0, at, end), total))
+        ranges.append((OffsetRange("again", 0, at, end), total))
         assert numbers(got(config, ranges[-1][0])) == list(range(total - 13, total))
         at = end
     stack.kill("pulsar")
@@ -175,10 +175,10 @@ def test_reading_on_and_reading_again(config: PulsarConfig, planner: Planner, st
     assert planner.latest({"again": 1})["again"]["0"] == at
     total = write(config, "again", 1, [2], total)
     end = planner.latest({"again": 1})["again"]["0"]
-    assert numbers(got(config, Range("again", 0, at, end))) == [65, 66]
+    assert numbers(got(config, OffsetRange("again", 0, at, end))) == [65, 66]
 
 
-def test_a_step_back_by_time(config: PulsarConfig, planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_back_by_time(config: PulsarConfig, planner: PulsarPlanner, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(config, "times", 2, [20])
     time.sleep(0.5)
     then = int(time.time() * 1000)
@@ -186,7 +186,7 @@ def test_a_step_back_by_time(config: PulsarConfig, planner: Planner, monkeypatch
     total = write(config, "times", 2, [20], first)
     ends = planner.latest({"times": 2})["times"]
     for partition, at in planner.since({"times": 2}, then)["times"].items():
-        found = numbers(got(config, Range("times", int(partition), at, ends[partition])))
+        found = numbers(got(config, OffsetRange("times", int(partition), at, ends[partition])))
         assert found == list(range(first, total))
     assert planner.since({"times": 2}, then + 3_600_000) == {"times": {"0": -1, "1": -1}}
     expected = planner.since({"times": 2}, then)
@@ -195,9 +195,9 @@ def test_a_step_back_by_time(config: PulsarConfig, planner: Planner, monkeypatch
         assert list(pool.map(lambda _: planner.since({"times": 2}, then), range(16))) == [expected] * 16
 
 
-def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planner: Planner) -> None:
+def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planner: PulsarPlanner) -> None:
     write(config, "kept", 1, [10, 10, 10])
-    offsets = [m.offset() for m in got(config, Range("kept", 0, 0, planner.latest({"kept": 1})["kept"]["0"]))]
+    offsets = [m.offset() for m in got(config, OffsetRange("kept", 0, 0, planner.latest({"kept": 1})["kept"]["0"]))]
     assert config.admin_url
     admin = Admin(config.admin_url, config.access)
 
@@ -215,7 +215,9 @@ def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planne
     assert done() == parts(offsets[29])[1], "it never goes back"
 
 
-def test_a_group_taken_by_another_planner_or_deleted(config: PulsarConfig, planner: Planner, other: Planner) -> None:
+def test_a_group_taken_by_another_planner_or_deleted(
+    config: PulsarConfig, planner: PulsarPlanner, other: PulsarPlanner
+) -> None:
     """Its subscription has one consumer at a time, and while it has one nobody can delete it."""
     write(config, "moves", 2, [5])
     ends = planner.latest({"moves": 2})
@@ -253,7 +255,7 @@ def test_events_that_the_broker_drops_before_they_are_read(config: PulsarConfig)
 
     def look(at: int) -> tuple[int, bool]:
         """Where the topic ends, and whether events from an offset on are gone, to a planner that begins."""
-        planner = Planner(config)
+        planner = PulsarPlanner(config)
         end = planner.latest({"dropped": 1})["dropped"]["0"]
         gone = planner.gone("helenus-c", {"dropped": {"0": at}})
         assert gone in ([], [("dropped", "0")])
@@ -281,20 +283,20 @@ def test_events_that_the_broker_drops_before_they_are_read(config: PulsarConfig)
     trim(admin, place, parts(at)[0])
     end, gone = look(at)
     assert gone
-    assert numbers(got(config, Range("dropped", 0, at, end)))[-1] == total - 1
-    planner = Planner(config)
+    assert numbers(got(config, OffsetRange("dropped", 0, at, end)))[-1] == total - 1
+    planner = PulsarPlanner(config)
     assert planner.gone("helenus-c", {"dropped": {"0": end}}) == []
     planner.close()
 
 
 def test_a_topic_that_is_recreated_is_read_from_its_start_and_its_loss_is_known(
-    config: PulsarConfig, planner: Planner
+    config: PulsarConfig, planner: PulsarPlanner
 ) -> None:
     """Under a planner that looks at it all the time: an offset of before is none of an event of now."""
     assert config.admin_url
     write(config, "recreated", 1, [1] * 10)
     end = planner.latest({"recreated": 1})["recreated"]["0"]
-    at = got(config, Range("recreated", 0, 0, end))[4].offset() + 1
+    at = got(config, OffsetRange("recreated", 0, 0, end))[4].offset() + 1
     assert planner.gone("helenus-c", {"recreated": {"0": at}}) == []
     planner.commit("helenus-c", {"recreated": {"0": at}})
     before = planner.leaders()["recreated"]
@@ -304,9 +306,9 @@ def test_a_topic_that_is_recreated_is_read_from_its_start_and_its_loss_is_known(
     ends: dict[str, dict[str, int]] = {}
     eventually(lambda: ends.update(planner.latest(planner.partitions(["recreated"]))) or bool(ends), every=0.2)
     assert ends["recreated"]["0"] > end
-    assert numbers(got(config, Range("recreated", 0, at, ends["recreated"]["0"]))) == list(range(20))
+    assert numbers(got(config, OffsetRange("recreated", 0, at, ends["recreated"]["0"]))) == list(range(20))
     (first,) = planner.cut("recreated", before, {"0": at}).values()
-    assert numbers(got(config, Range("recreated", 0, first, ends["recreated"]["0"]))) == list(range(20))
+    assert numbers(got(config, OffsetRange("recreated", 0, first, ends["recreated"]["0"]))) == list(range(20))
     assert planner.cut("recreated", before, {"0": end}) == {}, "all of the one before was read"
     after = planner.leaders()["recreated"]
     write(config, "recreated", 1, [1] * 3)
@@ -329,7 +331,7 @@ def trim(admin: Admin, place: str, ledger: int) -> None:
     eventually(dropped, every=0.2)
 
 
-def test_a_topic_without_partitions(config: PulsarConfig, planner: Planner) -> None:
+def test_a_topic_without_partitions(config: PulsarConfig, planner: PulsarPlanner) -> None:
     """As brokers make them by themselves, for DataStax's agents too: it is its own one partition."""
     assert config.admin_url
     Admin(config.admin_url, config.access).ask("PUT", "persistent/public/default/whole")
@@ -340,16 +342,16 @@ def test_a_topic_without_partitions(config: PulsarConfig, planner: Planner) -> N
     log.close()
     assert planner.partitions(["whole", "no such"]) == {"whole": 1, "no such": 0}
     end = planner.latest({"whole": 1})["whole"]["0"]
-    found = got(config, Range("whole", 0, 0, end))
+    found = got(config, OffsetRange("whole", 0, 0, end))
     assert numbers(found) == list(range(30))
-    middle = planner.advance(Range("whole", 0, 0, end), 7)
-    assert numbers(got(config, Range("whole", 0, middle, end))) == list(range(7, 30))
+    middle = planner.advance(OffsetRange("whole", 0, 0, end), 7)
+    assert numbers(got(config, OffsetRange("whole", 0, middle, end))) == list(range(7, 30))
     assert planner.since({"whole": 1}, 0)["whole"]["0"] == found[0].offset()
     planner.commit("helenus-c", {"whole": {"0": end}})
     assert planner.gone("helenus-c", {"whole": {"0": end}}) == []
 
 
-def test_a_key_that_no_agent_wrote(config: PulsarConfig, planner: Planner) -> None:
+def test_a_key_that_no_agent_wrote(config: PulsarConfig, planner: PulsarPlanner) -> None:
     """Text, in base64's letters or not."""
     talking = pulsar.Client(config.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
     write(config, "texts", 1, [1])
@@ -358,14 +360,14 @@ def test_a_key_that_no_agent_wrote(config: PulsarConfig, planner: Planner) -> No
         producer.send(b"1", partition_key=key)
     talking.close()
     end = planner.latest({"texts": 1})["texts"]["0"]
-    found = got(config, Range("texts", 0, 0, end))
+    found = got(config, OffsetRange("texts", 0, 0, end))
     assert [m.key() for m in found[1:]] == [b"abc", "ä€".encode(), b"a b==", None]
 
 
-def test_a_topic_that_ended_before(config: PulsarConfig, planner: Planner) -> None:
+def test_a_topic_that_ended_before(config: PulsarConfig, planner: PulsarPlanner) -> None:
     write(config, "short", 1, [5])
     end = planner.latest({"short": 1})["short"]["0"]
-    beyond = Range("short", 0, 0, end + (1 << 64))
+    beyond = OffsetRange("short", 0, 0, end + (1 << 64))
     lost: list[int] = []
     failures: list[HelenusError] = []
     for data_loss in ("continue", "fail"):
@@ -377,7 +379,7 @@ def test_a_topic_that_ended_before(config: PulsarConfig, planner: Planner) -> No
 
 
 def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
-    config: PulsarConfig, planner: Planner, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    config: PulsarConfig, planner: PulsarPlanner, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even to close a reader is answered then."""
     kept = pulsar_events._Kept()
@@ -385,7 +387,7 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
         monkeypatch.setattr(pulsar_events, name, value)
     write(config, "hangs", 2, [5, 5])
     ends = planner.latest({"hangs": 2})["hangs"]
-    places = [Range("hangs", p, 0, ends[str(p)]) for p in (0, 1)]
+    places = [OffsetRange("hangs", p, 0, ends[str(p)]) for p in (0, 1)]
     assert numbers(got(config, *places)) == [*range(10), *range(10)]
     failures: list[tuple[int, Kind]] = []
     stack.pause("pulsar")

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector.log import _pulsar_planner as pulsar_planner
 from helenus_connector.log._pulsar_offsets import offset
-from helenus_connector.log._pulsar_planner import Planner
+from helenus_connector.log._pulsar_planner import PulsarPlanner
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.wire import command
@@ -74,13 +74,13 @@ def topics(brokers: list[Broker]) -> Topics:  # noqa: F811
 
 
 @pytest.fixture
-def planner(brokers: list[Broker], topics: Topics) -> Iterator[Planner]:  # noqa: F811
-    planner = Planner(PulsarConfig(brokers[0].url))
+def planner(brokers: list[Broker], topics: Topics) -> Iterator[PulsarPlanner]:  # noqa: F811
+    planner = PulsarPlanner(PulsarConfig(brokers[0].url))
     yield planner
     planner.close()
 
 
-def test_unused_consumers_are_closed(planner: Planner, topics: Topics) -> None:
+def test_unused_consumers_are_closed(planner: PulsarPlanner, topics: Topics) -> None:
     """An exclusive consumer keeps others, and who would delete the subscription, out."""
     for group, topic in (("g", "a"), ("g", "b"), ("h", "c")):
         planner.gone(group, {topic: {"0": 0}})
@@ -102,7 +102,7 @@ def test_unused_consumers_are_closed(planner: Planner, topics: Topics) -> None:
     assert topics.acknowledged == [("a", "g")]
 
 
-def test_a_topic_refused_later_is_logged_once_and_left_out(planner: Planner, topics: Topics) -> None:
+def test_a_topic_refused_later_is_logged_once_and_left_out(planner: PulsarPlanner, topics: Topics) -> None:
     """As when a permission is revoked."""
     both = {"a": 1, "b": 1}
     ends = {"0": LAST}
@@ -123,7 +123,7 @@ def test_a_topic_refused_later_is_logged_once_and_left_out(planner: Planner, top
         assert error.value.kind is Kind.BROKER_REFUSED
 
 
-def test_a_topic_that_is_counted_again_is_followed_as_before(planner: Planner, topics: Topics) -> None:
+def test_a_topic_that_is_counted_again_is_followed_as_before(planner: PulsarPlanner, topics: Topics) -> None:
     """Once in a while all are. One that was deleted meanwhile may be another when it is there again."""
     asked: list[bool] = []
     for refused in ({}, {}, {"a": NOT_FOUND}):
@@ -142,7 +142,7 @@ def test_a_topic_that_is_counted_again_is_followed_as_before(planner: Planner, t
 
 
 def test_a_topic_without_partitions_that_cannot_be_counted_has_none_all_the_same(
-    planner: Planner, topics: Topics
+    planner: PulsarPlanner, topics: Topics
 ) -> None:
     topics.whole = {"a"}
     planner.partitions(["a", "b"])
@@ -151,7 +151,7 @@ def test_a_topic_without_partitions_that_cannot_be_counted_has_none_all_the_same
     assert planner._whole == {"a"}
 
 
-def test_a_commit_refused_for_one_topic_succeeds_for_the_others(planner: Planner, topics: Topics) -> None:
+def test_a_commit_refused_for_one_topic_succeeds_for_the_others(planner: PulsarPlanner, topics: Topics) -> None:
     for wrong in (-1, 1 << 128):
         with pytest.raises(ValueError, match="out of range"):
             planner.commit("g", {"b": {"0": wrong}, "a": {"0": LAST}})
@@ -164,7 +164,7 @@ def test_a_commit_refused_for_one_topic_succeeds_for_the_others(planner: Planner
     assert topics.acknowledged == [("a", "g"), ("b", "g")]
 
 
-def test_a_late_consumer_is_closed(planner: Planner, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_consumer_is_closed(planner: PulsarPlanner, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar_planner, "TIMEOUT_S", 0.5)
     topics.slow = True
     with pytest.raises(HelenusError, match="does not answer"):

@@ -17,11 +17,11 @@ from patience import eventually
 from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
 
 from helenus_connector.log import _pulsar_reader as pulsar_reader
-from helenus_connector.log._pulsar_entries import Brokers, Partition
+from helenus_connector.log._pulsar_entries import PulsarBrokers, PulsarPartition
 from helenus_connector.log._pulsar_offsets import NONE, offset, parts
-from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import Message, read, records, texts
-from helenus_connector.log.events import Range
+from helenus_connector.log._pulsar_planner import PulsarPlanner
+from helenus_connector.log._pulsar_reader import PulsarMessage, read, records, texts
+from helenus_connector.log.events import OffsetRange
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar._entries import message as entry
 from helenus_sinks.pulsar.config import PulsarConfig
@@ -136,20 +136,22 @@ def config(topic: Topic) -> PulsarConfig:
     return PulsarConfig(topic.broker.url)
 
 
-def got(config: PulsarConfig, start: int, end: int, make: Any = None) -> list[Message]:
+def got(config: PulsarConfig, start: int, end: int, make: Any = None) -> list[PulsarMessage]:
     found, failures = attempt(config, start, end, make)
     assert not failures, failures
     return found
 
 
-def attempt(config: PulsarConfig, start: int, end: int, make: Any = None) -> tuple[list[Message], list[HelenusError]]:
+def attempt(
+    config: PulsarConfig, start: int, end: int, make: Any = None
+) -> tuple[list[PulsarMessage], list[HelenusError]]:
     failures: list[HelenusError] = []
-    places = [Range("t", 1, start, end)]
+    places = [OffsetRange("t", 1, start, end)]
     chunks = read(config, places, "fail", lambda *_: None, lambda _, error: failures.append(error), make)
     return [message for chunk in chunks for message in chunk], failures
 
 
-def numbers(found: list[Message]) -> list[int]:
+def numbers(found: list[PulsarMessage]) -> list[int]:
     return [int(message.value() or b"") for message in found]
 
 
@@ -307,13 +309,13 @@ def test_partitions_beyond_a_few_and_what_came_for_them_are_let_go(
 def test_the_planner_counts_by_entry(topic: Topic, config: PulsarConfig) -> None:
     for number in range(150):
         topic.add(7, number, batch(number * 3, 3), 3)
-    planner = Planner(config)
+    planner = PulsarPlanner(config)
     end = offset(7, 149, 2) + 1
     assert planner._run(planner._end("t", 1)) == end  # by a consumer beside the one that reads
-    assert planner.advance(Range("t", 1, 0, end), 10) == offset(7, 3, 1)
-    assert planner.advance(Range("t", 1, offset(7, 3, 1), end), 2) == offset(7, 3, 2) + 1
-    assert planner.advance(Range("t", 1, offset(7, 3, 1), offset(7, 140, 1)), 10_000) == offset(7, 140, 1)
-    assert planner.advance(Range("t", 1, 0, end), 10_000) == end
+    assert planner.advance(OffsetRange("t", 1, 0, end), 10) == offset(7, 3, 1)
+    assert planner.advance(OffsetRange("t", 1, offset(7, 3, 1), end), 2) == offset(7, 3, 2) + 1
+    assert planner.advance(OffsetRange("t", 1, offset(7, 3, 1), offset(7, 140, 1)), 10_000) == offset(7, 140, 1)
+    assert planner.advance(OffsetRange("t", 1, 0, end), 10_000) == end
     planner.close()
 
 
@@ -335,8 +337,8 @@ def test_a_topic_that_is_gone(topic: Topic, config: PulsarConfig) -> None:
     topic.broker.answers["partitioned_metadata"] = lambda asked: [
         command("partitioned_metadata_response", request_id=asked.request_id, error=11, message="no")
     ]
-    brokers_of = Brokers(config)
-    partition = Partition(brokers_of, "t", 1, 0, 0.5)
+    brokers_of = PulsarBrokers(config)
+    partition = PulsarPartition(brokers_of, "t", 1, 0, 0.5)
     with pytest.raises(HelenusError, match="no such topic") as error:
         next(partition.entries(1, 0.5))
     assert error.value.kind is Kind.BROKER_REFUSED

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import enter
-from helenus_connector.query import query as module
-from helenus_connector.query.query import Query, _cause
+from helenus_connector.query import events_query as module
+from helenus_connector.query.events_query import EventsQuery, _cause
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -37,8 +37,8 @@ class Waits:
 
 def test_a_failing_query_is_restarted_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Spark's own disk is full: each pause is longer than the one before, to half a minute."""
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
-    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    query = EventsQuery(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query._stopping = waits = Waits(1_100)  # type: ignore[assignment]
 
     def begin(*_: object) -> Any:
@@ -69,28 +69,28 @@ def test_a_failure_in_spark_is_shown_by_its_cause() -> None:
 
 def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
     """What one that is paused, or failed, has on a host is kept."""
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})
     for name, more in (("a", {}), ("b", {}), ("c", {"query.group": "other"})):
         connectors.put(name, {"keyspace": "ks", "table": name, "output.format": "json", **more})
     connectors.want("b", "PAUSED")
     connectors.all()["a"].tasks["a"].ready = True
     connectors.held("default").move("events-ks.b", {"0": 1})
-    plan, _ = Query(worker, connectors, "default", tmp_path, lambda *_: None).refresh()
+    plan, _ = EventsQuery(worker, connectors, "default", tmp_path, lambda *_: None).refresh()
     assert plan.tables == {"events-ks.a": 0, "events-ks.b": 1}
     assert list(plan.connectors) == ["events-ks.a"]
 
 
 def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would refuse the checkpoint for ever: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY."""
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
-    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    query = EventsQuery(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     for name in ("offsets/.0.5e0e.tmp", "commits/.0.5e0e.tmp", "offsets/0", "commits/mine", "held"):
         (tmp_path / "default" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "default" / name).touch()
     stream = MagicMock()
     session = MagicMock(readStream=stream)
-    monkeypatch.setattr(module, "Jobs", MagicMock())
+    monkeypatch.setattr(module, "SparkJobs", MagicMock())
     monkeypatch.setattr(module, "start_query", MagicMock())
     query._begin(SimpleNamespace(newSession=lambda: session, sparkContext=None), MagicMock())
     assert stream.mock_calls
@@ -113,8 +113,8 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     """As on a full disk, which Spark meets at the start too; a Java process that was killed ends the worker."""
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
-    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    query = EventsQuery(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query._stopping = waits = Waits(3)  # type: ignore[assignment]
 
     def begin(*_: object) -> Any:
@@ -135,9 +135,9 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
 
 def test_a_query_starts_after_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of the start before know by its number that they are of before; and only then may others write."""
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})
-    query = Query(worker, connectors, "default", tmp_path, lambda *_: None)
+    query = EventsQuery(worker, connectors, "default", tmp_path, lambda *_: None)
     query._stopping = Waits(2)  # type: ignore[assignment]
     starts: list[int] = []
 
@@ -159,9 +159,9 @@ def test_a_query_starts_after_its_fence(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("ending", [False, True])
 def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: bool) -> None:
     """As when the last connector of its group is deleted while a batch runs: but not before its tasks have ended."""
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})
-    query = Query(worker, connectors, "default", tmp_path, lambda *_: None)
+    query = EventsQuery(worker, connectors, "default", tmp_path, lambda *_: None)
     stopped = threading.Event()
 
     def begin(*_: object) -> Any:

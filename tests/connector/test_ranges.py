@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.cassandra_rows._slices import Slice, slices
+from helenus_connector.cassandra_rows._slices import ClusteringSlice, slices
 from helenus_connector.interfaces.image import Bounds
 from helenus_schemas.event.change import Bound
 
@@ -41,7 +41,7 @@ def within(row: tuple[bytes, ...], start: Bound | None, end: Bound | None) -> bo
     return True
 
 
-def holds(one: Slice, row: tuple[bytes, ...]) -> bool:
+def holds(one: ClusteringSlice, row: tuple[bytes, ...]) -> bool:
     width = len(one.equal)
     return row[:width] == one.equal and within(row[width:], one.low, one.high)
 
@@ -60,6 +60,8 @@ def test_a_slice_limits_one_column(bounds: Bounds) -> None:
 
 def test_every_cql_range_delete_is_one_slice() -> None:
     one = Bound(True, (b"a", b"b")), Bound(False, (b"a", b"c"))
-    assert slices(one) == [Slice((b"a",), Bound(True, (b"b",)), Bound(False, (b"c",)))]
-    assert slices((Bound(True, (b"a",)), Bound(True, (b"a",)))) == [Slice((b"a",))]
-    assert slices((Bound(False, (b"a", b"b")), Bound(True, (b"a",)))) == [Slice((b"a",), Bound(False, (b"b",)))]
+    assert slices(one) == [ClusteringSlice((b"a",), Bound(True, (b"b",)), Bound(False, (b"c",)))]
+    assert slices((Bound(True, (b"a",)), Bound(True, (b"a",)))) == [ClusteringSlice((b"a",))]
+    assert slices((Bound(False, (b"a", b"b")), Bound(True, (b"a",)))) == [
+        ClusteringSlice((b"a",), Bound(False, (b"b",)))
+    ]

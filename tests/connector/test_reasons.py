@@ -15,10 +15,10 @@ import pytest
 from helenus_connector import metrics
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
-from helenus_connector.query.query import Query
+from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.rest import client
 from helenus_connector.rest.server import serve
-from helenus_connector.snapshot.state import Store
+from helenus_connector.snapshot.snapshot_store import SnapshotStore
 from helenus_connector.top import look
 from helenus_connector.worker import Worker
 from helenus_schemas.errors import HelenusError, Kind
@@ -48,10 +48,10 @@ def the_task(worker: Worker) -> Task:
     return task
 
 
-def the_query(worker: Worker, directory: Path) -> Query:
+def the_query(worker: Worker, directory: Path) -> EventsQuery:
     the_task(worker)
     worker._spark = object()
-    query = Query(worker.worker, worker.connectors, "default", directory, lambda *_: None)
+    query = EventsQuery(worker.worker, worker.connectors, "default", directory, lambda *_: None)
     worker._queries["default"] = query
     return query
 
@@ -112,7 +112,7 @@ class Shown:
     """What a worker shows, in each place."""
 
     def __init__(self, url: str, name: str) -> None:
-        self._worker = client.Worker(url)
+        self._worker = client.WorkerClient(url)
         self._name = name
 
     def trace(self) -> str:
@@ -139,7 +139,7 @@ class Shown:
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
     given = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
-    worker = Worker(WorkerSettings.of(given, "worker"), {"db": FILE})
+    worker = Worker(WorkerSettings.from_properties(given, "worker"), {"db": FILE})
     worker._load()
     worker.connectors.put("shop", SHOP)
     yield worker
@@ -152,14 +152,14 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 def test_what_is_kept_is_read_once_the_directory_is_this_workers(tmp_path: Path) -> None:
     """Another one may go on while this one waits for it."""
     given = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
-    waiting = Worker(WorkerSettings.of(given, "worker"), {})
-    before = Store(tmp_path / "snapshots")
+    waiting = Worker(WorkerSettings.from_properties(given, "worker"), {})
+    before = SnapshotStore(tmp_path / "snapshots")
     with before.changing():
         before.of("shop", "orders").needed = "12 events expired"
     waiting._load()
     with waiting.snapshots.store.changing():
         pass
-    assert Store(tmp_path / "snapshots").of("shop", "orders").needed == "12 events expired"
+    assert SnapshotStore(tmp_path / "snapshots").of("shop", "orders").needed == "12 events expired"
 
 
 @pytest.mark.parametrize("why", REASONS)

@@ -16,7 +16,7 @@ from cassandra.metadata import SimpleStrategy
 from connector.celled import AS_JSON
 from connector.staged import DATA, EVENTS, Staged, int32, table
 
-from helenus_connector.gate.waiting import Limits, WaitingChanges
+from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS
 from helenus_connector.interfaces.image import Image
@@ -90,9 +90,9 @@ class History:
         keyspace.replication_strategy = SimpleStrategy({"replication_factor": "3"})
         self.partition = Partition()
         Reader.partition = self.partition
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(self.staged.live, table))
+        monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(self.staged.live, table))
         self.waiting = WaitingChanges(directory / "gate.waiting", lambda: self.now)
-        self.waiting.use({EVENTS: Limits.of(self.staged.stage.settings)})
+        self.waiting.use({EVENTS: WaitingLimits.from_settings(self.staged.stage.settings)})
         self.keys = UnconfirmedKeys({EVENTS: 1.0}, {EVENTS: 60.0}, directory / "unconfirmed")
         self.now, self.offset = 1000.0, 0
         self.times: set[int] = set()

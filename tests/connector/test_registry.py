@@ -18,7 +18,7 @@ import pytest
 from hostile_clients import redirecting
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.control.tables import Tables
+from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.shape.encoding.registry import Registry
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Column, Table
@@ -35,7 +35,7 @@ def of(memory: Path, url: str, **more: str) -> Registry:
 
 def settings_of(url: str, **more: str) -> ConnectorSettings:
     given = {"name": "n", "keyspace": "ks", "table": "t", URL: url, **more}
-    return ConnectorSettings.of(given, "test")
+    return ConnectorSettings.from_properties(given, "test")
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -212,15 +212,15 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {table.full_name: table})
     Answer.away = True
     if format == "key-value-json":
-        assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+        assert TableDefinitions(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
         return
     with pytest.raises(HelenusError) as failed:
-        Tables(tmp_path / "kept").look(settings, tmp_path)
+        TableDefinitions(tmp_path / "kept").look(settings, tmp_path)
     assert failed.value.kind is Kind.REGISTRY_UNREACHABLE
     Answer.away = False
     Registry(settings, tmp_path / "run", tmp_path / "kept").register("data-ks.t-value", '"string"')
     Answer.away = True
-    assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+    assert TableDefinitions(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
 
 
 def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
@@ -231,7 +231,7 @@ def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
     row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"), all=list)
     monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {})
-    tables, asked = Tables(), len(Answer.logins)
+    tables, asked = TableDefinitions(), len(Answer.logins)
     for _ in range(3):
         tables.look(settings, tmp_path)
     assert len(Answer.logins) == asked + 1

@@ -17,10 +17,10 @@ import pytest
 from cassandra.metadata import SimpleStrategy
 from connector.staged import DATA, EVENTS, Staged, int32, table
 
-from helenus_connector.gate.waiting import Limits, WaitingChanges
+from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS
-from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces.image import Image, TimedColumns
 from helenus_connector.reread import resolver
 from helenus_connector.testing.cassandra import Host, MemoryReader
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
@@ -32,7 +32,7 @@ NODES = [f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2, 3)]
 HOUR = 3600.0
 LONGEST_PAUSE_S = 300.0
 WRITTEN = int(Effect.LIVE | Effect.ROW | column_bit("v"))
-TIMED = Timed.of(TABLE.regulars, [])
+TIMED = TimedColumns.from_columns(TABLE.regulars, [])
 
 
 def image(value: int, time: int) -> Image:
@@ -57,11 +57,11 @@ class Flood:
                     flood.is_read(key)
                 yield from super().rows(asked, consistency)
 
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(self.staged.live, table))
+        monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(self.staged.live, table))
         self.settings = self.staged.stage.settings
         self.now = 1_000_000.0
         self.waiting = WaitingChanges(directory / "gate.waiting", lambda: self.now)
-        self.waiting.use({EVENTS: Limits.of(self.settings)})
+        self.waiting.use({EVENTS: WaitingLimits.from_settings(self.settings)})
         self.keys = UnconfirmedKeys({EVENTS: 1.0}, {EVENTS: 60.0}, directory / "unconfirmed")
         self.torn: dict[Any, list[tuple[str, int, list[str]]]] = {}
         self.log: list[tuple[float, Any, str, int, str]] = []

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from helenus_connector import replay
 from helenus_connector.cli import main
 from helenus_connector.control import tables as table_reading
-from helenus_connector.testing.broker import Message
-from helenus_connector.testing.cassandra import Session
+from helenus_connector.testing.broker import MemoryMessage
+from helenus_connector.testing.cassandra import MemorySession
 from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -40,7 +40,7 @@ class Log(MemoryLog):
         self.appended = [record for record in self.appended if record.topic != topic]
         if found:
             assert partition == 0
-            yield [Message(topic, r.partition, n, (1, 0), *r[2:]) for n, r in enumerate(found)]
+            yield [MemoryMessage(topic, r.partition, n, (1, 0), *r[2:]) for n, r in enumerate(found)]
 
     def dead_letter(self, table: str, partition: int, value: bytes) -> None:
         event = SimpleNamespace(topic=f"events-ks.{table}", partition=partition, offset=7, key=b"k", value=value)
@@ -53,7 +53,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log({"events-ks.a": 2, "events-ks.b": 2, "events-ks.old": 2, "dlq-ks.a": 1, "dlq-ks.old": 1})
     columns = (Column("k", parse("int"), "partition_key"),)
     tables = [Table("ks", name, uuid.uuid4(), columns, cdc=name != "old") for name in ("a", "b", "old")]
-    monkeypatch.setattr(table_reading, "connect", lambda _: Session([]))
+    monkeypatch.setattr(table_reading, "connect", lambda _: MemorySession([]))
     monkeypatch.setattr(table_reading, "read_tables", lambda *_: {table.id: table for table in tables})
     for name in ("events_log", "data_log"):
         monkeypatch.setattr(replay, name, lambda _: log)

@@ -24,9 +24,9 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.testing.cassandra import Host as Node
-from helenus_connector.testing.cassandra import Session
-from helenus_connector.unconfirmed.awaited import Awaited, packed
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.testing.cassandra import MemorySession
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange, pack_changes
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -55,12 +55,12 @@ def with_strategy(nodes: list[Any], strategy: object, **more: str) -> Replicas:
     """Of nodes in the order of the ring; the key's replicas are the first of them."""
     for number, node in enumerate(nodes):
         node.tokens = [Murmur3Token.hash_fn(HASHED) + number]
-    return Replicas(Session(nodes, {"ks": strategy}), settings(**more))
+    return Replicas(MemorySession(nodes, {"ks": strategy}), settings(**more))
 
 
 def settings(**more: str) -> ConnectorSettings:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json"}
-    return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
 
 
 def is_proven(who: Replicas, reporters: Sequence[Any], directory: Path) -> bool:
@@ -102,7 +102,9 @@ def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, 
     who = replicas(nodes, {"here": local, "there": local}, cassandra_local_dc="here")
     assert not is_proven(who, nodes[-1:], tmp_path)
     gate = Gated(settings(), who, tmp_path)
-    waits = Unconfirmed("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}), handed=60)
+    waits = UnconfirmedKey(
+        "t", 0, KeyCodec(PAIR).encode(KEY), 0, pack_changes({b"other".ljust(16): UnprovenChange(5, 0.0)}), handed=60
+    )
     (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
     assert work.consistency == ConsistencyLevel.ALL
     work.read_at, work.after = time.time(), None

@@ -16,25 +16,25 @@ from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut, ReadT
 from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import OverloadedErrorMessage
 
-from helenus_connector.cassandra_rows.raw_rows import Page
-from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
+from helenus_connector.cassandra_rows.raw_rows import RowPage
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, UnreadReason
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.testing.cassandra import Answer, Host, Session
+from helenus_connector.testing.cassandra import Answer, Host, MemorySession
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 
 TABLE = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
-SETTINGS = ConnectorSettings.of(
+SETTINGS = ConnectorSettings.from_properties(
     {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.group.size": "64"}, "test"
 )
 KEYS: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
 
 
-class Rows(Session):
+class Rows(MemorySession):
     """Has a row for every key; reads of keys that `fails` names an error for end with it. `asked`: sizes of reads."""
 
     def __init__(self, fails: Callable[[Sequence[bytes]], Exception | None]) -> None:
@@ -53,20 +53,20 @@ class Rows(Session):
         self.asked.append(len(keys))
         if error := self.fails(keys):
             raise error
-        return Page((k, k, None) for k in keys), None
+        return RowPage((k, k, None) for k in keys), None
 
 
 def read(session: Rows, until: float = math.inf) -> set[Key]:
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     reader.until = until
     reader._row_bytes = 1.0  # groups are as large as is allowed
     return {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Image)}
 
 
-def unread(session: Rows) -> dict[Key, Unread]:
-    reader = Reader(session, TABLE, SETTINGS)
+def unread(session: Rows) -> dict[Key, UnreadReason]:
+    reader = RowReader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
-    return {key: image for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Unread)}
+    return {key: image for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, UnreadReason)}
 
 
 def slow(_: Sequence[bytes]) -> Exception:
@@ -95,7 +95,7 @@ def test_a_group_that_the_server_refuses_is_split() -> None:
 def test_the_limit_of_a_guardrail_is_learned() -> None:
     message = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
     session = Rows(lambda keys: InvalidRequest(message) if len(keys) > 20 else None)
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     for _ in range(2):
         session.asked.clear()
@@ -107,7 +107,7 @@ def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
     """Where ALL is not allowed, keys wait for their proof; others are read as ever."""
     message = "Guardrail read_consistency_levels violated: Provided values [ALL] are not allowed"
     session = Rows(lambda keys: InvalidRequest(message))
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     with pytest.raises(SchemaChanged):
         list(reader.rows(KEYS, ConsistencyLevel.ALL))
@@ -139,7 +139,7 @@ def test_a_key_that_was_not_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPat
 
     def masked(*asked: Any, **more: Any) -> Any:
         answer = ask(*asked, **more).result()
-        rows = Page((b"\0\0\0\0" * 2, value, time) for _, value, time in answer.current_rows)
+        rows = RowPage((b"\0\0\0\0" * 2, value, time) for _, value, time in answer.current_rows)
         return SimpleNamespace(result=lambda: SimpleNamespace(current_rows=rows, paging_state=None))
 
     monkeypatch.setattr(session, "execute_async", masked)
@@ -154,7 +154,7 @@ def test_pages_are_as_small_as_a_guardrail_wants_them() -> None:
 
     def execute(bound: Any, paging_state: bytes | None, host: object = None) -> Any:
         asked.append(bound.fetch_size)
-        rows = SimpleNamespace(current_rows=Page([(KEYS[0][0], None, None)]), paging_state=None)
+        rows = SimpleNamespace(current_rows=RowPage([(KEYS[0][0], None, None)]), paging_state=None)
 
         def result() -> Any:
             if bound.fetch_size > 100:
@@ -164,7 +164,7 @@ def test_pages_are_as_small_as_a_guardrail_wants_them() -> None:
         return SimpleNamespace(result=result, coordinator_host=None)
 
     session.execute_async = execute  # type: ignore[method-assign]
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     for _ in range(2):
         assert [key for key, _ in reader.range(KEYS[0], (None, None), ConsistencyLevel.ONE)] == [KEYS[0]]
@@ -176,7 +176,7 @@ def test_partition_keys_that_compare_equal_are_never_in_one_statement() -> None:
     table = replace(TABLE, columns=(Column("k", parse("decimal"), "partition_key", 0), TABLE.columns[1]))
     keys: list[Key] = [(struct.pack(">ih", scale, n * 10**scale),) for n in range(1, 9) for scale in range(3)]
     session = Rows(lambda _: None)
-    reader = Reader(session, table, SETTINGS)
+    reader = RowReader(session, table, SETTINGS)
     reader._row_bytes = 1.0
     assert {key for key, image in reader.rows(keys, ConsistencyLevel.ALL) if image} == set(keys)
     assert session.asked == [8, 8, 8]
@@ -190,7 +190,7 @@ def test_a_key_that_the_server_refuses_may_be_of_another_schema() -> None:
 
 def test_a_key_that_the_server_refuses_and_that_no_other_schema_explains() -> None:
     session = Rows(lambda keys: InvalidRequest("Key may not be empty") if KEYS[50][0] in keys else None)
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     reader.is_current = True
     found = dict(reader.rows(KEYS, ConsistencyLevel.ALL))
     assert {key for key, image in found.items() if isinstance(image, KeyRefused)} == {KEYS[50]}
@@ -202,7 +202,7 @@ def test_a_key_that_the_server_refuses_and_that_no_other_schema_explains() -> No
 def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
     """A guardrail of its own against the level, say."""
     session = Rows(lambda _: InvalidRequest("this level is disallowed"))
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     reader.is_current = True
     with pytest.raises(SchemaChanged):
         list(reader.rows(KEYS, ConsistencyLevel.ALL))
@@ -224,7 +224,7 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
         return answer
 
     session.execute_async = elsewhere  # type: ignore[method-assign]
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     reader.is_current = True
     with pytest.raises(SchemaChanged):
         list(reader.rows(KEYS, ConsistencyLevel.ALL))
@@ -233,7 +233,7 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
 
 def test_a_column_of_many_cells_has_a_time_too() -> None:
     columns = (*TABLE.columns, Column("l", parse("list<int>")))
-    reader = Reader(Rows(lambda _: None), replace(TABLE, columns=columns), SETTINGS)
+    reader = RowReader(Rows(lambda _: None), replace(TABLE, columns=columns), SETTINGS)
     assert (reader.shows_all_times, len(reader._timed)) == (True, 2)
 
 

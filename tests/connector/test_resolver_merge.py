@@ -14,14 +14,14 @@ from connector.test_state_index import DictStore
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.shape import Shaped
-from helenus_connector.pipeline._record_append import Appending
+from helenus_connector.interfaces.shape import ShapedRecord
+from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._undeliverable import Undeliverable
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.resolve.merge import FromState
-from helenus_connector.shape.choice import shape_of
-from helenus_connector.shape.row.row import shown
-from helenus_connector.state.rows._merge import Rows
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.resolve.merge import StateResolver
+from helenus_connector.shape.choice import make_shape
+from helenus_connector.shape.row.row import shown_table
+from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.testing.log import MemoryLog as Log
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
@@ -58,25 +58,25 @@ class Path:
 
     def __init__(self, **more: str) -> None:
         given = {"name": "n", "keyspace": "ks", "table": "t", **more}
-        self.settings = ConnectorSettings.of(given, "test")
+        self.settings = ConnectorSettings.from_properties(given, "test")
         self.store = DictStore()
-        table = shown(TABLE, self.settings)
-        self.resolver = FromState("events-ks.t", table, KeyCodec(table))
-        self.shape = shape_of(table, self.settings, MemoryRegistry())
+        table = shown_table(TABLE, self.settings)
+        self.resolver = StateResolver("events-ks.t", table, KeyCodec(table))
+        self.shape = make_shape(table, self.settings, MemoryRegistry())
         self.last: dict[Any, Any] = {}
         self.log = Log()
         version: Any = SimpleNamespace(now=SimpleNamespace(table=TABLE, topic="data"))
-        self.appending = Appending(self.settings, version, Undeliverable(self.settings))
+        self.appending = RecordAppender(self.settings, version, Undeliverable(self.settings))
 
-    def take(self, some: Sequence[Event], now: float = NOW) -> list[Shaped]:
-        found: list[Shaped] = []
-        for merged in Rows(TABLE, KeyCodec(TABLE), self.store, 0, markers=self.settings.markers).take(some, now):
+    def take(self, some: Sequence[Event], now: float = NOW) -> list[ShapedRecord]:
+        found: list[ShapedRecord] = []
+        for merged in RowMerge(TABLE, KeyCodec(TABLE), self.store, 0, markers=self.settings.markers).take(some, now):
             resolved = self.resolver.resolved(merged)
             for shaped in [] if resolved is None else self.shape.records(resolved):
                 assert shaped is not None
                 assert shaped.cause is None
                 found.append(shaped)
-                self.appending.append(self.log, resolved, Outcome(), shaped)
+                self.appending.append(self.log, resolved, BatchOutcome(), shaped)
         return found
 
     def upsert(self, some: Sequence[Event], now: float = NOW) -> None:
@@ -86,11 +86,11 @@ class Path:
                 self.last[key["c"]] = value
 
 
-def value(shaped: Shaped) -> Any:
+def value(shaped: ShapedRecord) -> Any:
     return json.loads(shaped.record.value or b"null")
 
 
-def op(shaped: Shaped) -> bytes | None:
+def op(shaped: ShapedRecord) -> bytes | None:
     return dict(shaped.record.headers).get("op")
 
 

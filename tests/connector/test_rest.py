@@ -35,7 +35,7 @@ from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
-from helenus_schemas.settings.model import About
+from helenus_schemas.settings.model import Group
 from helenus_schemas.settings.properties import ConfigError
 
 PLUGIN = "helenus.CassandraSource"
@@ -46,7 +46,9 @@ LOGIN = ("operator", "let:me:in")
 
 def settings(tmp_path: Path, **more: str) -> WorkerSettings:
     keys = {"listeners": "http://127.0.0.1:0", **{key.replace("_", "."): value for key, value in more.items()}}
-    return WorkerSettings.of({"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path), **keys}, "worker")
+    return WorkerSettings.from_properties(
+        {"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path), **keys}, "worker"
+    )
 
 
 def earliest(topics: Sequence[str]) -> Offsets:
@@ -121,7 +123,7 @@ def error(status: int, message: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_it_ends_at_once_and_may_be_asked_to_again(tmp_path: Path) -> None:
-    worker = WorkerSettings.of(
+    worker = WorkerSettings.from_properties(
         {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}, "worker"
     )
     with served(worker) as api:
@@ -661,7 +663,7 @@ def test_every_setting_is_described(api: Api) -> None:
     for model in (WorkerSettings, ConnectorSettings):
         for name, field in model.model_fields.items():
             assert model.texts().get(field.alias or name), name
-            assert [about for about in field.metadata if isinstance(about, About)], name
+            assert [about for about in field.metadata if isinstance(about, Group)], name
 
 
 def test_validate(api: Api) -> None:
@@ -728,7 +730,7 @@ def logging_to(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFix
 def test_levels_change_while_it_runs(api: Api, logging_to: pytest.CaptureFixture[str]) -> None:
     stage, follow = (
         structlog.get_logger("helenus_connector.pipeline.stage"),
-        structlog.get_logger("helenus_agent.segments.follow"),
+        structlog.get_logger("helenus_agent.segments.segment_queue"),
     )
 
     def heard() -> list[str]:

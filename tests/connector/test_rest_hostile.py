@@ -24,8 +24,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.rest import _plugins
-from helenus_connector.rest._limits import Limits
-from helenus_connector.rest.client import Worker
+from helenus_connector.rest._limits import RequestLimits
+from helenus_connector.rest.client import WorkerClient
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import connections
 
@@ -135,7 +135,7 @@ def test_a_client_that_is_gone_before_it_is_seen() -> None:
 
     scope = {"type": "http", "client": None, "headers": [], "raw_path": b"/", "query_string": b""}
     with connections.listen("127.0.0.1", 0) as listener:
-        asyncio.run(Limits(app, listener)(scope, receive, send))
+        asyncio.run(RequestLimits(app, listener)(scope, receive, send))
     assert [message["status"] for message in sent] == [200]
 
 
@@ -294,7 +294,7 @@ def test_levels_and_names_are_bounded(api: Api, monkeypatch: pytest.MonkeyPatch)
 def test_the_login_of_a_command_follows_no_redirect() -> None:
     with recording() as (other, logins), redirecting(other) as port:
         with pytest.raises(HelenusError):
-            Worker(f"http://127.0.0.1:{port}", "me:s3cret").get("/metrics")
+            WorkerClient(f"http://127.0.0.1:{port}", "me:s3cret").get("/metrics")
         with pytest.raises(HelenusError):
-            Worker(other, "me:s3cret").get("/metrics")
+            WorkerClient(other, "me:s3cret").get("/metrics")
     assert (logins[0], len(logins), logins[1] is None) == (None, 2, False)

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from helenus_connector.gate import _ring_reader as ring_reader
 from helenus_connector.gate._ring import Ring, RingNode
 from helenus_connector.gate._ring_reader import INTERVAL_S, SETTLED_S, RingReader, reader_for
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.errors import HelenusError, Kind
 
 MURMUR = "org.apache.cassandra.dht.Murmur3Partitioner"
@@ -125,7 +125,7 @@ def test_an_unknown_partitioner_is_refused() -> None:
         Ring("com.shop.OurPartitioner", {})
 
 
-class Cluster(Session):
+class Cluster(MemorySession):
     """Three nodes, whose tokens may be changed without the driver noticing; `error` is raised when it is read."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ def test_the_first_reading_must_not_fail() -> None:
     with pytest.raises(HelenusError, match="cannot read the ring"):
         cluster.follow()
     with pytest.raises(HelenusError, match="a node has no tokens yet"):
-        RingReader(Session([])).follow()
+        RingReader(MemorySession([])).follow()
 
 
 def test_nodes_that_disagree_for_long_are_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_a_ring_of_cassandra_3_11() -> None:
 
 
 def test_tables_of_one_session_share_a_reader_which_goes_with_it() -> None:
-    session = Session([Host(1)])
+    session = MemorySession([Host(1)])
     reader = reader_for(session)
     assert reader_for(session) is reader
     reader.follow()

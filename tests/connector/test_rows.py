@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.cassandra_rows import raw_rows, row_images
-from helenus_connector.cassandra_rows.raw_rows import Page, RawProtocolHandler, RawRow, parse, row_factory
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, RawRow, RowPage, parse, row_factory
 
 values = st.none() | st.binary(max_size=6)
 results = st.integers(1, 5).flatmap(
@@ -135,7 +135,7 @@ def test_an_answer_that_cannot_be_decoded_is_an_error_of_its_own(cut: int) -> No
 
 
 def test_rows_of_user_tables_stay_as_they_are() -> None:
-    page = Page([(b"a",)])
+    page = RowPage([(b"a",)])
     assert row_factory(["a"], page) is page
     assert row_factory(["a"], [(1,)])[0].a == 1
 

@@ -15,10 +15,10 @@ from cassandra import ConsistencyLevel, InvalidRequest, ReadTimeout
 
 from helenus_connector.cassandra_rows import _requests as asking
 from helenus_connector.cassandra_rows import row_reader as reread
-from helenus_connector.cassandra_rows.raw_rows import Page
-from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
+from helenus_connector.cassandra_rows.raw_rows import RowPage
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, UnreadReason
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.testing.cassandra import Answer, Host, Session
+from helenus_connector.testing.cassandra import Answer, Host, MemorySession
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -27,7 +27,9 @@ from helenus_schemas.event import placement
 from helenus_schemas.event.change import Bound, Scope
 
 ONE = ConsistencyLevel.LOCAL_ONE
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.from_properties(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+)
 K, C = Column("k", parse("bigint"), "partition_key", 0), Column("c", parse("int"), "clustering", 0)
 S, V = Column("s", parse("int"), "static"), Column("v", parse("blob"))
 _IN = re.compile(r'"?k"? (?:= \?|IN \(([^)]*)\))')
@@ -41,7 +43,7 @@ def key(number: int, *clustering: int) -> Key:
     return (struct.pack(">q", number), *(struct.pack(">i", c) for c in clustering))
 
 
-class Partitions(Session):
+class Partitions(MemorySession):
     """A table whose rows are `live`: clustering keys by partition, whose number is its token. `answered` rows."""
 
     def __init__(self, of: Table, live: dict[int, list[int]], size: int = 10) -> None:
@@ -88,7 +90,7 @@ class Partitions(Session):
             count = len(rows)
             end = start + (page_size or count)
             rows = rows[start:end]
-        page = Page(rows)
+        page = RowPage(rows)
         page.size = sum(sum(len(v or b"") for v in row) for row in page) + 4
         return page, end.to_bytes(8, "big") if end < count else None
 
@@ -145,9 +147,9 @@ def tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 FLAT, WIDE, SHARED = table(K, V), table(K, C, V), table(K, C, V, S)
 
 
-def read(session: Partitions, keys: list[Key], reader: Reader | None = None) -> tuple[int, int]:
+def read(session: Partitions, keys: list[Key], reader: RowReader | None = None) -> tuple[int, int]:
     """Rows that were found, and statements."""
-    reader = reader or Reader(session, session.of, SETTINGS)
+    reader = reader or RowReader(session, session.of, SETTINGS)
     before = reader.statements
     found = list(reader.rows(dict.fromkeys(keys), ONE))
     assert sorted(k for k, _ in found) == sorted(keys)
@@ -164,7 +166,7 @@ def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
 
 def test_deletes_without_end() -> None:
     session = Partitions(FLAT, {})
-    reader = Reader(session, FLAT, SETTINGS)
+    reader = RowReader(session, FLAT, SETTINGS)
     for n in range(1200):
         read(session, [key(n)], reader)
     assert read(session, [key(n) for n in range(1000)], reader) == (0, 10)
@@ -173,19 +175,19 @@ def test_deletes_without_end() -> None:
 def test_large_rows_after_many_deleted_ones_are_not_answered_at_once() -> None:
     """How many lived says nothing of how large they are."""
     session = Partitions(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
-    reader = Reader(session, FLAT, SETTINGS)
+    reader = RowReader(session, FLAT, SETTINGS)
     assert read(session, [key(n) for n in range(4000)], reader)[0] == 0
     assert read(session, [key(n) for n in range(3950, 4100)], reader)[0] == 100
     assert session.largest <= 9 << 20
 
 
-def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: Reader | None = None) -> dict[int, Any]:
+def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: RowReader | None = None) -> dict[int, Any]:
     """By place: the statics' bytes, if any, and the clustering keys of the rows; or why there are none."""
-    reader = reader or Reader(session, session.of, SETTINGS)
+    reader = reader or RowReader(session, session.of, SETTINGS)
     found: dict[int, Any] = {}
     for place, answer in reader.scopes(asked, ONE):
         assert place not in found
-        if isinstance(answer, (KeyRefused, Unread)):
+        if isinstance(answer, (KeyRefused, UnreadReason)):
             found[place] = answer
             continue
         statics, rows = answer
@@ -205,7 +207,7 @@ def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: Rea
 def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
     session = Partitions(SHARED, {7: [1, 2], 9: [3]})
     session.statics = {7: 70, 8: 80}
-    reader = Reader(session, SHARED, SETTINGS)
+    reader = RowReader(session, SHARED, SETTINGS)
     reader.asks_ttl = asks_ttl
     found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(10_000)], reader)
     assert {place: static for place, static in found.items() if static != (None, [])} == {
@@ -221,7 +223,7 @@ def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
 def test_many_static_columns_are_few_statements() -> None:
     session = Partitions(SHARED, {7: [1, 2]})
     session.statics = {7: 70, 8: 80}
-    reader = Reader(session, SHARED, SETTINGS)
+    reader = RowReader(session, SHARED, SETTINGS)
     found = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
     assert {place: static for place, (static, _) in found.items() if static} == {7: 70, 8: 80}
     assert reader.statements <= 12
@@ -238,7 +240,7 @@ def test_static_columns_of_a_table_without_any_are_not_read() -> None:
 def test_many_range_deletes_are_read_many_at_once(of: Table) -> None:
     session = Partitions(of, {n: [1, 2] for n in range(0, 1000, 2)})
     session.statics = {5: 50} if of.statics else {}
-    reader = Reader(session, of, SETTINGS)
+    reader = RowReader(session, of, SETTINGS)
     bounds = (Bound(True, (struct.pack(">i", 2),)),) * 2
     found = scoped(session, [(Scope.RANGE, (*key(n), None), bounds) for n in range(1000)], reader)
     assert list(found) == list(range(1000))
@@ -250,7 +252,7 @@ def test_many_range_deletes_are_read_many_at_once(of: Table) -> None:
 
 def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
     session = Partitions(WIDE, {1: list(range(1000)), 2: [7], 3: list(range(600))}, size=100_000)
-    reader = Reader(session, WIDE, SETTINGS)
+    reader = RowReader(session, WIDE, SETTINGS)
     answers = reader.scopes([(Scope.PARTITION, (*key(n), None), None) for n in (3, 1, 2)], ONE)
     counts = {}
     for place, (_, rows) in answers:  # type: ignore[misc]
@@ -271,14 +273,14 @@ def test_partitions_of_a_statement_that_fails_are_not_gone(fails_at: int) -> Non
     session.fails = lambda partitions, state: slow if 2 in partitions and (state is not None) == fails_at else None
     found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(4)])
     assert not any(static == (None, []) for static in found.values())
-    assert isinstance(found[2], (Unread, HelenusError))
+    assert isinstance(found[2], (UnreadReason, HelenusError))
     if not fails_at:
         assert [found[n] for n in (0, 1, 3)] == [(None, [1, 2])] * 3
 
 
 def scan(session: Partitions, parts: int) -> tuple[int, int]:
     """Statements, and rows that were answered, of all topic partitions."""
-    reader = Reader(session, session.of, SETTINGS)
+    reader = RowReader(session, session.of, SETTINGS)
     reader._row_bytes = 10.0
     tokens: list[int] = []
     for partition in range(parts):
@@ -311,7 +313,7 @@ def test_reading_a_truncated_table_costs_by_the_rows_left() -> None:
 @pytest.mark.parametrize("first", [0, 1, 32_765, 32_768, 65_535])
 def test_a_scan_goes_on_from_a_stripe(first: int) -> None:
     session = stripes(1 << 12, 1)
-    reader = Reader(session, FLAT, SETTINGS)
+    reader = RowReader(session, FLAT, SETTINGS)
     found = [reread.stripe_of(k) for k, _ in reader.part(3, 5, ONE, first)]
     assert found == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
 
@@ -323,7 +325,7 @@ def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(
     """MAXWRITETIME came with 5.0: while a cluster is upgraded, half of the nodes refuse it."""
     of = table(K, V, Column("m", parse("list<int>")))
     session = Partitions(of, {n: [0] for n in range(500)})
-    reader = Reader(session, of, SETTINGS)
+    reader = RowReader(session, of, SETTINGS)
     assert reader.shows_all_times
     asked = iter(range(10**6))
     unknown = InvalidRequest("Unknown function 'maxwritetime'")

@@ -18,8 +18,8 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.shape.row.row import RowShape, schemas, shown
-from helenus_connector.shape.schemas import declared as declared_by
+from helenus_connector.shape.row.row import RowShape, row_schemas, shown_table
+from helenus_connector.shape.schemas import topic_schemas as declared_by
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -38,7 +38,7 @@ def table(*columns: tuple[str, str], keys: Sequence[tuple[str, str]] = (("pk", "
 
 def settings(**more: str) -> ConnectorSettings:
     given = {"name": "n", "keyspace": "ks1", "table": "table1", "value.converter.schema.registry.url": "http://r"}
-    return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
 
 
 def int32(value: int) -> bytes:
@@ -89,7 +89,9 @@ def test_json_of_a_whole_partition() -> None:
 
 
 def test_json_needs_no_registry() -> None:
-    of = ConnectorSettings.of({"name": "n", "keyspace": "ks1", "table": "table1", "output.format": "json"}, "test")
+    of = ConnectorSettings.from_properties(
+        {"name": "n", "keyspace": "ks1", "table": "table1", "output.format": "json"}, "test"
+    )
     assert RowShape(TWO, of, Registry(of, __file__)).row(KeyCodec(TWO).encode(KEY), None, None).value == b"{}"  # type: ignore[arg-type]
 
 
@@ -143,7 +145,7 @@ def test_a_schema_of_json_has_the_names_of_json() -> None:
             declared_by(odd, settings(output_format=form))
         assert error.value.kind is Kind.TABLE_UNSUPPORTED
     leaving_out = settings(output_format="json", columns="other")
-    assert declared_by(shown(odd, leaving_out), leaving_out)
+    assert declared_by(shown_table(odd, leaving_out), leaving_out)
 
 
 def test_a_table_of_key_columns_only_shows_them() -> None:
@@ -152,7 +154,7 @@ def test_a_table_of_key_columns_only_shows_them() -> None:
     record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
     assert record.value is not None
     assert registry.read(record.value) == {"pk": 7, "ck": "x"}
-    key, value = (json.loads(text) for text in schemas(of, settings()))
+    key, value = (json.loads(text) for text in row_schemas(of, settings()))
     assert key == {**value, "cql_id": str(of.id)}
     assert key["fields"] == [
         {"name": "pk", "type": "int"},
@@ -170,21 +172,21 @@ def test_a_table_whose_last_column_was_dropped_shows_its_key() -> None:
     record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
     assert record.value is not None
     assert registry.read(record.value) == {"pk": 7, "ck": "x"}
-    _, value = schemas(of, settings())
+    _, value = row_schemas(of, settings())
     assert [field["default"] for field in json.loads(value)["fields"]] == [None, None]
 
 
 def test_columns_leave_out_what_they_do_not_name() -> None:
     of = table(("a", "int"), ("ab", "text"), ("odd", "'x.Y'"))
     with pytest.raises(HelenusError, match=r"column odd: the type 'x\.Y' has no Avro form") as caught:
-        schemas(of.only("a|odd"), settings())
+        row_schemas(of.only("a|odd"), settings())
     assert caught.value.kind is Kind.TABLE_UNSUPPORTED
     assert made(of.only("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
 
 
 def test_a_key_that_cannot_be_encoded_is_refused_by_name() -> None:
     with pytest.raises(HelenusError, match=r"column ck: the type 'x\.Y'"):
-        schemas(table(keys=[("pk", "int"), ("ck", "'x.Y'")]), settings())
+        row_schemas(table(keys=[("pk", "int"), ("ck", "'x.Y'")]), settings())
 
 
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
@@ -306,7 +308,7 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
     row = (DECIMAL, int32(1) + int32(6) + DECIMAL, int32(1) + pair, None, pair, b"\x7f\xff")
     registry = MemoryRegistry()
     given = settings(**modes)
-    shape = RowShape(shown(of, given), given, registry)
+    shape = RowShape(shown_table(of, given), given, registry)
     record = shape.row(KeyCodec(of).encode((DECIMAL, b"\x05")), Image(row, 5), 5)
     assert registry.read(record.key) == {"pk": {"bigint": b"\xff\x6a", "scale": 2}, "ck": b"\x05"}, "keys are exact"
     assert record.value is not None
@@ -319,7 +321,7 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
         "v": varint,
     }
     assert dict(record.headers)["schema_id"] == of.schema_id.encode(), "it is the table's"
-    text = made(shown(of, given), row, (DECIMAL, b"\x05"), output_format="key-value-json")
+    text = made(shown_table(of, given), row, (DECIMAL, b"\x05"), output_format="key-value-json")
     assert text.value is not None
     in_json = {"bigint": "/2o=", "scale": 2} if isinstance(decimal, dict) else decimal
     assert json.loads(text.value)["l"] == [in_json]
@@ -336,11 +338,11 @@ def test_times_in_microseconds(form: str) -> None:
     more = {"time_precision_mode": "microseconds", "output_format": form}
     given = settings(**more)
     registry = MemoryRegistry()
-    shape = RowShape(shown(of, given), given, registry)
+    shape = RowShape(shown_table(of, given), given, registry)
     record = shape.row(KeyCodec(of).encode(key), Image((moment, listed), 5), 5)
     if form == "key-value-avro":
         value, known = registry.read(record.value or b""), registry.read(record.key or b"")
-        text = json.loads(schemas(shown(of, given), given)[1])
+        text = json.loads(row_schemas(shown_table(of, given), given)[1])
         assert text["fields"][0]["type"] == ["null", {"type": "long", "logicalType": "time-micros"}]
         assert value["a"] == datetime.time(1, 2, 3)
         assert value["l"] == [{"index_0": datetime.time(1, 2, 3), "index_1": None}]
@@ -356,10 +358,10 @@ def test_values_that_a_mode_cannot_hold() -> None:
     row = (b"\x80\0\0\0\1", BIG.to_bytes(9, "big"))
     long = settings(varint_handling_mode="long")
     with pytest.raises(HelenusError, match=r"a varint of 9 bytes.*string takes any.*column v"):
-        made(shown(of, long), row, KEY, varint_handling_mode="long")
+        made(shown_table(of, long), row, KEY, varint_handling_mode="long")
     given = settings(varint_handling_mode="string", decimal_handling_mode="double")
     registry = MemoryRegistry()
-    record = RowShape(shown(of, given), given, registry).row(KeyCodec(of).encode(KEY), Image(row, 5), 5)
+    record = RowShape(shown_table(of, given), given, registry).row(KeyCodec(of).encode(KEY), Image(row, 5), 5)
     assert record.value is not None
     assert registry.read(record.value) == {"v": str(BIG), "d": float("inf")}
 
@@ -369,9 +371,9 @@ def test_a_varint_beyond_64_bits_is_no_long(form: str) -> None:
     of = table(("v", "varint"))
     given = {"varint_handling_mode": "long", "output_format": form}
     least, beyond = (n.to_bytes(9, "big", signed=True) for n in (-(1 << 63), 1 << 63))
-    assert made(shown(of, settings(**given)), (least,), KEY, **given).value
+    assert made(shown_table(of, settings(**given)), (least,), KEY, **given).value
     with pytest.raises(HelenusError, match=r"a varint of 9 bytes.*string takes any.*column v"):
-        made(shown(of, settings(**given)), (beyond,), KEY, **given)
+        made(shown_table(of, settings(**given)), (beyond,), KEY, **given)
 
 
 @pytest.mark.parametrize("modes", [{}, {"decimal_handling_mode": "string"}, {"decimal_handling_mode": "double"}])
@@ -393,11 +395,11 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     one = b"".join(int32(len(part)) + part for part in (DECIMAL, int32(1)))
     whole = {"{}": one, "tuple<{}>": int32(len(one)) + one}.get(kind, int32(1) + int32(len(one)) + one)
     given = settings(output_format="json", **modes)
-    shape = RowShape(shown(of, given), given, None)
+    shape = RowShape(shown_table(of, given), given, None)
     record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
     assert record.value is not None
     row = json.loads(record.value)
-    schema = fastavro.parse_schema(json.loads(declared_by(shown(of, given), given).value))
+    schema = fastavro.parse_schema(json.loads(declared_by(shown_table(of, given), given).value))
     exact = {"bigint": "/2o=", "scale": 2}
     assert row["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
     assert fastavro.validate(row, schema)
@@ -411,7 +413,7 @@ def test_a_number_of_many_digits_is_shown() -> None:
     number = b"\x11" * 5000
     entry = int32(1) + int32(len(number)) + number + int32(4) + int32(7)
     given = settings(varint_handling_mode="string", output_format="key-value-json")
-    text = made(shown(of, given), (entry, number), KEY, output_format="key-value-json").value
+    text = made(shown_table(of, given), (entry, number), KEY, output_format="key-value-json").value
     assert text is not None
     value = json.loads(text)
     assert list(value["m"]) == [value["v"]]
@@ -490,27 +492,27 @@ def test_a_varint_of_no_bytes_in_a_key(form: str, empty: Any, values: list[tuple
     assert read(row.key) == {"a": empty, "b": empty}
     assert read(partition.key) == {"a": empty, "b": None}
     assert "empty" not in dict(row.headers)
-    shown = {**({} if values and form != "json" else read(row.key)), **({"v": 1} if values else {})}
-    assert read(row.value) == shown
+    expected = {**({} if values and form != "json" else read(row.key)), **({"v": 1} if values else {})}
+    assert read(row.value) == expected
 
 
 @pytest.mark.parametrize(
-    ("t", "value", "shown"),
+    ("t", "value", "expected"),
     [
         ("frozen<list<varint>>", int32(1) + int32(0), [""]),
         ("frozen<map<varint, varint>>", int32(1) + int32(0) * 2, {"": ""}),
         ("tuple<varint, varint>", int32(0) * 2, {"index_0": "", "index_1": ""}),
     ],
 )
-def test_a_varint_of_no_bytes_within_a_key(t: str, value: bytes, shown: Any) -> None:
+def test_a_varint_of_no_bytes_within_a_key(t: str, value: bytes, expected: Any) -> None:
     of, key = table(keys=[("pk", "int"), ("ck", t)]), (int32(7), value)
     text = made(of, key, key, output_format="key-value-json")
     assert text.key == text.value
-    assert json.loads(text.key or b"")["ck"] == shown
+    assert json.loads(text.key or b"")["ck"] == expected
     registry = MemoryRegistry()
     record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(key), Image(key, 5), 5)
     assert record.value is not None
-    assert json.dumps(registry.read(record.value)["ck"], default=bytes.decode) == json.dumps(shown)
+    assert json.dumps(registry.read(record.value)["ck"], default=bytes.decode) == json.dumps(expected)
     assert "left_out" not in dict(record.headers)
 
 
@@ -597,7 +599,7 @@ def test_the_key_schema_that_datastax_prints() -> None:
             Column("c2", parse("uuid"), "clustering", 1),
         ),
     )
-    key, _ = schemas(of, settings())
+    key, _ = row_schemas(of, settings())
     assert json.loads(key) == {
         "type": "record",
         "name": "table5",
@@ -632,7 +634,7 @@ def test_the_value_schema_of_datastax_for_every_kind_of_type() -> None:
     of = Table(
         of.keyspace, of.name, of.id, (*of.columns, Column("zi", zip_code), Column("zs", CqlType("set", (zip_code,))))
     )
-    _, value = schemas(of, settings())
+    _, value = row_schemas(of, settings())
 
     def record(name: str, fields: list[dict[str, Any]], **more: str) -> dict[str, Any]:
         return {"type": "record", "name": name, "namespace": "ks1", **more, "fields": fields}

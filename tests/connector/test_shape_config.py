@@ -16,7 +16,7 @@ URL = "value.converter.schema.registry.url"
 def of(**given: str) -> ConnectorSettings:
     keys = {"name": "n", "keyspace": "ks", "table": "t", **{k.replace("_", "."): v for k, v in given.items()}}
     schemas = {f"{side}.converter.schemas.enable": "false" for side in ("key", "value")}
-    return ConnectorSettings.of({**schemas, **keys}, "test.properties")
+    return ConnectorSettings.from_properties({**schemas, **keys}, "test.properties")
 
 
 @pytest.mark.parametrize(

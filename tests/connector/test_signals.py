@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
-from helenus_connector.log.events import Range
+from helenus_connector.log.events import OffsetRange
 from helenus_connector.snapshot import signals as module
 from helenus_connector.snapshot._signal import EXECUTE, Signal, read
-from helenus_connector.snapshot.asked import Asked, checked
+from helenus_connector.snapshot.request import SnapshotRequest, checked_request
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
-from helenus_connector.testing.broker import MemoryPlanner, Message
+from helenus_connector.testing.broker import MemoryMessage, MemoryPlanner
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -40,15 +40,17 @@ class House:
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
-        self.messages: dict[int, list[Message]] = {0: [], 1: []}
+        self.messages: dict[int, list[MemoryMessage]] = {0: [], 1: []}
         self.faults: list[HelenusError] = []
-        self.reads: list[Range] = []
+        self.reads: list[OffsetRange] = []
         monkeypatch.setattr(module, "read_signals", self.read)
         monkeypatch.setattr(module, "planner", lambda _: self.planner())
         self.start()
 
     def start(self) -> None:
-        worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(self.directory)}, "worker")
+        worker = WorkerSettings.from_properties(
+            {"bootstrap.servers": "h:1", "checkpoint.dir": str(self.directory)}, "worker"
+        )
         self.connectors = Connectors(worker, lambda _: {})
         for name, tables in (("shop", ",".join(TABLES)), ("other", "t")):
             given = {"keyspace": name, "table": tables, "output.format": "json", "signal.topic": TOPIC}
@@ -68,15 +70,15 @@ class House:
         return planner
 
     def read(
-        self, worker: WorkerSettings, places: Sequence[Range], failed: Callable[[Range, HelenusError], None]
-    ) -> Generator[list[Message], None, None]:
+        self, worker: WorkerSettings, places: Sequence[OffsetRange], failed: Callable[[OffsetRange, HelenusError], None]
+    ) -> Generator[list[MemoryMessage], None, None]:
         self.reads += places
         for place in places:
             yield self.messages[place.partition][place.start : place.end]
 
     def send(self, value: bytes | None, key: bytes | None = b"shop", partition: int = 0) -> None:
         of = self.messages[partition]
-        of.append(Message(TOPIC, partition, len(of), key=key, value=value))
+        of.append(MemoryMessage(TOPIC, partition, len(of), key=key, value=value))
 
     def turn(self) -> list[dict[str, Any]]:
         """One look at the topic; what was logged."""
@@ -90,7 +92,7 @@ class House:
 
     # as Tables
 
-    def definition(self, settings: ConnectorSettings) -> Table:
+    def read_definition(self, settings: ConnectorSettings) -> Table:
         if self.faults:
             raise self.faults.pop()
         columns = (Column("id", parse("int"), "partition_key", 0), Column("v", parse("int")))
@@ -270,7 +272,7 @@ def test_a_pattern_takes_no_long_time() -> None:
     names = ["shop." + "a" * 48]
     assert not Signal(EXECUTE, (r"shop\.(\w|\w)*!", r"(.*)*(.*)*(.*)*!")).tables(names)
     with pytest.raises(HelenusError, match="cannot read"):
-        checked(Asked(where=f"id IN ({','.join(['0x1'] * 5000)}"), House.definition)  # type: ignore[arg-type]
+        checked_request(SnapshotRequest(where=f"id IN ({','.join(['0x1'] * 5000)}"), House.read_definition)  # type: ignore[arg-type]
 
 
 json_values = st.recursive(

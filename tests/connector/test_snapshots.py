@@ -28,20 +28,20 @@ from starlette.exceptions import HTTPException
 from helenus_connector import snapshot_command
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.connectors import Connectors, Unknown
+from helenus_connector.control.connectors import Connectors, UnknownConnector
 from helenus_connector.log.events import Offsets
 from helenus_connector.rest._snapshots import _asked
 from helenus_connector.snapshot import _keys, _pace, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
-from helenus_connector.snapshot._pace import Rate, Turns, is_quiet, room
-from helenus_connector.snapshot._ring import Stretch, share, stretch
-from helenus_connector.snapshot._scan import Scanned, Slice, scan
-from helenus_connector.snapshot._tables import Tables
-from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
+from helenus_connector.snapshot._pace import ScanRate, ScanTurns, is_quiet, room
+from helenus_connector.snapshot._ring import TokenStretch, share, stretch
+from helenus_connector.snapshot._scan import ScanResult, ScanSlice, scan
+from helenus_connector.snapshot._tables import SnapshotTables
+from helenus_connector.snapshot.request import SnapshotRequest, checked_request, request_for_key, token_range
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.testing.broker import MemoryPlanner
-from helenus_connector.testing.cassandra import Answer, Host, Session
+from helenus_connector.testing.cassandra import Answer, Host, MemorySession
 from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -118,8 +118,8 @@ class Rows:
         page = rows[start : start + (size or len(rows))]
         return page, pickle.dumps(page[-1]) if start + len(page) < len(rows) else None
 
-    def session(self) -> Session:
-        return Session([Host("a")], {"ks": 1}, self.answer)
+    def session(self) -> MemorySession:
+        return MemorySession([Host("a")], {"ks": 1}, self.answer)
 
 
 @pytest.fixture(autouse=True)
@@ -137,11 +137,11 @@ def scanned(rows: Rows, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None
 
 def settings(**more: str) -> ConnectorSettings:
     keys = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
-    return ConnectorSettings.of({**keys, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+    return ConnectorSettings.from_properties({**keys, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
 
 
 def worker(directory: Path) -> WorkerSettings:
-    return WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+    return WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
 
 
 def appended(log: MemoryLog) -> tuple[set[tuple[bytes, bytes]], set[bytes]]:
@@ -164,7 +164,7 @@ ends = st.integers(FIRST, LAST)
 def test_halves_are_what_is_left(one: int, other: int, how_far: float) -> None:
     after, until = sorted((one, other))
     at = after + int((until - after) * how_far)
-    whole = Stretch(after, until, min(max(at, after), until), "00")
+    whole = TokenStretch(after, until, min(max(at, after), until), "00")
     halves = whole.halves()
     if halves is None:
         assert whole.until - whole.at < 2
@@ -180,10 +180,10 @@ def test_halves_are_what_is_left(one: int, other: int, how_far: float) -> None:
 def test_a_slice_goes_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows, log = Rows(1), MemoryLog({TOPIC: PARTITIONS})
     scanned(rows, log, monkeypatch)
-    left: Stretch | None = stretch()
+    left: TokenStretch | None = stretch()
     counted = turns = 0
     while left is not None:
-        slice_ = Slice(worker(tmp_path), settings(), TABLE, left, "", PARTITIONS, 10, 5.0, not counted, setup())
+        slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, left, "", PARTITIONS, 10, 5.0, not counted, setup())
         done = scan(slice_)
         assert done.error is None
         assert done.left is None or done.left.at >= left.at
@@ -204,7 +204,7 @@ def test_what_times_out_is_asked_for_in_smaller_pages(monkeypatch: pytest.Monkey
     rows, log = Rows(2), MemoryLog({TOPIC: PARTITIONS})
     scanned(rows, log, monkeypatch)
     rows.failures = [ReadTimeout("slow"), ReadTimeout("slow")]
-    slice_ = Slice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10_000, 60.0, True, setup())
+    slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10_000, 60.0, True, setup())
     assert scan(slice_).error is None
     assert appended(log)[0] == rows.keys
 
@@ -216,7 +216,7 @@ def test_a_refused_statement_is_said_to_be(error: Exception, monkeypatch: pytest
     rows, log = Rows(2), MemoryLog({TOPIC: PARTITIONS})
     scanned(rows, log, monkeypatch)
     rows.failures = [error]
-    slice_ = Slice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10, 60.0, True, setup())
+    slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10, 60.0, True, setup())
     done = scan(slice_)
     assert done.is_refused
     assert done.error is not None
@@ -266,7 +266,7 @@ class House:
         self.snapshots._planner = Planner(self)
         self.connectors.held("default").where = self.where  # type: ignore[method-assign]
         self.most = 2
-        self.flying: list[tuple[Slice, Future[Scanned]]] = []
+        self.flying: list[tuple[ScanSlice, Future[ScanResult]]] = []
 
     def _given(self) -> dict[str, Any]:
         named = {"keyspace": "ks", "table": self.names, "snapshot.max.lag": "100", **self.format}
@@ -277,7 +277,7 @@ class House:
     def id(self, settings: ConnectorSettings) -> str | None:
         return str(self.table.id)
 
-    def definition(self, settings: ConnectorSettings) -> Table:
+    def read_definition(self, settings: ConnectorSettings) -> Table:
         return self.table
 
     def check(self, settings: ConnectorSettings, table: Table, where: str) -> None:
@@ -288,8 +288,8 @@ class House:
 
     # as Jobs
 
-    def submit(self, slice_: Slice) -> Future[Scanned]:
-        future: Future[Scanned] = Future()
+    def submit(self, slice_: ScanSlice) -> Future[ScanResult]:
+        future: Future[ScanResult] = Future()
         self.flying.append((replace(slice_, most=min(slice_.most, 15)), future))
         return future
 
@@ -306,7 +306,7 @@ class House:
         self.chance.shuffle(self.flying)
         for slice_, future in self.flying:
             self._step()
-            done = Scanned(error=self.faults.pop()) if self.faults else scan(slice_)  # type: ignore[arg-type]
+            done = ScanResult(error=self.faults.pop()) if self.faults else scan(slice_)  # type: ignore[arg-type]
             self._step()
             future.set_result(done)
         self.flying.clear()
@@ -320,7 +320,7 @@ class House:
             raise Died
 
     def run(self, turns: int = 500, table: str = "t") -> dict[str, Any]:
-        """Turns until a table's snapshot is over; it, as it is shown."""
+        """ScanTurns until a table's snapshot is over; it, as it is shown."""
         for _ in range(turns):
             self.turn()
             one = next((one for one in self.snapshots.of("n") if one.table == table), None)
@@ -551,7 +551,7 @@ def test_a_connector_is_not_stopped_before_its_patterns_were_looked_at(
 
 def test_keys_that_are_always_refused_fail_their_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path, monkeypatch, snapshot_mode="never")
-    house.snapshots.begin("n", ["t"], Asked(where="id = 5"))
+    house.snapshots.begin("n", ["t"], SnapshotRequest(where="id = 5"))
     house.rows.failures = [InvalidRequest("Key may not be empty")] * 50
     shown = house.run()
     assert shown["state"] == "FAILED"
@@ -576,7 +576,7 @@ def test_a_slice_counts_all_that_it_reads(monkeypatch: pytest.MonkeyPatch, tmp_p
     scanned(rows, log, monkeypatch)
     for of, most in ((stretch(statics=True), 9), (stretch(), 21)):
         asked.clear()
-        done = scan(Slice(worker(tmp_path), settings(), TABLE, of, "", PARTITIONS, most, 60.0, False, setup()))
+        done = scan(ScanSlice(worker(tmp_path), settings(), TABLE, of, "", PARTITIONS, most, 60.0, False, setup()))
         assert done.read == most == sum(asked)
         assert done.rows < most or not of.statics
 
@@ -586,8 +586,8 @@ def test_a_where_is_tried_before_it_is_taken(error: Exception, monkeypatch: pyte
     def answer(*_: object) -> Answer:
         raise error
 
-    tables = Tables()
-    session = Session([Host("a")], {"ks": 1}, answer)
+    tables = SnapshotTables()
+    session = MemorySession([Host("a")], {"ks": 1}, answer)
     monkeypatch.setattr(tables, "_session", lambda _: session)
     monkeypatch.setattr(tables, "_forget", lambda _: pytest.fail("the session is good"))
     if isinstance(error, ReadTimeout):
@@ -599,13 +599,13 @@ def test_a_where_is_tried_before_it_is_taken(error: Exception, monkeypatch: pyte
 
 def test_another_consistency_is_another_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     session = Rows(1).session()
-    monkeypatch.setattr(_scan.cassandra_sessions, "of", lambda _: session)
+    monkeypatch.setattr(_scan.cassandra_sessions, "session_for", lambda _: session)
     monkeypatch.setattr(_scan, "_readers", {})
 
     def level(name: str) -> int:
         given = settings(snapshot_consistency=name)
         return _scan._reader(
-            Slice(worker(tmp_path), given, TABLE, stretch(), "", 1, 1, 1.0, True, setup())
+            ScanSlice(worker(tmp_path), given, TABLE, stretch(), "", 1, 1, 1.0, True, setup())
         )._consistency
 
     assert [level("LOCAL_QUORUM"), level("ALL"), level("LOCAL_QUORUM")] == [6, 5, 6]
@@ -739,7 +739,7 @@ def test_a_part_does_not_hide_that_the_whole_was_stopped(house: House) -> None:
     house.snapshots.stop("n")
     house.run()
     house.start()
-    house.snapshots.begin("n", ["t"], Asked(where="id = 5"))
+    house.snapshots.begin("n", ["t"], SnapshotRequest(where="id = 5"))
     assert house.run()["state"] == "COMPLETE"
     for _ in range(5):
         house.turn()
@@ -756,13 +756,13 @@ def test_a_part_does_not_hide_that_the_whole_failed(tmp_path: Path, monkeypatch:
     house.turn()
     house.faults = [HelenusError(Kind.BROKER_REFUSED, "may not write")]
     assert house.run()["state"] == "FAILED"
-    house.snapshots.begin("n", ["t"], Asked(where="id = 5"))
+    house.snapshots.begin("n", ["t"], SnapshotRequest(where="id = 5"))
     assert house.run()["state"] == "COMPLETE"
     for _ in range(5):
         house.turn()
     assert house.connectors.all()["n"].wanted == "RUNNING", "not all of the table is published"
     assert not house.snapshots._runs, "it begins again with the worker"
-    house.snapshots.begin("n", ["t"], Asked(where="id = 6"))
+    house.snapshots.begin("n", ["t"], SnapshotRequest(where="id = 6"))
     house.start()
     for _ in range(200):
         house.turn()
@@ -870,16 +870,16 @@ def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("tables", "asked", "message"),
     [
-        (["u"], Asked(), "there is no table u, but t"),
-        ([], Asked(where="c = 1"), "the partition key of ks.t is id, and c was given"),
-        ([], Asked(where="id = 1 AND c = 1"), "the partition key of ks.t is id, and id, c was given"),
-        ([], Asked(where="id = 1; DROP TABLE t"), "cannot read '; DROP TABLE t'"),
-        ([], Asked(where="id = 1 AND id = 2"), "id is given twice"),
-        ([], Asked(where="token(id) > 5"), "cannot read 'token(id) > 5'"),
-        ([], Asked(where="id = '\ud800'"), r"is no UTF-8"),
+        (["u"], SnapshotRequest(), "there is no table u, but t"),
+        ([], SnapshotRequest(where="c = 1"), "the partition key of ks.t is id, and c was given"),
+        ([], SnapshotRequest(where="id = 1 AND c = 1"), "the partition key of ks.t is id, and id, c was given"),
+        ([], SnapshotRequest(where="id = 1; DROP TABLE t"), "cannot read '; DROP TABLE t'"),
+        ([], SnapshotRequest(where="id = 1 AND id = 2"), "id is given twice"),
+        ([], SnapshotRequest(where="token(id) > 5"), "cannot read 'token(id) > 5'"),
+        ([], SnapshotRequest(where="id = '\ud800'"), r"is no UTF-8"),
     ],
 )
-def test_what_can_not_be_asked_for(tables: list[str], asked: Asked, message: str, house: House) -> None:
+def test_what_can_not_be_asked_for(tables: list[str], asked: SnapshotRequest, message: str, house: House) -> None:
     with pytest.raises(HelenusError, match=message.replace("(", r"\(").replace(")", r"\)")) as error:
         house.snapshots.begin("n", tables, asked)
     assert error.value.kind is Kind.CONFIG
@@ -905,17 +905,17 @@ def test_an_empty_part_is_not_the_whole_table(given: dict[str, Any], what: str) 
 
 
 def test_what_is_asked_of_a_part() -> None:
-    assert _asked({"tables": ["t"], "where": None}) == Asked()
-    assert _asked({"where": "id = 5"}) == Asked(where="id = 5")
-    assert _asked({"key": {"id": 5}}) == Asked(where="id = 5")
-    assert _asked({"token_range": "5:9"}) == Asked(5, 9)
+    assert _asked({"tables": ["t"], "where": None}) == SnapshotRequest()
+    assert _asked({"where": "id = 5"}) == SnapshotRequest(where="id = 5")
+    assert _asked({"key": {"id": 5}}) == SnapshotRequest(where="id = 5")
+    assert _asked({"token_range": "5:9"}) == SnapshotRequest(5, 9)
 
 
 def test_one_at_a_time(house: House) -> None:
     house.snapshots.begin("n")
     with pytest.raises(HelenusError, match="a snapshot of t is under way"):
         house.snapshots.begin("n")
-    with pytest.raises(Unknown):
+    with pytest.raises(UnknownConnector):
         house.snapshots.begin("other")
 
 
@@ -982,7 +982,7 @@ def test_the_thread_sleeps_while_nothing_goes_on(tmp_path: Path, monkeypatch: py
     house.snapshots.pause("n", False)  # which wakes it
     eventually(lambda: bool(house.flying), "it goes on")
     begun, (_, future) = len(turns), house.flying[0]
-    future.set_result(Scanned(rows=1, left=None))
+    future.set_result(ScanResult(rows=1, left=None))
     eventually(lambda: len(turns) > begun, "a slice that is done wakes it")
     house.snapshots.close()
     thread.join(5)
@@ -1000,9 +1000,12 @@ def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_where_is_read_and_written_again() -> None:
-    assert checked(of_key({"id": 5}), TABLE).where == '"id" = 5' or checked(of_key({"id": 5}), TABLE).where == "id = 5"
-    assert checked(Asked(where="ID in ( 1 , 2)"), TABLE).where.endswith("IN (1 , 2)")
-    assert of_key({"name": "it's"}).where.endswith("= 'it''s'")
+    assert (
+        checked_request(request_for_key({"id": 5}), TABLE).where == '"id" = 5'
+        or checked_request(request_for_key({"id": 5}), TABLE).where == "id = 5"
+    )
+    assert checked_request(SnapshotRequest(where="ID in ( 1 , 2)"), TABLE).where.endswith("IN (1 , 2)")
+    assert request_for_key({"name": "it's"}).where.endswith("= 'it''s'")
     with pytest.raises(HelenusError, match="give a token range as AFTER:UNTIL"):
         token_range("all")
     with pytest.raises(HelenusError, match="the first token must be below the second"):
@@ -1030,15 +1033,15 @@ UUID = "5bc8a0c4-8f2e-11ee-b9d1-0242ac120002"
 )
 def test_a_key_is_written_by_the_type_of_its_column(of: str, given: object, literal: str) -> None:
     table = replace(TABLE, columns=(Column("id", parse(of), "partition_key", 0),))
-    assert checked(of_key({"id": given}), table).where == f"id = {literal}"
+    assert checked_request(request_for_key({"id": given}), table).where == f"id = {literal}"
     if isinstance(given, str):
-        both = checked(Asked(where=f"id IN ({literal}, {literal})"), table).where
+        both = checked_request(SnapshotRequest(where=f"id IN ({literal}, {literal})"), table).where
         assert both == f"id IN ({literal}, {literal})", "what an operator writes as CQL stays"
 
 
 def test_a_rate_is_kept() -> None:
     now = [0.0]
-    rate = Rate(lambda: now[0])
+    rate = ScanRate(lambda: now[0])
     taken = 0
     for _ in range(2000):
         now[0] += 0.01
@@ -1059,7 +1062,7 @@ def test_room_for_slices() -> None:
 
 
 def test_a_snapshot_and_changes_take_turns() -> None:
-    turns, past = Turns(), [False]
+    turns, past = ScanTurns(), [False]
 
     def room_at(now: float, behind: int = 0, is_flying: bool = False, tasks: int = 2) -> int:
         return turns.room(
@@ -1117,7 +1120,7 @@ def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
 def test_the_bar_says_what_is_left(
     shown: dict[str, Any], left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Asked:
+    class SnapshotRequest:
         """A worker whose snapshot is over at the second look."""
 
         looks = 0
@@ -1132,7 +1135,7 @@ def test_the_bar_says_what_is_left(
     monkeypatch.setattr(
         snapshot_command, "Console", lambda: Console(force_terminal=True, width=80, file=sys.stdout, no_color=True)
     )
-    assert snapshot_command.snapshot(Asked(), "n", wait=True) == 0  # type: ignore[arg-type]
+    assert snapshot_command.snapshot(SnapshotRequest(), "n", wait=True) == 0  # type: ignore[arg-type]
     drawn = [line.rstrip() for line in re.split(r"\r|\n|\x1b\[[\d;?]*\w", capsys.readouterr().out)]
     assert any(line.endswith(left or "7 rows") for line in drawn), drawn
     assert any(line.startswith("n t: COMPLETE, 7 rows") for line in drawn)

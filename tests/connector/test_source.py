@@ -1,4 +1,4 @@
-"""Planning of batches: limits, steps back, partitions."""
+"""BatchPlanner of batches: limits, steps back, partitions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from structlog.testing import capture_logs
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
-from helenus_connector.control.plan import Plan
-from helenus_connector.control.positions import Held
-from helenus_connector.log.events import Range
+from helenus_connector.control.plan import QueryPlan
+from helenus_connector.control.positions import HeldPositions
+from helenus_connector.log.events import OffsetRange
 from helenus_connector.query import _batch_planner, _task_reader, _topic_losses
 from helenus_connector.query import _worker_task as tasks
-from helenus_connector.query._batch_limits import Part, Parts, limited, shared_out
-from helenus_connector.query._batch_planner import Planning
+from helenus_connector.query._batch_limits import TaskRanges, TopicRanges, limited, shared_out
+from helenus_connector.query._batch_planner import BatchPlanner
 from helenus_connector.query._topic_losses import lineages_in, other_partitions
-from helenus_connector.query.event_packs import packed, unpacked
-from helenus_connector.query.query import Query
+from helenus_connector.query.event_packs import pack_events, unpack_events
+from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.source import EventsReader
-from helenus_connector.testing.broker import MemoryPlanner, Message
+from helenus_connector.testing.broker import MemoryMessage, MemoryPlanner
 from helenus_schemas.errors import HelenusError, Kind
 
 TOPIC = "events-ks.t"
@@ -61,22 +61,24 @@ class Planned:
     """A reader whose plan is in a file, as the driver leaves it."""
 
     def __init__(self, directory: Path, found: dict[str, int] | None = None, tasks: int = 1) -> None:
-        worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+        worker = WorkerSettings.from_properties(
+            {"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker"
+        )
         keys = {"name": "t", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
-        self.connector = ConnectorSettings.of({**keys, "tasks.max": str(tasks)}, "t")
-        self.plan = Plan(worker, {TOPIC: self.connector}, str(directory))
+        self.connector = ConnectorSettings.from_properties({**keys, "tasks.max": str(tasks)}, "t")
+        self.plan = QueryPlan(worker, {TOPIC: self.connector}, str(directory))
         self.plan.save()
         self.broker = MemoryPlanner(found)
-        self.reader = Planning(str(self.plan.file))
+        self.reader = BatchPlanner(str(self.plan.file))
         self.reader._planner = self.broker
 
     def change(self, **fields: Any) -> None:
         self.plan = dataclasses.replace(self.plan, **fields)
         self.plan.save()
 
-    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[Part]]:
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[TopicRanges]]:
         planned = self.reader.partitions(start, end)
-        return [list(task.parts) for task in planned if isinstance(task, Parts)]
+        return [list(task.parts) for task in planned if isinstance(task, TaskRanges)]
 
     def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[tuple[int, int, int]]]:
         tasks = self.tasks(start, end)
@@ -174,12 +176,12 @@ def test_with_state_a_repeated_batch_has_the_same_events_and_the_same_time(tmp_p
     assert (end["topics"], end["tick"]) == ({TOPIC: {"0": 12, "1": 10}}, 1)
     expected = [[(0, 10, 12), (1, 10, 10)]]  # all partitions: something of each may be due
     (first,) = planned.reader.partitions(start, end)
-    assert isinstance(first, Parts)
+    assert isinstance(first, TaskRanges)
     assert (planned.ranges(start, end), first.now) == (expected, end["now"])
-    later = Planning(str(planned.plan.file))  # of another run
+    later = BatchPlanner(str(planned.plan.file))  # of another run
     later._planner = planned.broker
     (again,) = later.partitions(start, end)
-    assert isinstance(again, Parts)
+    assert isinstance(again, TaskRanges)
     assert ([r for part in again.parts for r in part.ranges], again.now) == (list(first.parts[0].ranges), first.now)
     idle = planned.reader.latest_offset(end, ReadMaxRows(5))
     assert idle == end  # time alone makes no batch
@@ -227,12 +229,14 @@ def test_a_first_batch_that_failed_reads_everything_again_when_its_table_comes_b
     planned.change(connectors={OTHER: both[OTHER]})
     planned.broker.ends[OTHER]["0"] = 165
     second = planned.reader.latest_offset(first, ReadMaxRows(1_000))
-    assert [part.ranges for task in planned.tasks(first, second) for part in task] == [(Range(OTHER, 0, 160, 165),)]
+    assert [part.ranges for task in planned.tasks(first, second) for part in task] == [
+        (OffsetRange(OTHER, 0, 160, 165),)
+    ]
     planned.change(connectors=both, held={TOPIC: {"0": 100}})
     planned.broker.dropped = ["0"]
     third = planned.reader.latest_offset(second, ReadMaxRows(1_000))
     found = {part.ranges[0].topic: part for task in planned.tasks(second, third) for part in task}
-    assert (found[TOPIC].ranges, found[TOPIC].read) == ((Range(TOPIC, 0, 100, 160),), {0: 150})
+    assert (found[TOPIC].ranges, found[TOPIC].read) == ((OffsetRange(TOPIC, 0, 100, 160),), {0: 150})
     assert found[TOPIC].error is None
     planned.reader.commit(third)
     assert list(planned.broker.committed) == ["helenus-other"]
@@ -252,7 +256,7 @@ def test_of_many_topics_those_are_asked_about_and_committed_where_something_came
     asked: list[str] = []
     monkeypatch.setattr(planned.broker, "gone", lambda _, starts: asked.extend(starts) or [])
     end = planned.reader.latest_offset(at, ReadMaxRows(1))
-    assert [part.ranges for task in planned.tasks(at, end) for part in task] == [(Range(OTHER, 0, 5, 6),)]
+    assert [part.ranges for task in planned.tasks(at, end) for part in task] == [(OffsetRange(OTHER, 0, 5, 6),)]
     assert asked == [OTHER]
     planned.broker.committed = {}
     planned.reader.commit(end)
@@ -283,7 +287,7 @@ def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
     for _ in range(3):
         end = planned.reader.latest_offset(at, ReadMaxRows(1))
         ((part,),) = planned.tasks(at, end)
-        notes, _ = _task_reader.read_parts(planned.plan.worker, Parts([part], 100))
+        notes, _ = _task_reader.read_parts(planned.plan.worker, TaskRanges([part], 100))
         read.append([(note.partition, note.read) for note in notes if note.end is None])
         at = end
     assert read == [[(0, 150), (1, 0)], [(0, 150)], [(0, 0)]], "the third batch has what is new"
@@ -349,14 +353,14 @@ def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_
     planned.broker.unsearchable = {OTHER: refused}
     end = planned.reader.latest_offset(start, ReadMaxRows(5))
     parts = {part.ranges[0].topic: part for task in planned.tasks(start, end) for part in task}
-    assert parts[TOPIC] == Part((Range(TOPIC, 0, 2, 9),), "fail", 0, events=7, read={0: 5})
+    assert parts[TOPIC] == TopicRanges((OffsetRange(TOPIC, 0, 2, 9),), "fail", 0, events=7, read={0: 5})
     assert parts[OTHER].error is refused
     assert parts[OTHER].ranges[0].start == 5, "it is held there"
     planned.broker.unsearchable = {}
     planned.change(held={OTHER: {"0": 5}})
     again = planned.reader.latest_offset(end, ReadMaxRows(5))
     ((part,),) = [[part for part in task if part.ranges[0].topic == OTHER] for task in planned.tasks(end, again)]
-    assert (part.ranges, part.error) == ((Range(OTHER, 0, 2, 9),), None)
+    assert (part.ranges, part.error) == ((OffsetRange(OTHER, 0, 2, 9),), None)
 
 
 def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path) -> None:
@@ -507,13 +511,13 @@ def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -
 def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes no batch then, and so no error of a batch."""
     worker = Planned(tmp_path).plan.worker
-    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
+    query = EventsQuery(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query.refresh()
     planned = Planned(tmp_path)
     query._batches = SimpleNamespace(done=1)  # type: ignore[assignment]
     planned.broker.ends = {TOPIC: {"0": 5}}
     away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
-    monkeypatch.setattr("helenus_connector.query.query._AWAY_S", -1.0)
+    monkeypatch.setattr("helenus_connector.query.events_query._AWAY_S", -1.0)
     monkeypatch.setattr(planned.reader, "stop", lambda: None)
     monkeypatch.setattr(_batch_planner.time, "sleep", lambda _: None)
     for refused, why in (({}, ""), ({TOPIC: away}, "no answer"), ({TOPIC: away}, "no answer"), ({}, "")):
@@ -524,7 +528,7 @@ def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypa
     monkeypatch.undo()
     planned.plan.away_file.write_text("a moment ago")
     assert query.trouble() is None
-    again = Planning(str(planned.plan.file))
+    again = BatchPlanner(str(planned.plan.file))
     again._planner = planned.broker
     again.latest_offset(offset(0, 1), ReadMaxRows(5))
     assert not planned.plan.away_file.exists(), "of an earlier planner"
@@ -617,7 +621,7 @@ def test_records_in_the_place_of_others_stop_the_connector(
     planned, at = read_once
     replaced(planned, how)
     if later:
-        broker, planned.reader = planned.broker, Planning(str(planned.plan.file))
+        broker, planned.reader = planned.broker, BatchPlanner(str(planned.plan.file))
         planned.reader._planner = broker
     for _ in range(2):
         end = planned.reader.latest_offset(at, ReadMaxRows(5))
@@ -630,7 +634,7 @@ def test_records_in_the_place_of_others_stop_the_connector(
     end = planned.reader.latest_offset(at, ReadMaxRows(5_000))
     ((part,),) = planned.tasks(at, end)
     assert (part.error, part.lost) == (None, 0)
-    assert part.ranges == (Range(TOPIC, 0, 40, 900), Range(TOPIC, 1, 40, 900))
+    assert part.ranges == (OffsetRange(TOPIC, 0, 40, 900), OffsetRange(TOPIC, 1, 40, 900))
 
 
 @pytest.mark.parametrize("how", ["recreated", "truncated"])
@@ -661,17 +665,17 @@ def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"errors_data_loss": "continue"})})
     first = replaced(planned, how)
     end = planned.reader.latest_offset(at, ReadMaxRows(5_000))
-    again = Planning(str(planned.plan.file))  # a worker that was killed does the batch as it is
+    again = BatchPlanner(str(planned.plan.file))  # a worker that was killed does the batch as it is
     again._planner = planned.broker
     for reader in (planned.reader, again):
         planned.reader = reader
         ((part,),) = planned.tasks(at, end)
         assert (part.error, part.lost) == (None, len(first))
-        assert part.ranges == tuple(Range(TOPIC, p, first.get(str(p), 300), 900) for p in (0, 1))
+        assert part.ranges == tuple(OffsetRange(TOPIC, p, first.get(str(p), 300), 900) for p in (0, 1))
     planned.broker.ends = {TOPIC: {"0": 901, "1": 900}}
     after = planned.reader.latest_offset(end, ReadMaxRows(5_000))
     ((part,),) = planned.tasks(end, after)
-    assert (part.error, part.lost, part.ranges[0]) == (None, 0, Range(TOPIC, 0, 900, 901))
+    assert (part.error, part.lost, part.ranges[0]) == (None, 0, OffsetRange(TOPIC, 0, 900, 901))
 
 
 def test_another_leader_with_the_same_records_and_a_broker_without_topic_ids_are_no_loss(
@@ -723,7 +727,7 @@ def test_a_topic_that_appears_later_is_taken_in_whole() -> None:
 
 
 def test_many_parts_go_to_few_tasks_of_like_size() -> None:
-    parts = [Part((Range(f"t{n}", 0, 0, n),), "fail", 0, events=n) for n in (1, 2, 3, 100, 4)]
+    parts = [TopicRanges((OffsetRange(f"t{n}", 0, 0, n),), "fail", 0, events=n) for n in (1, 2, 3, 100, 4)]
     tasks = shared_out(parts, 2)
     assert [sum(part.events for part in task) for task in tasks] == [100, 10]
     assert shared_out(parts, 5) == [[part] for part in parts]
@@ -731,7 +735,7 @@ def test_many_parts_go_to_few_tasks_of_like_size() -> None:
 
 def test_a_topic_whose_events_cannot_be_counted_stays_and_the_others_go_on() -> None:
     class Broken(MemoryPlanner):
-        def advance(self, place: Range, events: int) -> int:
+        def advance(self, place: OffsetRange, events: int) -> int:
             if place.topic == OTHER:
                 raise HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")
             return super().advance(place, events)
@@ -759,8 +763,8 @@ def test_available_now_is_read_in_batches_and_no_more(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2**100), st.none() | st.binary(), st.none() | st.binary(max_size=10))))
 def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, bytes | None]]) -> None:
-    messages: list[Any] = [Message("t", 3, offset, (1, 5), key, value) for offset, key, value in found]
-    events = [event for pack in packed(messages) for event in unpacked(pack)]
+    messages: list[Any] = [MemoryMessage("t", 3, offset, (1, 5), key, value) for offset, key, value in found]
+    events = [event for pack in pack_events(messages) for event in unpack_events(pack)]
     assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
     if messages:
         size = sum(16 + len(key or b"") + len(value or b"") for _, key, value in found)
@@ -768,10 +772,10 @@ def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, b
 
 
 def test_packs_are_limited_in_size() -> None:
-    many: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v") for n in range(2_500)]
-    large: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
-    assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]
-    assert [len(list(unpacked(pack))) for pack in packed(large)] == [2, 2]
+    many: list[Any] = [MemoryMessage("t", 0, n, (1, 5), b"k", b"v") for n in range(2_500)]
+    large: list[Any] = [MemoryMessage("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
+    assert [len(list(unpack_events(pack))) for pack in pack_events(many)] == [1_000, 1_000, 500]
+    assert [len(list(unpack_events(pack))) for pack in pack_events(large)] == [2, 2]
 
 
 def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_path: Path) -> None:
@@ -785,7 +789,7 @@ def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_pa
     end = planned.reader.latest_offset(at, ReadMaxRows(100))
     errors = {part.error.kind for task in planned.tasks(at, end) for part in task if part.error}
     assert errors == {Kind.PARTITIONS_CHANGED}
-    held = Held(checkpoint)
+    held = HeldPositions(checkpoint)
     held.move(TOPIC, {"0": 40, "1": 40})
     assert held.where() == {TOPIC: {"0": 40, "1": 40}}
     planned.change(held=held.offsets(), epochs={TOPIC: 1})
@@ -795,7 +799,7 @@ def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_pa
     assert part.error is None
     assert [(r.partition, r.start, r.end) for r in part.ranges] == [(0, 40, 50), (1, 40, 50)]
     assert held.release(TOPIC, ["0", "1"], 1)
-    assert Held(checkpoint).offsets() == {}
+    assert HeldPositions(checkpoint).offsets() == {}
 
 
 def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -810,17 +814,17 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     assert source.partitions(start, end) == [], "Spark's source reads nothing"
     given: list[tuple[int, int]] = []
 
-    def read(worker: object, places: list[Range], *_: object) -> Iterator[list[Any]]:
+    def read(worker: object, places: list[OffsetRange], *_: object) -> Iterator[list[Any]]:
         for place in sorted(places, key=lambda p: -p.partition):
             for n in range(place.start, place.end):
                 given.append((place.partition, n))
-                yield [Message(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
+                yield [MemoryMessage(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
 
     monkeypatch.setattr(_task_reader, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
     ran: list[tuple[int, int]] = []
     rows = io.BytesIO(planned.plan.parts_file.read_bytes())
-    (done,) = tasks.task(planned.plan, {})(CPickleSerializer().load_stream(rows))
+    (done,) = tasks.topic_task(planned.plan, {})(CPickleSerializer().load_stream(rows))
     assert given == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
     assert (done.starts, done.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
     assert done.error is None

@@ -39,7 +39,10 @@ STANDALONE = {"spark.master": "spark://m:7077", "spark.authenticate.secret": "of
 )
 def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, str], host: str | None) -> None:
     assert (
-        _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path("/run/mine")).get("spark.driver.host") == host
+        _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine")).get(
+            "spark.driver.host"
+        )
+        == host
     )
 
 
@@ -54,7 +57,7 @@ def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, s
 def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
     given: dict[str, str], directory: str, found: str
 ) -> None:
-    settings = _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path(directory))
+    settings = _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path(directory))
     assert re.fullmatch(found, settings["spark.python.unix.domain.socket.dir"])
     assert settings["spark.python.unix.domain.socket.enabled"] == "true"
 
@@ -75,14 +78,14 @@ def test_spark_authenticates_unless_a_cluster_s_operator_decides(
     given: dict[str, str], authenticates: str, warned: bool
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        settings = _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path("/run/mine"))
+        settings = _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
     assert settings["spark.authenticate"] == authenticates
     assert [entry["event"] for entry in logs] == ["spark.not_authenticated"] * warned
     assert ("spark.authenticate.secret" in settings) == ("spark.authenticate.secret" in given), "Spark makes its own"
 
 
 def test_a_cluster_in_one_process_has_a_secret_of_each_run() -> None:
-    worker = WorkerSettings.of({**LEAST, "spark.master": "local-cluster[2,1,1024]"}, "worker")
+    worker = WorkerSettings.from_properties({**LEAST, "spark.master": "local-cluster[2,1,1024]"}, "worker")
     first, second = (_settings(worker, Path("/run/mine"))["spark.authenticate.secret"] for _ in range(2))
     assert len(first) == len(second) == 64
     assert first != second
@@ -100,15 +103,17 @@ def test_a_cluster_in_one_process_has_a_secret_of_each_run() -> None:
 )
 def test_a_spark_that_would_serve_anybody_is_refused(given: dict[str, str], key: str) -> None:
     with pytest.raises(HelenusError, match=f"{key}[=:]") as error:
-        WorkerSettings.of({**LEAST, **given}, "worker")
+        WorkerSettings.from_properties({**LEAST, **given}, "worker")
     assert error.value.kind is Kind.CONFIG
 
 
 def test_spark_s_pages_without_a_login_are_warned_of() -> None:
     worker = {**LEAST, "spark.ui.enabled": "true"}
     with structlog.testing.capture_logs() as logs:
-        settings = _settings(WorkerSettings.of(worker, "worker"), Path("/run/mine"))
-        _settings(WorkerSettings.of({**worker, "spark.ui.filters": "a.Filter"}, "worker"), Path("/run/mine"))
+        settings = _settings(WorkerSettings.from_properties(worker, "worker"), Path("/run/mine"))
+        _settings(
+            WorkerSettings.from_properties({**worker, "spark.ui.filters": "a.Filter"}, "worker"), Path("/run/mine")
+        )
     assert [entry["event"] for entry in logs] == ["spark.ui_open"]
     assert settings["spark.ui.killEnabled"] == "false"
 
@@ -124,7 +129,7 @@ def test_spark_s_pages_without_a_login_are_warned_of() -> None:
     ],
 )
 def test_which_class_makes_files(given: dict[str, str], made_by: str | None, path: str | None) -> None:
-    settings = _settings(WorkerSettings.of({**LEAST, **given}, "worker"), Path("/run/mine"))
+    settings = _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
     assert settings.get("spark.hadoop.fs.file.impl") == made_by
     assert settings.get("spark.driver.extraClassPath") == path
 
@@ -132,7 +137,7 @@ def test_which_class_makes_files(given: dict[str, str], made_by: str | None, pat
 def test_where_java_can_t_load_classes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_JAR", Path("/opt/a:b/helenus.jar"))
     with pytest.raises(HelenusError, match="/opt/a:b") as error:
-        _settings(WorkerSettings.of(LEAST, "worker"), Path("/run/mine"))
+        _settings(WorkerSettings.from_properties(LEAST, "worker"), Path("/run/mine"))
     assert error.value.kind is Kind.CONFIG
 
 
@@ -147,11 +152,11 @@ FILES = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 
 worker = WorkerSettings.load(sys.argv[1])
 run = Path(sys.argv[2])
-spark = session(worker, run)
+spark = start_session(worker, run)
 java, conf = spark.sparkContext._jvm, spark.sparkContext._jsc.hadoopConfiguration()
 path = java.org.apache.hadoop.fs.Path
 files = path(f"file:{run}").getFileSystem(conf)
@@ -176,10 +181,10 @@ PYTHONS = """
 import os, sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 
 before = dict(os.environ)
-spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
+spark = start_session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
 print(before.get("PYTHONPATH") == os.environ.get("PYTHONPATH"))
 print(spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).first())
 spark.stop()
@@ -205,9 +210,9 @@ NAMES = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 
-spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
+spark = start_session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
 jvm, client, asked = spark._jvm, spark._jvm._gateway_client, []
 send = client.send_command
 client.send_command = lambda command, *rest, **more: asked.append(command) or send(command, *rest, **more)
@@ -237,9 +242,9 @@ from functools import partial
 from pathlib import Path
 from pyspark import TaskContext
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query._spark_job import Jobs, offer, run
-from helenus_connector.query._batch_limits import Parts
-from helenus_connector.query.spark_session import session
+from helenus_connector.query._spark_job import SparkJobs, offer, run
+from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.spark_session import start_session
 from helenus_schemas.errors import HelenusError, Kind
 
 def several(with_it, size, given):
@@ -250,15 +255,15 @@ def several(with_it, size, given):
 def fails(given):
     raise HelenusError(Kind.CASSANDRA_READ, "no host is there", "ks.t")
 
-spark = session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
+spark = start_session(WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]))
 spark.sparkContext.setLocalProperty("spark.scheduler.pool", "mine")
 client, asked = spark._jvm._gateway_client, []
 send = client.send_command
 client.send_command = lambda command, *rest, **more: asked.append(command) or send(command, *rest, **more)
-jobs, file = Jobs(spark.sparkContext), Path(sys.argv[2]) / "parts"
+jobs, file = SparkJobs(spark.sparkContext), Path(sys.argv[2]) / "parts"
 
 def ran(function):
-    offer(file, [Parts([], most) for most in (3, 0, 1)])
+    offer(file, [TaskRanges([], most) for most in (3, 0, 1)])
     asked.clear()
     return run(jobs, file, lambda topics: function)
 
@@ -293,10 +298,10 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 
 worker = WorkerSettings.load(sys.argv[1])
-spark = session(worker, Path(sys.argv[2]))
+spark = start_session(worker, Path(sys.argv[2]))
 conf = spark.sparkContext.getConf()
 print(conf.get("spark.hadoop.fs.s3a.secret.key"))
 print(spark.sparkContext._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)
@@ -310,14 +315,14 @@ STARTS = """
 import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 from helenus_schemas.service import logs
 from helenus_schemas.errors import HelenusError
 
 worker = WorkerSettings.load(sys.argv[1])
 logs.configure(worker.log_level, worker.log_format)
 try:
-    spark = session(worker, Path(sys.argv[2]))
+    spark = start_session(worker, Path(sys.argv[2]))
 except HelenusError as error:
     print(error)
     sys.exit(0)

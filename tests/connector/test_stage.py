@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.shape.encoding import registry
-from helenus_connector.shape.row.row import schemas
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.shape.row.row import row_schemas
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_connector.testing.log import FaultyLog, MemoryLog
 from helenus_connector.testing.registry import RegistryClient
 from helenus_schemas.cql.table import Column, Table
@@ -38,7 +38,7 @@ def refusing(keeps_schemas: bool = True) -> FaultyLog:
 def staged(directory: Path, log: FaultyLog, **more: str) -> Stage:
     own = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
     given = {**own, **{k.replace("_", "."): v for k, v in more.items()}}
-    return Stage(ConnectorSettings.of(given, "test"), Session([Host(1)]), log, directory)  # type: ignore[arg-type]
+    return Stage(ConnectorSettings.from_properties(given, "test"), MemorySession([Host(1)]), log, directory)  # type: ignore[arg-type]
 
 
 def test_a_connectors_tables_have_one_limit(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_connectors_tables_have_one_limit(tmp_path: Path) -> None:
     def budget(name: str, table: str, epoch: str) -> tuple[int, float]:
         given = {"name": name, "keyspace": "ks", "table": table, "output.format": "json", "query.max.rate": "500"}
         (tmp_path / epoch).mkdir(exist_ok=True)
-        stage = Stage(ConnectorSettings.of(given, "test"), session, log, tmp_path / epoch, tmp_path)
+        stage = Stage(ConnectorSettings.from_properties(given, "test"), session, log, tmp_path / epoch, tmp_path)
         try:
             return os.fstat(stage._resolver._budget._file).st_ino, stage._resolver._budget._most
         finally:
@@ -98,7 +98,7 @@ def test_an_unregistered_schema_is_no_reason_to_change_topics(tmp_path: Path, cl
     log = refusing(keeps_schemas=False)
     both = {"schema_on_incompatible": "new-topic", "value_converter_auto_register_schemas": "false"}
     stage = staged(tmp_path, log, **both)
-    key, value = schemas(TABLE, stage.settings)
+    key, value = row_schemas(TABLE, stage.settings)
     client.versions |= {f"{OLD}-key": [key]}
     with pytest.raises(HelenusError, match=rf"helenus-connector schemas.*{OLD}-value") as error:
         stage._versions.shaped(TABLE, stage.log)
@@ -110,7 +110,7 @@ def test_an_unregistered_schema_is_no_reason_to_change_topics(tmp_path: Path, cl
     with pytest.raises(HelenusError, match=f"{OLD}-0badcafe-key") as error:
         stage._versions.shaped(recreated, stage.log)
     assert (error.value.kind, log.topics()) == (Kind.SCHEMA_MISSING, {OLD: 3})
-    key, value = schemas(recreated, stage.settings)
+    key, value = row_schemas(recreated, stage.settings)
     client.versions |= {f"{OLD}-0badcafe-key": [key], f"{OLD}-0badcafe-value": [value]}
     assert stage._versions.shaped(recreated, stage.log)[0] == f"{OLD}-0badcafe"
     assert stage._versions.shaped(TABLE, stage.log)[0] == OLD
@@ -122,7 +122,7 @@ def test_a_registry_that_gives_schemas_back_as_java_prints_them(tmp_path: Path, 
     table = replace(TABLE, columns=(*COLUMNS, replace(CLUSTERING, type=parse("decimal"))))
     recreated = replace(table, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"))
     stage = staged(tmp_path, refusing(keeps_schemas=False), value_converter_auto_register_schemas="false")
-    sent, value = schemas(table, stage.settings)
+    sent, value = row_schemas(table, stage.settings)
     printed = json.loads(sent)
     made = printed["fields"][1]["type"][1]
     assert made.pop("namespace") == "ks"

@@ -15,13 +15,13 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows import query as merger_module
-from helenus_connector.state.rows._identity import About
-from helenus_connector.state.rows.query import Merger
+from helenus_connector.state.rows._identity import StateIdentity
+from helenus_connector.state.rows.query import RowsQuery
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
-OF = About("ks.t", "events-ks.t", (4, 7, 9), 2)
+OF = StateIdentity("ks.t", "events-ks.t", (4, 7, 9), 2)
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
 
 
@@ -74,7 +74,9 @@ def test_state_of_something_else(tmp_path: Path, table: str, topic: str, partiti
 
 def test_a_group_has_one_table(tmp_path: Path) -> None:
     given = {"name": "n", "keyspace": "ks", "output.format": "json", "state": "rows", "query.group": "g"}
-    tasks = [Task(n, ConnectorSettings.of({**given, "table": name}, "test")) for n, name in enumerate("ab")]
+    tasks = [
+        Task(n, ConnectorSettings.from_properties({**given, "table": name}, "test")) for n, name in enumerate("ab")
+    ]
 
     def running(group: str, now: float) -> dict[str, Task]:
         assert group == "g"
@@ -82,7 +84,7 @@ def test_a_group_has_one_table(tmp_path: Path) -> None:
 
     connectors: Any = SimpleNamespace(running=running)
     snapshots: Any = SimpleNamespace()
-    merger = Merger(WorkerSettings.of(LEAST, "worker"), connectors, "g", tmp_path, snapshots)
+    merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), connectors, "g", tmp_path, snapshots)
     assert merger._task() is tasks[0]
     assert tasks[0].error is None
     assert "has one table, and g has ks.a already" in str(tasks[1].error)
@@ -95,15 +97,15 @@ def test_a_state_that_begins_needs_the_rows_of_before(
 ) -> None:
     """An earlier snapshot fed no state. Where none is wanted, the rows of before are said to be unknown."""
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
-    task = Task(0, ConnectorSettings.of({**given, "query.group": "g", "snapshot.mode": mode}, "test"))
-    settings = WorkerSettings.of({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
+    task = Task(0, ConnectorSettings.from_properties({**given, "query.group": "g", "snapshot.mode": mode}, "test"))
+    settings = WorkerSettings.from_properties({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
     broker = SimpleNamespace(partitions=lambda topics: dict.fromkeys(topics, 3), close=lambda: None)
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
     monkeypatch.setattr(merger_module, "places", lambda *_: (0, 1, 2))
     began: list[Task] = []
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(renew=began.append, has_all=lambda _: mode == "never")
-    merger = Merger(settings, parts[0], "g", tmp_path, parts[1])
-    monkeypatch.setattr(merger_module, "settled_slots", lambda *_: 2)
+    merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
+    monkeypatch.setattr(merger_module, "settled_task_slots", lambda *_: 2)
     spark = SimpleNamespace()
     with capture_logs() as logs:
         merger._about(spark, task)
@@ -118,16 +120,16 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
 ) -> None:
     """It lies on the topic behind the keys that were read. Until then the record of a change would lack columns."""
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows"}
-    task = Task(0, ConnectorSettings.of({**given, "query.group": "g"}, "test"))
-    settings = WorkerSettings.of({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
+    task = Task(0, ConnectorSettings.from_properties({**given, "query.group": "g"}, "test"))
+    settings = WorkerSettings.from_properties({**LEAST, "checkpoint.dir": str(tmp_path)}, "worker")
     topic, is_complete, read = task.settings.events, False, {"0": 10, "1": 10}
     broker = MemoryPlanner()
     broker.ends = {topic: {"0": 10, "1": 13}}
     monkeypatch.setattr(merger_module, "planner", lambda _: broker)
     monkeypatch.setattr(merger_module, "committed", lambda _: {topic: read})
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
-    merger = Merger(settings, parts[0], "g", tmp_path, parts[1])
-    of = About("ks.t", topic, (0, 1), 2)
+    merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
+    of = StateIdentity("ks.t", topic, (0, 1), 2)
     _identity.keep(tmp_path / "g", of)
     assert not merger._has_learned(task, of)
     is_complete = True
@@ -141,7 +143,7 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     read["1"] = 13
     assert merger._has_learned(task, of)
     whole = _identity.kept(tmp_path / "g")
-    assert whole == About("ks.t", topic, (0, 1), 2, is_whole=True)
+    assert whole == StateIdentity("ks.t", topic, (0, 1), 2, is_whole=True)
     assert not merger._has_learned(task, whole)
     is_complete = False  # the connector was deleted, and is there again
     assert merger._about(SimpleNamespace(), task) == _identity.kept(tmp_path / "g") == of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.state.keys._key_index import Index, Said
+from helenus_connector.state.keys._key_index import KeyIndex, KeyReport
 from helenus_connector.state.store.calendar import Calendar
 
 DAY_S = 86_400
@@ -46,8 +46,8 @@ def at(offset: int) -> bytes:
     return offset.to_bytes(16, "big")
 
 
-def done(store: DictStore, said: Sequence[Said], now: float, most: int = 1000) -> Index:
-    index = Index(store, now, within, most)
+def done(store: DictStore, said: Sequence[KeyReport], now: float, most: int = 1000) -> KeyIndex:
+    index = KeyIndex(store, now, within, most)
     index.take(said)
     return index
 
@@ -105,7 +105,7 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
     asked: set[bytes] = set()
     now, offset = 0, 0
     if bulk:
-        said = [Said(*name(0, key), at(key), True) for key in range(250, 900)]
+        said = [KeyReport(*name(0, key), at(key), True) for key in range(250, 900)]
         live.update({one.name: None for one in said})
         done(store, said, 0)
         offset = 1000
@@ -115,7 +115,7 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
         if answers:
             for one in sorted(asked):
                 offset += 1
-                said.append(Said(one[:1], one, at(offset), False))
+                said.append(KeyReport(one[:1], one, at(offset), False))
                 live.pop(one, None)
                 last.pop(one, None)
             owed -= asked
@@ -126,7 +126,7 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
                 _, (g, k), lives, ttl = item
                 group, key = name(g, k)
                 expires = None if ttl is None else now + ttl
-                said.append(Said(group, key, at(offset), lives, expires))
+                said.append(KeyReport(group, key, at(offset), lives, expires))
                 owed.discard(key)
                 asked.discard(key)
                 if lives:
@@ -145,7 +145,7 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
                 low, high = sorted(item[2:])
                 bounds = low.to_bytes(2, "big") + high.to_bytes(2, "big")
                 covered = {key for key in covered if within(key, bounds)}
-            said.append(Said(group, group, at(offset), False, None, scope, bounds))
+            said.append(KeyReport(group, group, at(offset), False, None, scope, bounds))
             owed |= covered
         owed |= {key for key, expires in live.items() if expires is not None and expires <= now}
         index = done(store, said, now, most)
@@ -160,7 +160,7 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
             asked |= index.asked.keys()
         assert owed <= asked
     now += 2 * DAY_S
-    said = [Said(key[:1], key, at(offset + 1 + i), False) for i, key in enumerate(sorted(live))]
+    said = [KeyReport(key[:1], key, at(offset + 1 + i), False) for i, key in enumerate(sorted(live))]
     done(store, said, now)
     for _ in range(50):
         index = done(store, (), now)
@@ -174,11 +174,11 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
 def test_what_was_asked_is_asked_again_after_longer_and_longer() -> None:
     store = DictStore()
     group, key = name(0, 1)
-    done(store, [Said(group, key, at(0), True, 10)], 0)
+    done(store, [KeyReport(group, key, at(0), True, 10)], 0)
     times = []
     now = 0.0
     for _ in range(4):
-        due = Index(store, now, within).next_due()
+        due = KeyIndex(store, now, within).next_due()
         assert due is not None
         now = due
         if done(store, (), now).asked:
@@ -190,11 +190,11 @@ def test_a_time_that_one_column_outlives_is_not_forgotten() -> None:
     """A read does not show when a row without columns ends: its first event said so, and no record after it does."""
     store = DictStore()
     group, key = name(0, 1)
-    done(store, [Said(group, key, at(0), True, 50)], 0)
-    done(store, [Said(group, key, at(1), True, 20)], 1)
+    done(store, [KeyReport(group, key, at(0), True, 50)], 0)
+    done(store, [KeyReport(group, key, at(1), True, 20)], 1)
     assert done(store, (), 20).asked
-    done(store, [Said(group, key, at(2), True)], 21)
-    assert Index(store, 21, within).next_due() is not None
+    done(store, [KeyReport(group, key, at(2), True)], 21)
+    assert KeyIndex(store, 21, within).next_due() is not None
     assert not done(store, (), 49).asked
     assert done(store, (), 50).asked
 
@@ -205,14 +205,14 @@ def test_pages_of_version_1_are_read() -> None:
     group, key = name(0, 1)
     page = "0100000000" + "00000024" + at(7).hex() + "000000000000000a" + "000000000000000a" + "00" + key.hex()
     store.values[b"g" + group] = bytes.fromhex(page)
-    assert done(store, [Said(group, group, at(8), scope="partition")], 5).asked == {key: group}
+    assert done(store, [KeyReport(group, group, at(8), scope="partition")], 5).asked == {key: group}
 
 
 def test_a_row_that_came_after_the_marker_is_not_asked() -> None:
     store = DictStore()
-    rows = [Said(*name(0, key), at(key), True) for key in range(500)]
-    marker = Said(bytes([0]), bytes([0]), at(500), scope="partition")
-    again = [Said(*name(0, key), at(501 + key), True) for key in range(100)]
+    rows = [KeyReport(*name(0, key), at(key), True) for key in range(500)]
+    marker = KeyReport(bytes([0]), bytes([0]), at(500), scope="partition")
+    again = [KeyReport(*name(0, key), at(501 + key), True) for key in range(100)]
     index = done(store, [*rows, marker, *again], 0, most=50)
     asked = set(index.asked)
     while index.next_due() == 0:
@@ -224,7 +224,7 @@ def test_a_row_that_came_after_the_marker_is_not_asked() -> None:
 def test_a_group_of_many_keys_is_spread_over_pages() -> None:
     store = DictStore()
     for start in range(0, 20_000, 1000):
-        done(store, [Said(*name(0, key), at(key), True) for key in range(start, start + 1000)], 0)
+        done(store, [KeyReport(*name(0, key), at(key), True) for key in range(start, start + 1000)], 0)
     assert max(map(len, store.values.values())) < 30_000
-    index = done(store, [Said(b"", b"", at(30_000), scope="table")], 0, most=100_000)
+    index = done(store, [KeyReport(b"", b"", at(30_000), scope="table")], 0, most=100_000)
     assert len(index.asked) == 20_000

@@ -12,10 +12,10 @@ from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.state.keys import _record_reader
-from helenus_connector.state.keys._key_index import Said
+from helenus_connector.state.keys._key_index import KeyReport
 from helenus_connector.state.keys._operator import within
-from helenus_connector.state.keys._plan import Followed, directory_of
-from helenus_connector.state.keys._record_reader import Records
+from helenus_connector.state.keys._plan import FollowedTopic, state_directory
+from helenus_connector.state.keys._record_reader import KeyRecords
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError
 from helenus_schemas.event.change import Bound, Scope
@@ -28,13 +28,13 @@ _WITH_OP = [form for form in FORMS if "headers" not in form]
 def now(monkeypatch: pytest.MonkeyPatch) -> list[Table | None]:
     """The table as Cassandra has it: None, as nobody altered it."""
     found: list[Table | None] = [None]
-    monkeypatch.setattr(_record_reader.cassandra_sessions, "of", lambda _: None)
-    monkeypatch.setattr(_record_reader, "definition", lambda *_: found[0] and (1, found[0]))
+    monkeypatch.setattr(_record_reader.cassandra_sessions, "session_for", lambda _: None)
+    monkeypatch.setattr(_record_reader, "read_definition", lambda *_: found[0] and (1, found[0]))
     return found
 
 
-def said(topic: Topic, markers: bool = False, table: Table | None = None) -> list[Said]:
-    records = Records(Followed(topic.settings, table or topic.table, markers), False, topic.registry.schema)
+def said(topic: Topic, markers: bool = False, table: Table | None = None) -> list[KeyReport]:
+    records = KeyRecords(FollowedTopic(topic.settings, table or topic.table, markers), False, topic.registry.schema)
     return [one for message in topic.messages for one in records.said(message)]
 
 
@@ -129,8 +129,8 @@ def test_settings_that_do_not_go_together(given: dict[str, str], why: str) -> No
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../etc", "plain"])
 def test_any_name_is_one_directory(name: str, tmp_path: Path) -> None:
-    worker = WorkerSettings.of({"bootstrap.servers": "k:9092", "checkpoint.dir": str(tmp_path)}, "worker")
-    directory = directory_of(worker, name)
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "k:9092", "checkpoint.dir": str(tmp_path)}, "worker")
+    directory = state_directory(worker, name)
     assert directory.resolve() == directory
     assert directory.parent == tmp_path / "state"
 

@@ -18,13 +18,13 @@ from connector.test_state_rows import Model, i
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helenus_connector.cassandra_rows.cell_reader import CellReader, Found
+from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import ASK, Merged
-from helenus_connector.pipeline._cell_requests import Asked
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.state.rows._merge import Rows
+from helenus_connector.interfaces.merged_change import ASK, MergedChange
+from helenus_connector.pipeline._cell_requests import CellRequests
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.store.pages import Pages
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
@@ -40,7 +40,9 @@ LISTS, STATICS = ("l", "sl"), ("st", "sl")
 NOW = 1_700_000_000
 DAY_S = 86_400
 PATIENCE_S = 60
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.from_properties(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+)
 
 
 def path_of(time: int) -> bytes:
@@ -156,10 +158,10 @@ class Cassandra(Model):
             one()
         self.later.clear()
 
-    def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[Found | None]:
+    def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[ReadRow | None]:
         return iter([self.found(key, scope) for key, scope in keys])
 
-    def found(self, key: Any, scope: Scope) -> Found | None:
+    def found(self, key: Any, scope: Scope) -> ReadRow | None:
         """As a SELECT with WRITETIME and TTL."""
         k = int.from_bytes(key[0], "big")
         c = None if scope is Scope.STATIC else int.from_bytes(key[1], "big")
@@ -181,7 +183,7 @@ class Cassandra(Model):
         if c is not None and cells and len(ends) == len(cells):
             liveness = Liveness(newest, max(1, max(ends) - self.now), max(ends))
         schema = bytes.fromhex(TABLE.schema_id)
-        return Found(Cells(TABLE.id.bytes, schema, TYPES, liveness, cells=tuple(cells)), self.now * 1000)
+        return ReadRow(Cells(TABLE.id.bytes, schema, TYPES, liveness, cells=tuple(cells)), self.now * 1000)
 
     def whole(self) -> dict[Any, Any]:
         """All rows, in the form of `Sink`."""
@@ -202,7 +204,7 @@ class Connector:
         self.topic: list[Event] = []
         self.seen: dict[Any, Any] = {}
         self.reads, self.is_whole = 0, True
-        self._asked = Asked(SETTINGS, None, TABLE, self.append)
+        self._asked = CellRequests(SETTINGS, None, TABLE, self.append)
 
     def append(self, partition: int, key: bytes, value: bytes | None) -> None:
         self.topic.append(Event("t", partition, 0, self.cassandra.now * 1000, key, value))
@@ -219,19 +221,19 @@ class Connector:
         for m in merged:
             if m.op != ASK and m.scope in (Scope.ROW, Scope.STATIC):
                 self._publish(m)
-        outcome = Outcome()
+        outcome = BatchOutcome()
         self._asked.answer(asks, outcome)
         self.reads += outcome.keys_read
         return bool(some or asks)
 
-    def _merged(self, some: Sequence[Event]) -> list[Merged]:
+    def _merged(self, some: Sequence[Event]) -> list[MergedChange]:
         store = Pages(self.store)
-        rows = Rows(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S, is_whole=self.is_whole)
+        rows = RowMerge(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S, is_whole=self.is_whole)
         merged = list(rows.take(some, self.cassandra.now))
         store.flush()
         return merged
 
-    def _publish(self, m: Merged) -> None:
+    def _publish(self, m: MergedChange) -> None:
         values = CODEC.decode(m.key)
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in values)
         said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
@@ -497,7 +499,7 @@ def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None
     said = []
     publish = connector._publish
 
-    def keep(m: Merged) -> None:
+    def keep(m: MergedChange) -> None:
         said.append(m)
         publish(m)
 
@@ -510,7 +512,7 @@ def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None
 
 def test_static_columns_are_asked_for_once_a_batch() -> None:
     """However many rows of their partition a snapshot asks for."""
-    rows = Rows(TABLE, CODEC, DictStore(), 0, is_whole=False)
+    rows = RowMerge(TABLE, CODEC, DictStore(), 0, is_whole=False)
     value = request(Scope.ROW, Origin.SNAPSHOT)
     some = [Event("t", 0, c, NOW * 1000, CODEC.encode((i(1), i(c))), value) for c in range(2_000)]
     asked = [m.scope for m in rows.take(some, NOW) if m.op == ASK and m.event is None]
@@ -524,7 +526,7 @@ def test_the_last_word_is_read_though_clocks_differ(
     """A read that does not show a delete yet; the node's clock is behind, and a read is 150 ms after its batch."""
     real = cassandra.found
 
-    def found(key: Any, scope: Scope) -> Found | None:
+    def found(key: Any, scope: Scope) -> ReadRow | None:
         row = real(key, scope)
         return None if row is None else row._replace(at=int((cassandra.now + 0.15 - behind_s) * 1000))
 

@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_agent.commitlog import decoder
-from helenus_connector.cassandra_rows.cell_reader import CellReader, Found
+from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import ASK, GAP, Merged
-from helenus_connector.pipeline._cell_requests import Asked
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query.event_packs import Copies
-from helenus_connector.state.rows._merge import Rows
+from helenus_connector.interfaces.merged_change import ASK, GAP, MergedChange
+from helenus_connector.pipeline._cell_requests import CellRequests
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.query.event_packs import CopyFilter
+from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.store.pages import Pages
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
@@ -41,7 +41,9 @@ NOW = 1_700_000_000
 DAY_S = 86_400
 PATIENCE_S = 60
 NEVER = -(1 << 63)
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.from_properties(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+)
 
 Takes = Callable[[int, int | None, str | None], bool]
 Place = tuple[int, int | None, str, int | None]
@@ -218,10 +220,10 @@ class Cluster:
                 rows.setdefault((k, c), {}).setdefault(column, {})[path] = time, value
         return rows
 
-    def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[Found | None]:
+    def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[ReadRow | None]:
         return iter([self.found(key, scope) for key, scope in keys])
 
-    def found(self, key: Any, scope: Scope) -> Found | None:
+    def found(self, key: Any, scope: Scope) -> ReadRow | None:
         """As a SELECT with WRITETIME."""
         k = int.from_bytes(key[0], "big")
         c = None if scope is Scope.STATIC else int.from_bytes(key[1], "big")
@@ -236,7 +238,7 @@ class Cluster:
         newest = max((cell.write_time for cell in cells), default=self.now * 10**6)
         liveness = None if c is None else Liveness(newest)
         schema = bytes.fromhex(TABLE.schema_id)
-        return Found(Cells(TABLE.id.bytes, schema, TYPES, liveness, cells=tuple(cells)), self.now * 1000)
+        return ReadRow(Cells(TABLE.id.bytes, schema, TYPES, liveness, cells=tuple(cells)), self.now * 1000)
 
 
 @dataclass
@@ -262,7 +264,7 @@ class Agent:
         while self.at < until:
             position, update = replica.log[self.at]
             has_cells = chance.random() >= self.light
-            plans: Any = {TABLE.id.bytes: decoder.plan_of(TABLE, 0, cells=has_cells)}
+            plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=has_cells)}
             data = entry(mutation(update))
             batch: Any = decoder.decode(data, position, True, plans, replica.name, replica.segment, 10**6)
             topic += [Event("t", 0, 0, stamp, key, value) for _, _, key, value in batch.changes]
@@ -291,7 +293,7 @@ class Connector:
         self.seen: dict[Any, Any] = {}
         self.proven, self.snapshot_after, self.is_whole, self.has_snapshots = 0, -1, False, True
         self.disturbances = self.reads = 0
-        self._asked = Asked(SETTINGS, None, TABLE, self.append)
+        self._asked = CellRequests(SETTINGS, None, TABLE, self.append)
 
     def append(self, partition: int, key: bytes, value: bytes) -> None:
         self.topic.append(Event("t", partition, 0, self.cluster.now * 1000, key, value))
@@ -306,7 +308,7 @@ class Connector:
     def batch(self) -> bool:
         """Do one; False if nothing came and nothing is asked."""
         some, self.topic[:] = list(self.topic), []
-        copies = Copies()
+        copies = CopyFilter()
         left = copies.left_out([_Message(event) for event in some])  # type: ignore[arg-type, list-item]
         merged = self._merged([message.event for message in left])  # type: ignore[attr-defined]
         asks = [m for m in merged if m.op == ASK]
@@ -314,22 +316,22 @@ class Connector:
             assert m.op in (ASK, GAP, "c", "u", "d")
             if m.op not in (ASK, GAP) and m.scope in (Scope.ROW, Scope.STATIC):
                 self._publish(m)
-        outcome = Outcome()
+        outcome = BatchOutcome()
         self._asked.answer(asks, outcome)
         self.reads += outcome.keys_read
         return bool(some or asks)
 
-    def _merged(self, some: Sequence[Event]) -> list[Merged]:
+    def _merged(self, some: Sequence[Event]) -> list[MergedChange]:
         store = Pages(self.store)
         grace = self.cluster.gc_grace
         whole = {"is_whole": self.is_whole, "proven": self.proven, "has_snapshots": self.has_snapshots}
-        rows = Rows(TABLE, CODEC, store, 0, grace, PATIENCE_S, **whole)  # type: ignore[arg-type]
+        rows = RowMerge(TABLE, CODEC, store, 0, grace, PATIENCE_S, **whole)  # type: ignore[arg-type]
         merged = list(rows.take(some, self.cluster.now))
         store.flush()
         self.disturbances = rows.disturbances
         return merged
 
-    def _publish(self, m: Merged) -> None:
+    def _publish(self, m: MergedChange) -> None:
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in CODEC.decode(m.key))
         said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
         last = self.seen.pop(key, None)

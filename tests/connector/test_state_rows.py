@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import ASK, POISON, Merged
+from helenus_connector.interfaces.merged_change import ASK, POISON, MergedChange
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.state.rows import _partition, _row_bytes
 from helenus_connector.state.rows import _row as kept
-from helenus_connector.state.rows._merge import Rows
-from helenus_connector.state.rows._partition import Partition, covering
+from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._partition import PartitionState, covering
 from helenus_connector.state.rows._row_bytes import dump_row, load_row
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -57,8 +57,8 @@ def i(n: int) -> bytes:
 
 def taken(
     store: DictStore, some: Sequence[Event], now: float = NOW, table: Table = TABLE, gc: int = 10 * DAY_S
-) -> list[Merged]:
-    return list(Rows(table, KeyCodec(table), store, 0, gc).take(some, now))
+) -> list[MergedChange]:
+    return list(RowMerge(table, KeyCodec(table), store, 0, gc).take(some, now))
 
 
 def end_of(of: Any) -> tuple[bool, bool, int, bytes]:
@@ -218,7 +218,7 @@ def test_the_last_record_of_every_key_is_its_row(seed: int) -> None:
     assert not any(taken(store, found + found, now)), "copies merge into nothing"
 
 
-def is_within(marker: Merged, key: tuple[int, int | None]) -> bool:
+def is_within(marker: MergedChange, key: tuple[int, int | None]) -> bool:
     """Whether a marker wipes a row, or the static columns, of a sink that honours it."""
     if CODEC.decode(marker.key)[0] != i(key[0]):
         return False
@@ -234,7 +234,7 @@ def test_what_is_kept_is_forgotten_after_gc_grace() -> None:
     gone = events(Update(TABLE, i(1), [Row((i(1),), deletion=(NOW * 10**6 + 1, NOW))]))
     assert [m.op for m in taken(store, gone)] == ["d"]
     assert not taken(store, events(Update(TABLE, i(1), [row])), NOW + 9 * DAY_S)
-    rows = Rows(TABLE, CODEC, store, 0)
+    rows = RowMerge(TABLE, CODEC, store, 0)
     assert not list(rows.take([], NOW + 10 * DAY_S))
     assert rows.count == 0
     assert not any(name[:1] in b"rsgp" for name in store.values)
@@ -293,7 +293,7 @@ def test_a_table_that_is_recreated_with_another_key() -> None:
     assert not taken(store, [], NOW + 10 * DAY_S + 5, table=now)
     with pytest.raises(SchemaChanged, match="recreated"):
         taken(store, [], NOW + 10 * DAY_S + 6, table=replace(now, id=older))
-    restored = Rows(replace(now, id=older), KeyCodec(now), store, 0, id_now=lambda: older)
+    restored = RowMerge(replace(now, id=older), KeyCodec(now), store, 0, id_now=lambda: older)
     assert [m.op for m in restored.take([], NOW + 10 * DAY_S + 7)] == ["d"], "it came back WITH ID: all nodes say so"
 
 
@@ -348,7 +348,7 @@ def test_bounds_within_others_hold_no_other_row(seed: int) -> None:
 
 
 def test_a_partition_that_is_a_queue_stays_small() -> None:
-    """Rows come, DELETE … WHERE k = 1 AND c < x takes them, over and over."""
+    """RowMerge come, DELETE … WHERE k = 1 AND c < x takes them, over and over."""
     table, store, at = table_of("t", "k int pk, c int ck, v int"), DictStore(), NOW * 10**6
     for turn in range(30):
         first = turn * 100
@@ -357,7 +357,7 @@ def test_a_partition_that_is_a_queue_stays_small() -> None:
         deletion = ((at + first + 100, NOW + turn),)
         gone = [Marker(7, (), deletion), Marker(0, (i(first + 90),), deletion)]
         assert len(taken(store, events(Update(table, i(1), gone)), NOW + turn, table)) == (91 if not turn else 101)
-        (kept_one,) = [Partition.loads(value) for name, value in store.values.items() if name[:1] == b"p"]
+        (kept_one,) = [PartitionState.loads(value) for name, value in store.values.items() if name[:1] == b"p"]
         assert len(kept_one.ranges) == 1
         assert kept_one.pages - kept_one.first <= 3
 
@@ -386,7 +386,7 @@ def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> N
     gone = events(Update(table, i(1), deletion=(NOW * 10**6, NOW)))
     store = DictStore()
     assert not taken(store, gone, table=table)
-    rows = Rows(table, KeyCodec(table), DictStore(), 0, is_whole=False)
+    rows = RowMerge(table, KeyCodec(table), DictStore(), 0, is_whole=False)
     assert [(m.op, m.before, m.after) for m in rows.take(gone + gone, NOW)] == [("d", None, None)]
 
 
@@ -433,8 +433,8 @@ GOLDEN_PARTITION_2 = (
 )
 
 
-def golden_row() -> kept.Row:
-    row = kept.Row(
+def golden_row() -> kept.CellRow:
+    row = kept.CellRow(
         Liveness(5, 60, 1000), Deletion(4, 100), {"m": Deletion(3, 90)}, seen=b"0123456789ab", page=2, armed=1000
     )
     some = [KeptCell("v", 7, b"x"), KeptCell("m", 8, b"y", b"p", 60, 1000), KeptCell("w", 9, None, deleted_at=110)]
@@ -445,7 +445,7 @@ def golden_row() -> kept.Row:
 def test_bytes_of_version_1_are_read() -> None:
     """Never change these: a later version of Helenus finds them in checkpoints."""
     assert load_row(bytes.fromhex(GOLDEN_ROW)) == golden_row()
-    assert Partition.loads(bytes.fromhex(GOLDEN_PARTITION)) == golden_partition()
+    assert PartitionState.loads(bytes.fromhex(GOLDEN_PARTITION)) == golden_partition()
 
 
 def test_bytes_of_version_2_are_read() -> None:
@@ -455,7 +455,7 @@ def test_bytes_of_version_2_are_read() -> None:
     assert load_row(bytes.fromhex(GOLDEN_ROW_2)) == row
     partition = golden_partition()
     partition.first = 2
-    assert Partition.loads(bytes.fromhex(GOLDEN_PARTITION_2)) == partition
+    assert PartitionState.loads(bytes.fromhex(GOLDEN_PARTITION_2)) == partition
     assert partition.dumps().hex() == GOLDEN_PARTITION_2
     assert _partition._VERSION == 2, "keep bytes of the versions before this one"
 
@@ -469,15 +469,15 @@ def test_bytes_of_version_3_are_read() -> None:
     assert _row_bytes.VERSION == 3, "keep bytes of the versions before this one"
 
 
-def golden_partition() -> Partition:
+def golden_partition() -> PartitionState:
     ranges = {(Bound(True, (b"a",)), Bound(False, (b"b", b""))): Deletion(6, 120), (None, None): Deletion(7, 130)}
-    return Partition(Deletion(5, 100), ranges, 3, [b"key", b"other"], 140)
+    return PartitionState(Deletion(5, 100), ranges, 3, [b"key", b"other"], 140)
 
 
 def test_bytes_of_a_newer_version_are_refused() -> None:
     with pytest.raises(ValueError, match="version 4"):
         load_row(b"\4" + bytes.fromhex(GOLDEN_ROW)[1:])
     with pytest.raises(ValueError, match="version 3"):
-        Partition.loads(b"\3" + bytes.fromhex(GOLDEN_PARTITION)[1:])
+        PartitionState.loads(b"\3" + bytes.fromhex(GOLDEN_PARTITION)[1:])
     with pytest.raises(ValueError, match="too many"):
         load_row(bytes.fromhex(GOLDEN_ROW) + b"x")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helenus_connector.log import choice
-from helenus_connector.log.events import Offsets, Range
+from helenus_connector.log.events import OffsetRange, Offsets
 from helenus_connector.state.keys import _source
 from helenus_connector.state.keys._source import RecordsReader
 
@@ -33,7 +33,7 @@ class Planner:
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
         return {topic: topic for topic in topics}
 
-    def advance(self, place: Range, most: int) -> int:
+    def advance(self, place: OffsetRange, most: int) -> int:
         return min(place.end, place.start + most)
 
 

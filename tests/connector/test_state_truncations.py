@@ -13,9 +13,9 @@ from connector.test_state_rows import CODEC, DAY_S, NOW, TABLE, i, truncation
 
 from helenus_agent.commitlog import decoder
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import ASK, GAP, Merged
+from helenus_connector.interfaces.merged_change import ASK, GAP, MergedChange
 from helenus_connector.state.rows._cell_rules import NEVER
-from helenus_connector.state.rows._merge import Rows
+from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.rows._partition_history import NodeHistory, PartitionHistory, TruncationReport
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness
@@ -36,11 +36,11 @@ class State:
         if not is_new:
             self.store.put_many({b"m": PartitionHistory(TABLE.id.bytes).dumps()})
         self.seen: dict[int | None, Any] = {}
-        self.rows: Rows
+        self.rows: RowMerge
 
-    def take(self, *events: Event, now: int = NOW) -> list[Merged]:
+    def take(self, *events: Event, now: int = NOW) -> list[MergedChange]:
         whole: dict[str, Any] = {"is_whole": self.is_whole, "proven": self.proven}
-        self.rows = Rows(TABLE, CODEC, self.store, 0, self.gc_grace, **whole)
+        self.rows = RowMerge(TABLE, CODEC, self.store, 0, self.gc_grace, **whole)
         merged = list(self.rows.take(events, now))
         for m in merged:
             if m.scope in (Scope.ROW, Scope.STATIC) and m.op not in (ASK, GAP):
@@ -55,7 +55,7 @@ class State:
 
 def logged(update: Update, position: int, node: str = NODE, at: int = NOW, *, cells: bool = True) -> list[Event]:
     """The events of a mutation at a position of a node's log, appended at a time."""
-    plans: Any = {TABLE.id.bytes: decoder.plan_of(TABLE, 0, cells=cells)}
+    plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=cells)}
     batch: Any = decoder.decode(entry(mutation(update)), position, True, plans, node, 1, 10**6)
     return [Event("t", 0, 0, at * 1000, key, value) for _, _, key, value in batch.changes]
 
@@ -77,7 +77,9 @@ def delete(time: int, c: int = 1, at: int = NOW) -> Update:
     return Update(TABLE, i(1), [Row((i(c),), deletion=(time, at))])
 
 
-def answer(ask: Merged, at: int, values: dict[str, tuple[int, int]] | None, origin: Origin = Origin.STATE) -> Event:
+def answer(
+    ask: MergedChange, at: int, values: dict[str, tuple[int, int]] | None, origin: Origin = Origin.STATE
+) -> Event:
     """What the stage appends: columns with their values and write times; None: there is no row."""
     found = [ReadCell(name, time, i(value)) for name, (value, time) in (values or {}).items()]
     liveness = None if values is None else Liveness(max([time for _, time in values.values()], default=at * US))
@@ -88,7 +90,7 @@ def answer(ask: Merged, at: int, values: dict[str, tuple[int, int]] | None, orig
     return Event("t", 0, 0, at * 1000, ask.key, encode(change))
 
 
-def asks(merged: Sequence[Merged]) -> list[Merged]:
+def asks(merged: Sequence[MergedChange]) -> list[MergedChange]:
     return [m for m in merged if m.op == ASK]
 
 
@@ -275,7 +277,7 @@ def test_after_a_gap_rows_that_the_snapshot_does_not_show_are_read() -> None:
     unknown = state.take(*logged(insert(NOW * US, c=3, v=3), 300))
     assert {m.op for m in unknown} == {ASK}, "it may have been there"
     key = CODEC.encode((i(1), i(1)))
-    ask = Merged(0, key, Scope.ROW, None, ASK, None, None, None, NOW, None, None, 1)
+    ask = MergedChange(0, key, Scope.ROW, None, ASK, None, None, None, NOW, None, None, 1)
     state.take(answer(ask, NOW, {"v": (1, NOW * US)}, Origin.SNAPSHOT))
     state.prove()
     (swept,) = asks(state.take(now=NOW + 1))
@@ -288,7 +290,7 @@ def test_after_a_gap_rows_that_the_snapshot_does_not_show_are_read() -> None:
 def test_lost_events_are_a_gap() -> None:
     state = State()
     state.take(*logged(insert(NOW * US, v=1), 100))
-    rows = Rows(TABLE, CODEC, state.store, 0)
+    rows = RowMerge(TABLE, CODEC, state.store, 0)
     list(rows.take([], NOW, has_lost=True))
     assert rows.disturbances == 1
 

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.cassandra_rows._stretches import FEWEST, stretches
-from helenus_connector.cassandra_rows.raw_rows import Page
-from helenus_connector.cassandra_rows.row_reader import Reader
+from helenus_connector.cassandra_rows.raw_rows import RowPage
+from helenus_connector.cassandra_rows.row_reader import RowReader
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import routing_key
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event
-from helenus_connector.reread._key_reads import Works
-from helenus_connector.testing.cassandra import Answer, Host, Session
+from helenus_connector.reread._key_reads import KeyReads
+from helenus_connector.testing.cassandra import Answer, Host, MemorySession
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -75,7 +75,7 @@ def test_a_large_partition_is_in_none_and_those_around_it_are() -> None:
     assert [(s.first, s.last) for s in found] == [(0, 49_000), (51_000, 99_000)]
 
 
-class Ring(Session):
+class Ring(MemorySession):
     """Has the rows of these keys, and answers statements by tokens and by keys; `fails` are those by tokens."""
 
     def __init__(self, there: list[Key]) -> None:
@@ -87,7 +87,7 @@ class Ring(Session):
     def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
         if "token(" not in cql:
             self.by_key += 1
-            return Page((k, k, None) for k in dict.fromkeys(values) if (k,) in self.there), None
+            return RowPage((k, k, None) for k in dict.fromkeys(values) if (k,) in self.there), None
         self.by_token += 1
         if self.fails:
             raise self.fails
@@ -95,11 +95,13 @@ class Ring(Session):
         found = [key for key in self.there if first <= token_of(key) <= last]
         at = int(paging_state or 0)
         page = found[at : at + (page_size or len(found))]
-        return Page((k, k, None) for (k,) in page), b"%d" % (at + len(page)) if at + len(page) < len(found) else None
+        return RowPage((k, k, None) for (k,) in page), b"%d" % (at + len(page)) if at + len(page) < len(found) else None
 
 
 TABLE = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.from_properties(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
+)
 KEYS: list[Key] = [(struct.pack(">i", i),) for i in range(2_000)]
 
 
@@ -108,7 +110,7 @@ def token_of(key: Key) -> int:
     return token
 
 
-def through(reader: Reader, asked: list[Key]) -> list[Key]:
+def through(reader: RowReader, asked: list[Key]) -> list[Key]:
     found = []
     for answers in reader.through(asked, ConsistencyLevel.ONE):
         for key, image in answers:
@@ -119,7 +121,7 @@ def through(reader: Reader, asked: list[Key]) -> list[Key]:
 
 def test_rows_are_read_in_the_order_of_the_ring_and_those_that_are_gone_are_left_to_be_asked_for() -> None:
     session = Ring(KEYS[100:])
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     assert sorted(through(reader, KEYS)) == KEYS[100:]
     assert 0 < session.by_token < 20
     assert session.by_key == 0
@@ -128,7 +130,7 @@ def test_rows_are_read_in_the_order_of_the_ring_and_those_that_are_gone_are_left
 
 def test_where_reading_through_fails_keys_are_asked_for_as_ever() -> None:
     session = Ring(KEYS)
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     session.fails = ReadTimeout("too many tombstones", consistency=1, required_responses=1, received_responses=0)
     assert through(reader, KEYS) == []
     tried = session.by_token
@@ -140,7 +142,7 @@ def test_where_reading_through_fails_keys_are_asked_for_as_ever() -> None:
 
 def test_where_most_rows_are_not_asked_for_they_are_not_read_through_again() -> None:
     session = Ring(KEYS)
-    reader = Reader(session, TABLE, SETTINGS)
+    reader = RowReader(session, TABLE, SETTINGS)
     few = KEYS[::20]
     assert set(through(reader, few)) <= set(few)
     read = session.by_token
@@ -156,27 +158,27 @@ def test_a_row_between_whose_key_has_no_form_is_passed_by() -> None:
     class Clustered(Ring):
         def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
             page, state = super().answer(cql, values, paging_state, page_size)
-            return Page((row[0], c, row[0], None) for row in page for c in (b"12", one)), state
+            return RowPage((row[0], c, row[0], None) for row in page for c in (b"12", one)), state
 
-    reader = Reader(Clustered(KEYS), clustered, SETTINGS)
+    reader = RowReader(Clustered(KEYS), clustered, SETTINGS)
     asked: list[Key] = [(*key, one) for key in KEYS]
     answers = reader.through(asked, ConsistencyLevel.ONE)
     assert sorted(key for answer in answers for key, _ in answer) == asked
 
 
 def test_what_a_repair_asks_for_lies_anywhere() -> None:
-    works = Works(KeyCodec(TABLE), ConsistencyLevel.ONE)
+    works = KeyReads(KeyCodec(TABLE), ConsistencyLevel.ONE)
     for n, origin in enumerate(Origin):
         key = KEYS[n]
         change = Change(None, None, origin=origin)
-        works.add(Admitted(Event("t", 0, n, 0, b"%d" % n, b""), change, b"%d" % n, key, None))
+        works.add(AdmittedChange(Event("t", 0, n, 0, b"%d" % n, b""), change, b"%d" % n, key, None))
     scanned = {n for n, work in enumerate(works.by_name.values()) if work.is_scanned}
     assert scanned == {Origin.SNAPSHOT, Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT_LAST}
 
 
 def test_few_keys_are_not_worth_it() -> None:
     session = Ring(KEYS)
-    assert through(Reader(session, TABLE, SETTINGS), KEYS[: FEWEST - 1]) == []
+    assert through(RowReader(session, TABLE, SETTINGS), KEYS[: FEWEST - 1]) == []
     assert session.by_token == 0
 
 

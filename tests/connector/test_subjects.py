@@ -13,19 +13,19 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.shape.row.row import RowShape, schemas
+from helenus_connector.shape.row.row import RowShape, row_schemas
 from helenus_connector.testing.registry import RegistryClient
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import AUTHORIZATION, TOPIC_NOT_FOUND, broker_error
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_sinks.pulsar.wire import schema_of
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
-SETTINGS = ConnectorSettings.of(
+SETTINGS = ConnectorSettings.from_properties(
     {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://registry"}, "test"
 )
 
@@ -57,7 +57,7 @@ class Keys:
         return self.client.versions["data-ks.t-key"]
 
     def kept(self, of: Table) -> int:
-        return self.registry.keep("data-ks.t-key", *schemas(of, SETTINGS))
+        return self.registry.keep("data-ks.t-key", *row_schemas(of, SETTINGS))
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_table_recreated_with_the_same_key_keeps_its_schema(keys: Keys) -> Non
 
 
 def test_a_schema_from_before_ids_is_taken_for_the_tables(keys: Keys) -> None:
-    key = json.loads(schemas(table("k c"), SETTINGS)[0])
+    key = json.loads(row_schemas(table("k c"), SETTINGS)[0])
     del key["cql_id"]
     keys.versions.append(json.dumps(key))
     assert keys.kept(table("k d")) == 1
@@ -170,8 +170,8 @@ def test_a_subject_that_somebody_else_filled_is_the_registrys_to_judge(keys: Key
     assert keys.kept(table("k")) == 2
 
 
-def declared(of: Table) -> Schemas:
-    return Schemas(*schemas(of, SETTINGS))
+def declared(of: Table) -> DeclaredSchemas:
+    return DeclaredSchemas(*row_schemas(of, SETTINGS))
 
 
 @pytest.mark.parametrize(("before", "now", "message"), REFUSED)
@@ -182,11 +182,11 @@ def test_pulsar_refuses_the_same(before: Table, now: Table, message: str, monkey
     assert error.value.kind is Kind.REGISTRY_REFUSED
 
 
-def pulsar(before: Schemas, monkeypatch: pytest.MonkeyPatch) -> PulsarLog:
+def pulsar(before: DeclaredSchemas, monkeypatch: pytest.MonkeyPatch) -> PulsarLog:
     """A Log whose topic has schemas, and takes no other key's."""
     log = PulsarLog(PulsarConfig("pulsar://localhost:1"))
 
-    def registered(topic: str, schemas: Schemas) -> tuple[Any, bytes]:
+    def registered(topic: str, schemas: DeclaredSchemas) -> tuple[Any, bytes]:
         if schemas.key != before.key:
             raise HelenusError(Kind.REGISTRY_REFUSED, "incompatible")
         return schemas, b""

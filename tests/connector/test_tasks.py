@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.event import Event, Waiting
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Waits
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.interfaces.event import Event, WaitingChange
+from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _worker_task as tasks
 from helenus_connector.query import cassandra_sessions
-from helenus_connector.query._worker_task import Done
+from helenus_connector.query._worker_task import TopicResult
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.wire import encode, request
@@ -25,7 +25,7 @@ AWAY = HelenusError(Kind.CASSANDRA_READ, "no host is there")
 
 def settings(table: str, **more: str) -> ConnectorSettings:
     given = {"name": "n", "keyspace": "ks", "table": table, "output.format": "json"}
-    return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "n")
+    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "n")
 
 
 class Kept:
@@ -51,10 +51,10 @@ class Kept:
     def _run(self, *_: object) -> Any:
         if self.outcome is not None:
             raise self.outcome
-        return Outcome()
+        return BatchOutcome()
 
-    def run(self, table: str = "t") -> Done:
-        about = Done(f"events-ks.{table}")
+    def run(self, table: str = "t") -> TopicResult:
+        about = TopicResult(f"events-ks.{table}")
         plan: Any = SimpleNamespace(directory="plan", group="default")
         tasks._run(plan, settings(table), [object()], [], True, about)  # type: ignore[list-item]
         return about
@@ -152,9 +152,9 @@ def test_the_schemas_version_is_asked_for_once_before_events_are_read(
     """A batch of many tables asks once, not each stage by itself; and each stage gets the answer of its session."""
     asked: list[Any] = []
     given: dict[str, Any] = {}
-    monkeypatch.setattr(tasks, "ask", lambda session: asked.append(session) or len(asked))
+    monkeypatch.setattr(tasks, "request_version", lambda session: asked.append(session) or len(asked))
     for place, (_, stage) in kept.stages.items():
-        stage.run = lambda *args, name=place[2]: given.update({name: args[-1]}) or Outcome()
+        stage.run = lambda *args, name=place[2]: given.update({name: args[-1]}) or BatchOutcome()
     plan: Any = SimpleNamespace(directory="plan", group="default")
     topics = [f"events-ks.{table}" for table in ("t", "u", "v", "new")]
     parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
@@ -163,7 +163,7 @@ def test_the_schemas_version_is_asked_for_once_before_events_are_read(
         tasks._ask(plan, parts, answers)
     assert len(asked) == 2
     for table, port in (("t", "9042"), ("u", "9042"), ("v", "9999")):
-        about, event = Done(f"events-ks.{table}"), Event("t", 0, 0, 0, None, None)
+        about, event = TopicResult(f"events-ks.{table}"), Event("t", 0, 0, 0, None, None)
         tasks._run(plan, settings(table, cassandra_port=port), [event], [], True, about, asked=answers)
     mine, other = (asked.index(kept.sessions[settings("t", cassandra_port=p).server]) + 1 for p in ("9042", "9999"))
     assert given == {"events-ks.t": mine, "events-ks.u": mine, "events-ks.v": other}
@@ -173,11 +173,11 @@ def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read()
     def event(partition: int, s: int) -> Event:
         return Event("t", partition, s, s * 1000, None, None)
 
-    overdue = [Waiting(bytes([n]), event(n, 1), (), 1) for n in range(3)]
-    given = Waits({0: {}}, overdue, 5.0)
-    assert tasks._within(given, {"0": 7, "2": 7}) == Waits({0: {}}, [overdue[0], overdue[2]], 5.0)
+    overdue = [WaitingChange(bytes([n]), event(n, 1), (), 1) for n in range(3)]
+    given = GateWaits({0: {}}, overdue, 5.0)
+    assert tasks._within(given, {"0": 7, "2": 7}) == GateWaits({0: {}}, [overdue[0], overdue[2]], 5.0)
     assert tasks._within(None, {"0": 7}) is NOTHING_WAITS
-    outcome = Outcome()
+    outcome = BatchOutcome()
     tasks._note_times(outcome, [event(0, 10), event(0, 30), event(1, 12), event(1, 20)])
     assert (outcome.read_from, outcome.read_until) == (10.0, 20.0), "the partition that lags most"
 
@@ -185,19 +185,21 @@ def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read()
 def test_of_what_an_earlier_run_has_read_only_changes_go_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """What names no change, as a snapshot's events, was done with, or its key is kept. What is broken is reported."""
     ran: list[list[Event]] = []
-    kept.stages["plan", "default", "events-ks.t"][1].run = lambda events, *_: ran.append(events) or Outcome(len(events))
+    kept.stages["plan", "default", "events-ks.t"][1].run = lambda events, *_: (
+        ran.append(events) or BatchOutcome(len(events))
+    )
     of_log = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.ROW))
     scope = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.RANGE))
     values = [request(Scope.ROW, Origin.SNAPSHOT), request(Scope.PARTITION, Origin.REPAIR), of_log, scope, b"broken"]
     values += [encode(Change(None, "n", Scope.GAP)), encode(Change("no md5", "n", Scope.ROW, foreign=True))]
     events = [Event("t", p, at, 0, b"k", value) for p in (0, 1) for at, value in enumerate(values)]
-    about = Done("events-ks.t", read={0: len(values), 1: 1})
+    about = TopicResult("events-ks.t", read={0: len(values), 1: 1})
     plan: Any = SimpleNamespace(directory="plan", group="default")
     tasks._run(plan, settings("t"), events, [], True, about)
     gone = [(event.partition, event.offset) for event in events if event not in ran[0]]
     assert gone == [(0, 0), (0, 1), (0, 6), (1, 0)]
     assert about.outcome is not None
     assert (about.outcome.read, about.outcome.confirmed) == (len(events), len(gone))
-    alone = Done("events-ks.t", read={0: 1})
+    alone = TopicResult("events-ks.t", read={0: 1})
     tasks._run(plan, settings("t"), events[:1], [], True, alone)
-    assert (alone.outcome, len(ran)) == (Outcome(read=1, confirmed=1), 1), "there is nothing to run"
+    assert (alone.outcome, len(ran)) == (BatchOutcome(read=1, confirmed=1), 1), "there is nothing to run"

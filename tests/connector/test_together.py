@@ -23,12 +23,17 @@ from cassandra.query import BoundStatement
 from cassandra.segment import SegmentCodec
 
 from helenus_connector.cassandra_rows import _pipelined, _requests
-from helenus_connector.cassandra_rows._pipelined import Apart, Attempts, Together, attempts_of
-from helenus_connector.cassandra_rows.raw_rows import Page, RawRow
-from helenus_connector.cassandra_rows.row_reader import Reader
+from helenus_connector.cassandra_rows._pipelined import (
+    NotPipelined,
+    PipelineAttempts,
+    PipelinedStatements,
+    pipeline_attempts,
+)
+from helenus_connector.cassandra_rows.raw_rows import RawRow, RowPage
+from helenus_connector.cassandra_rows.row_reader import RowReader
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.testing.cassandra import Host, Session
+from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -44,7 +49,7 @@ TABLE = Table(
     ),
 )
 GIVEN = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
-SETTINGS = ConnectorSettings.of(GIVEN, "test")
+SETTINGS = ConnectorSettings.from_properties(GIVEN, "test")
 KEYS: list[Key] = [(struct.pack(">i", i), struct.pack(">i", i)) for i in range(100)]
 _RESULT, _ERROR = 8, 0
 Answered = tuple[int, int, bytes]
@@ -155,13 +160,13 @@ def session(node: Node) -> Any:
     )
 
 
-def sent(node: Node, keys: list[Key] = KEYS) -> Together:
+def sent(node: Node, keys: list[Key] = KEYS) -> PipelinedStatements:
     statements = []
     for key in keys:
         bound = BoundStatement(prepared(), consistency_level=ConsistencyLevel.LOCAL_QUORUM)
         bound.values = list(key)
         statements.append(bound)
-    made = Together(len(keys))
+    made = PipelinedStatements(len(keys))
     made.send(session(node), statements)
     return made
 
@@ -191,7 +196,7 @@ def test_each_is_answered(version: int) -> None:
 @pytest.mark.parametrize("some", [KEYS[50:51], KEYS])
 def test_what_is_not_rows_alone_is_asked_for_apart(odd: Answered, some: list[Key]) -> None:
     node = Node(5, lambda key: odd if key in some else live(key))
-    with pytest.raises(Apart):
+    with pytest.raises(NotPipelined):
         sent(node).result()
     assert (node.in_flight, node._requests) == (0, {})
 
@@ -212,7 +217,7 @@ def test_warnings_before_the_rows_are_skipped(compressed: int) -> None:
 def test_answers_of_other_columns() -> None:
     """As of a node that knows another version of the table."""
     other = 0, _RESULT, struct.pack(">4i", 2, 5, 5, 0)
-    with pytest.raises(Apart):
+    with pytest.raises(NotPipelined):
         sent(Node(5, lambda key: other if key == KEYS[50] else live(key))).result()
 
 
@@ -236,21 +241,21 @@ def test_an_answer_that_comes_while_it_is_waited_for(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("odd", [(0, _ERROR, struct.pack(">ih", 0x2500, 0)), rows(flags=7), None])
 def test_one_statement_that_is_not_answered_with_rows(monkeypatch: pytest.MonkeyPatch, odd: Answered | None) -> None:
     monkeypatch.setattr(_pipelined, "_WAIT_S", 0.05)
-    with pytest.raises(Apart):
+    with pytest.raises(NotPipelined):
         sent(Node(5, lambda _: odd), KEYS[:1]).result()
 
 
 def test_one_statement_for_a_connection_that_is_closed() -> None:
     node = Node(5, live)
     node.is_closed = True
-    with pytest.raises(Apart):
+    with pytest.raises(NotPipelined):
         sent(node, KEYS[:1]).result()
 
 
 def test_a_version_of_the_driver_that_it_was_not_tried_with(monkeypatch: pytest.MonkeyPatch) -> None:
     session = object.__new__(cassandra.cluster.Session)
     assert _pipelined.is_possible(session)
-    assert not _pipelined.is_possible(object.__new__(Session))
+    assert not _pipelined.is_possible(object.__new__(MemorySession))
     monkeypatch.setattr(_pipelined, "driver", "3.31.0")
     assert not _pipelined.is_possible(session)
 
@@ -260,11 +265,11 @@ def test_a_request_timeout_of_less_than_a_second(monkeypatch: pytest.MonkeyPatch
     node = Node(5, lambda _: None)
     of = session(node)
     of.get_execution_profile(None).request_timeout = 0.05
-    made = Together(1)
+    made = PipelinedStatements(1)
     bound = BoundStatement(prepared(), consistency_level=ConsistencyLevel.LOCAL_QUORUM)
     bound.values = list(KEYS[0])
     made.send(of, [bound])
-    with pytest.raises(Apart):
+    with pytest.raises(NotPipelined):
         made.result()
 
 
@@ -277,7 +282,7 @@ class Clock:
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
-def pause(clock: Clock, attempts: Attempts) -> float:
+def pause(clock: Clock, attempts: PipelineAttempts) -> float:
     """How long none are made, to a tenth of a second; then one begins."""
     seconds = 0.0
     while not attempts.are_made:
@@ -289,7 +294,7 @@ def pause(clock: Clock, attempts: Attempts) -> float:
 
 def test_after_a_pause_one_attempt_is_made_and_then_all(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     before = clock.now
     attempts.begin()
     assert attempts.are_made
@@ -312,14 +317,14 @@ def test_after_a_pause_one_attempt_is_made_and_then_all(monkeypatch: pytest.Monk
 
 def test_an_attempt_that_nobody_waits_for_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     attempts.late(clock.now)
     assert [pause(clock, attempts) for _ in range(3)] == [10, 10, 10]
 
 
 def test_after_an_attempt_that_says_nothing_the_next_one_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     before = clock.now
     attempts.undecided(before)
     assert attempts.are_made
@@ -334,7 +339,7 @@ def test_after_an_attempt_that_says_nothing_the_next_one_is_made_at_once(monkeyp
 
 def test_the_pause_doubles_where_a_cluster_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     attempts.late(clock.now)
     pauses = []
     for _ in range(9):
@@ -349,7 +354,7 @@ def test_the_pause_is_short_again_after_all_went_well_for_longer(
     monkeypatch: pytest.MonkeyPatch, well: float, pauses: list[float]
 ) -> None:
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     found = []
     for _ in range(4):
         attempts.late(clock.now)
@@ -364,7 +369,7 @@ def test_a_cluster_that_is_slow_for_a_day_is_asked_twice_for_little(
     monkeypatch: pytest.MonkeyPatch, in_flight: int
 ) -> None:
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     tried = 0
     for _ in range(86_400):
         begun = 0
@@ -381,7 +386,7 @@ def test_a_cluster_that_is_slow_for_a_day_is_asked_twice_for_little(
 def test_a_cluster_whose_every_fifth_second_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause grows: what goes well for less time than the last one does not make it short again."""
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     failures = 0
     for second in range(86_400):
         if attempts.are_made:
@@ -400,7 +405,7 @@ def test_a_cluster_whose_every_fifth_second_is_slow(monkeypatch: pytest.MonkeyPa
 
 def test_a_late_answer_once_an_hour_costs_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    attempts = Attempts()
+    attempts = PipelineAttempts()
     for _ in range(24):
         attempts.late(clock.now)
         clock.now += 10.1
@@ -411,11 +416,11 @@ def test_a_late_answer_once_an_hour_costs_ten_seconds(monkeypatch: pytest.Monkey
 
 
 def test_readers_of_one_session_share_its_attempts() -> None:
-    shared, other = Session([Host(1)]), Session([Host(1)])
-    assert attempts_of(shared) is attempts_of(shared)
-    assert attempts_of(shared) is not attempts_of(other)
-    assert Reader(shared, TABLE, SETTINGS)._attempts is Reader(shared, NARROW, SETTINGS)._attempts
-    assert not attempts_of(shared).are_made, "it has no connections"
+    shared, other = MemorySession([Host(1)]), MemorySession([Host(1)])
+    assert pipeline_attempts(shared) is pipeline_attempts(shared)
+    assert pipeline_attempts(shared) is not pipeline_attempts(other)
+    assert RowReader(shared, TABLE, SETTINGS)._attempts is RowReader(shared, NARROW, SETTINGS)._attempts
+    assert not pipeline_attempts(shared).are_made, "it has no connections"
 
 
 def test_a_node_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +428,7 @@ def test_a_node_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pipelined, "_WAIT_S", 0.05)
     node = Node(5, lambda key: None if key in KEYS[:2] else live(key))
     made = sent(node)
-    with pytest.raises(Apart) as apart:
+    with pytest.raises(NotPipelined) as apart:
         made.result()
     assert apart.value.is_late
     assert made._answers is None, "those that came are not kept"
@@ -443,7 +448,7 @@ def test_a_connection_that_is_not_to_be_had(away: str) -> None:
     else:
         setattr(node, away, True)
     before = node.in_flight
-    with pytest.raises(Apart) as apart:
+    with pytest.raises(NotPipelined) as apart:
         sent(node).result()
     assert not apart.value.is_late
     assert (node.in_flight, node.pushes, node._requests) == (before, 0, {})
@@ -456,7 +461,7 @@ def test_large_keys_take_several_segments(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(sent(node).result().current_rows) == 100
 
 
-class Rows(Session):
+class Rows(MemorySession):
     """Has a row for each key that is asked for alone; those asked for together go to a node."""
 
     def __init__(
@@ -465,8 +470,8 @@ class Rows(Session):
         super().__init__([Host(1)])
         self.alone: list[Key] = []
         self._row = row
-        send = Together.send
-        monkeypatch.setattr(Together, "send", lambda made, _, bound: send(made, session(node), bound))
+        send = PipelinedStatements.send
+        monkeypatch.setattr(PipelinedStatements, "send", lambda made, _, bound: send(made, session(node), bound))
 
     def prepare(self, cql: str) -> Any:
         made = prepared()
@@ -476,7 +481,7 @@ class Rows(Session):
     def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Any:
         self.alone.append(tuple(values))
         if self._row is not None:
-            return Page(map(self._row, dict.fromkeys(values))), None
+            return RowPage(map(self._row, dict.fromkeys(values))), None
         _, _, body = live(tuple(values))
         return _pipelined.parse(body[12:], 4), None
 
@@ -486,8 +491,8 @@ def test_keys_that_share_no_column_go_together(monkeypatch: pytest.MonkeyPatch, 
     """Where one of some is not answered so, these are asked for one by one, and for a while all are."""
     node = Node(5, lambda key: rows(flags=0) if fails and key == KEYS[40] else live(key))
     cassandra = Rows(node, monkeypatch)
-    reader = Reader(cassandra, TABLE, SETTINGS)
-    reader._row_bytes, reader._attempts = 1.0, Attempts()
+    reader = RowReader(cassandra, TABLE, SETTINGS)
+    reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     for _ in range(2):
         found = dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
         assert {key for key, image in found.items() if isinstance(image, Image)} == set(KEYS)
@@ -514,8 +519,10 @@ def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPat
 
     node = Node(5, answer)
     cassandra = Rows(node, monkeypatch, lambda p: (p, b"\0\0\0\7", struct.pack(">q", 5)))
-    reader = Reader(cassandra, NARROW, ConnectorSettings.of({**GIVEN, "query.group.size": "10"}, "test"))
-    reader._row_bytes, reader._attempts = 1.0, Attempts()
+    reader = RowReader(
+        cassandra, NARROW, ConnectorSettings.from_properties({**GIVEN, "query.group.size": "10"}, "test")
+    )
+    reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     keys: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
     start = time.monotonic()
     found = dict(reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM))
@@ -530,8 +537,8 @@ def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pyt
     clock = Clock(monkeypatch, _requests)
     node = Node(5, lambda key: None if clock.now < 1002 else live(key))
     cassandra = Rows(node, monkeypatch)
-    reader = Reader(cassandra, TABLE, SETTINGS)
-    reader._row_bytes, reader._attempts = 1.0, Attempts()
+    reader = RowReader(cassandra, TABLE, SETTINGS)
+    reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     keys: list[Key] = [(struct.pack(">i", i), struct.pack(">i", i)) for i in range(2000)]
     monkeypatch.setattr(_pipelined, "_WAIT_S", 0.0)
     found: dict[Key, Any] = {}
@@ -553,8 +560,8 @@ def test_an_odd_answer_to_the_attempt_after_a_pause_leaves_the_next_one_to_other
 ) -> None:
     clock = Clock(monkeypatch, _requests)
     node = Node(5, lambda key: (0, _RESULT, struct.pack(">i", 1)))
-    reader = Reader(Rows(node, monkeypatch), TABLE, SETTINGS)
-    reader._row_bytes, reader._attempts = 1.0, Attempts()
+    reader = RowReader(Rows(node, monkeypatch), TABLE, SETTINGS)
+    reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     reader._attempts.late(clock.now)
     clock.now += 10
     found = dict(reader.rows(KEYS[:5], ConsistencyLevel.LOCAL_QUORUM))
@@ -569,7 +576,7 @@ def test_no_more_statements_at_once_than_are_allowed(
 ) -> None:
     node = Node(5, lambda _: None)
     together: list[int] = []
-    monkeypatch.setattr(Together, "result", lambda _: together.append(node.in_flight) or answers())
+    monkeypatch.setattr(PipelinedStatements, "result", lambda _: together.append(node.in_flight) or answers())
 
     def answers() -> Any:
         """The next of those that are sent together are answered."""
@@ -581,8 +588,10 @@ def test_no_more_statements_at_once_than_are_allowed(
 
     answered: list[Key] = []
     cassandra = Rows(node, monkeypatch)
-    reader = Reader(cassandra, TABLE, ConnectorSettings.of({**GIVEN, "query.concurrency": str(concurrency)}, "test"))
-    reader._row_bytes, reader._attempts = 1.0, Attempts()
+    reader = RowReader(
+        cassandra, TABLE, ConnectorSettings.from_properties({**GIVEN, "query.concurrency": str(concurrency)}, "test")
+    )
+    reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     assert len(dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))) == 100
     assert node.pushes == pushes
     assert max(together, default=0) <= concurrency

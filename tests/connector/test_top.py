@@ -18,8 +18,8 @@ from helenus_connector import metrics
 from helenus_connector.cli import main
 from helenus_connector.metrics import Labels
 from helenus_connector.snapshot import _metrics as of_snapshots
-from helenus_connector.snapshot.state import Snapshot
-from helenus_connector.top import Fares, Moment, Scan, view
+from helenus_connector.snapshot.snapshot_store import Snapshot
+from helenus_connector.top import Moment, SnapshotProgress, TableRates, view
 
 ORDERS: Labels = ("shop", "ks", "orders")
 STATUS = {
@@ -176,8 +176,8 @@ def test_a_login_in_the_address_is_not_shown(url: str) -> None:
 
 
 def test_rates_between_two_scrapes() -> None:
-    before = Fares("RUNNING", {"events_read_total": 100, "records_total": 50, "statements_total": 10})
-    after = Fares(
+    before = TableRates("RUNNING", {"events_read_total": 100, "records_total": 50, "statements_total": 10})
+    after = TableRates(
         "RUNNING",
         {
             "events_read_total": 300,
@@ -189,7 +189,7 @@ def test_rates_between_two_scrapes() -> None:
             "events_total/dead_lettered": 2,
         },
     )
-    started_again = Fares("PAUSED", {"events_read_total": 40})
+    started_again = TableRates("PAUSED", {"events_read_total": 40})
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         other = ("a", "ks", "b")
@@ -199,7 +199,7 @@ def test_rates_between_two_scrapes() -> None:
     assert "shop ks.orders RUNNING 0 2 min 0 ms 0 100 5 75% 5 ms 0 2 0".split() in lines
 
 
-def drawn(width: int, tables: dict[Labels, Fares]) -> str:
+def drawn(width: int, tables: dict[Labels, TableRates]) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(view(Moment(1, {}), Moment(3, tables)))
@@ -210,7 +210,7 @@ def drawn(width: int, tables: dict[Labels, Fares]) -> str:
 def test_lag_and_latency_are_shown_at_any_width(width: int) -> None:
     long = ("orders-of-all-customers", "customer_orders", "invoice_line_items_of_2026")
     values = {"lag_events": 12_345.0, "replication_latency_seconds": 0.213, "events_read_total": 1e6}
-    tables = {ORDERS: Fares("RUNNING", values), long: Fares("UNASSIGNED", {**values, "events_lost_total": 3})}
+    tables = {ORDERS: TableRates("RUNNING", values), long: TableRates("UNASSIGNED", {**values, "events_lost_total": 3})}
     for shown in (tables, {ORDERS: tables[ORDERS]}):
         lines = drawn(width, shown).splitlines()
         assert all(len(line) <= width for line in lines)
@@ -239,15 +239,15 @@ def test_a_failure_is_shown_where_there_are_no_tables() -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_snapshots_that_run_are_shown(width: int) -> None:
     names = [("orders-of-all-customers", "invoice_line_items_of_2026"), ("shop", "orders")]
-    before = {name: Scan("SCANNING", 100_000, 0.2, 8) for name in names}
+    before = {name: SnapshotProgress("SCANNING", 100_000, 0.2, 8) for name in names}
     now = {
-        names[0]: Scan("SCANNING", 150_000, 0.25, 300),
-        names[1]: Scan("PAUSED", 100_000, 0.2, 10),
-        ("shop", "old"): Scan("COMPLETE", 9, 1.0, 1),
+        names[0]: SnapshotProgress("SCANNING", 150_000, 0.25, 300),
+        names[1]: SnapshotProgress("PAUSED", 100_000, 0.2, 10),
+        ("shop", "old"): SnapshotProgress("COMPLETE", 9, 1.0, 1),
     }
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        tables = {ORDERS: Fares("RUNNING", {"lag_events": 12_345.0})}
+        tables = {ORDERS: TableRates("RUNNING", {"lag_events": 12_345.0})}
         console.print(view(Moment(1, {}, snapshots=before), Moment(3, tables, snapshots=now)))
         lines = console.export_text().splitlines()
     assert all(len(line) <= width for line in lines)
@@ -265,9 +265,9 @@ def test_what_waits_at_the_gate_is_shown(width: int) -> None:
     waits = {"gate_waiting_changes": 12_345.0, "gate_oldest_seconds": 42.0, "gate_waiting_bytes": 7.9e6}
     long = ("orders-of-all-customers", "customer_orders", "invoice_line_items_of_2026")
     tables = {
-        ORDERS: Fares("RUNNING", {**waits, "gate_changes_total/completed": 100.0}),
-        long: Fares("RUNNING", {**waits, "gate_waiting_changes": 20.0, "gate_changes_total/dropped": 3.0}),
-        ("shop", "ks", "free"): Fares("RUNNING", {"gate_changes_total/completed": 5.0}),
+        ORDERS: TableRates("RUNNING", {**waits, "gate_changes_total/completed": 100.0}),
+        long: TableRates("RUNNING", {**waits, "gate_waiting_changes": 20.0, "gate_changes_total/dropped": 3.0}),
+        ("shop", "ks", "free"): TableRates("RUNNING", {"gate_changes_total/completed": 5.0}),
     }
     lines = drawn(width, tables).splitlines()
     assert all(len(line) <= width for line in lines)
@@ -277,16 +277,16 @@ def test_what_waits_at_the_gate_is_shown(width: int) -> None:
     assert [cell for cell in shown[0][1:] if cell != "7.9MB"] == ["ks.orders", "12.3k", "42.0", "s", "50", "0"]
     assert ("7.9MB" in shown[0]) == (width > 80), "the least of it"
     assert (shown[1][2], shown[1][-1]) == ("20", "3")
-    assert "at the gate" not in drawn(width, {ORDERS: Fares("RUNNING")})
+    assert "at the gate" not in drawn(width, {ORDERS: TableRates("RUNNING")})
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_a_state_keeps_is_shown(width: int) -> None:
     kept = {"state_bytes": 7.9e6, "state_waiting": 12_345.0, "state_batch_seconds": 0.25}
     tables = {
-        ORDERS: Fares("RUNNING", {**kept, "live_keys": 20_000.0, "live_keys_asked_total/expired": 50.0}),
-        ("shop", "ks", "stock"): Fares("RUNNING", {**kept, "rows_kept": 300.0}),
-        ("shop", "ks", "plain"): Fares("RUNNING"),
+        ORDERS: TableRates("RUNNING", {**kept, "live_keys": 20_000.0, "live_keys_asked_total/expired": 50.0}),
+        ("shop", "ks", "stock"): TableRates("RUNNING", {**kept, "rows_kept": 300.0}),
+        ("shop", "ks", "plain"): TableRates("RUNNING"),
     }
     lines = drawn(width, tables).splitlines()
     assert all(len(line) <= width for line in lines)
@@ -296,14 +296,14 @@ def test_what_a_state_keeps_is_shown(width: int) -> None:
         "shop ks.orders 20.0k - 7.9MB 12.3k 250 ms 25".split(),
         "shop ks.stock - 300 7.9MB 12.3k 250 ms -".split(),
     ]
-    assert "state of" not in drawn(width, {ORDERS: Fares("RUNNING")})
+    assert "state of" not in drawn(width, {ORDERS: TableRates("RUNNING")})
 
 
 def test_few_of_many_snapshots_are_shown() -> None:
-    snapshots = {("shop", f"t{at}"): Scan("SCANNING", 1, 0.5, 1) for at in range(15)}
+    snapshots = {("shop", f"t{at}"): SnapshotProgress("SCANNING", 1, 0.5, 1) for at in range(15)}
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        console.print(view(Moment(1, {}), Moment(3, {ORDERS: Fares("RUNNING")}, snapshots=snapshots)))
+        console.print(view(Moment(1, {}), Moment(3, {ORDERS: TableRates("RUNNING")}, snapshots=snapshots)))
         assert "and 5 more" in console.export_text()
 
 

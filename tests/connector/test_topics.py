@@ -11,7 +11,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import topics as topics_module
 from helenus_connector.control.status import Task
-from helenus_connector.control.topics import Topics
+from helenus_connector.control.topics import TopicQueries
 from helenus_connector.log.events import Offsets
 from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.errors import HelenusError, Kind
@@ -50,18 +50,22 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 @pytest.fixture
-def topics(broker: Broker, tmp_path: Path) -> Topics:
-    return Topics(WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker"))
+def topics(broker: Broker, tmp_path: Path) -> TopicQueries:
+    return TopicQueries(
+        WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    )
 
 
 @pytest.fixture
 def task() -> Task:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "errors.tolerance": "all"}
-    return Task(0, ConnectorSettings.of(given, "n"))
+    return Task(0, ConnectorSettings.from_properties(given, "n"))
 
 
 @pytest.mark.parametrize("gone", ["data-ks.t", "dlq-ks.t"])
-def test_a_deleted_topic_is_created_again_as_it_was(topics: Topics, broker: Broker, task: Task, gone: str) -> None:
+def test_a_deleted_topic_is_created_again_as_it_was(
+    topics: TopicQueries, broker: Broker, task: Task, gone: str
+) -> None:
     topics.make([task])
     assert task.ready
     before = broker.made
@@ -74,7 +78,7 @@ def test_a_deleted_topic_is_created_again_as_it_was(topics: Topics, broker: Brok
 
 
 def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
-    topics: Topics, broker: Broker, task: Task
+    topics: TopicQueries, broker: Broker, task: Task
 ) -> None:
     topics.make([task])
     task.failed(HelenusError(Kind.CASSANDRA_READ, "timed out"), 10.0)
@@ -91,10 +95,10 @@ def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
 
 @pytest.mark.parametrize("refused", [0, 1, 3])
 def test_the_ends_of_many_topics_are_one_question_and_refused_ones_fail_alone(
-    topics: Topics, broker: Broker, refused: int
+    topics: TopicQueries, broker: Broker, refused: int
 ) -> None:
     given = {"name": "n", "keyspace": "ks", "output.format": "json"}
-    tasks = [Task(n, ConnectorSettings.of({**given, "table": f"t{n}"}, "n")) for n in range(3)]
+    tasks = [Task(n, ConnectorSettings.from_properties({**given, "table": f"t{n}"}, "n")) for n in range(3)]
     broker.counts.update({task.settings.events: 4 for task in tasks})
     broker.refused = {task.settings.events for task in tasks[:refused]}
     topics.make(tasks)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector.control.positions import Held
-from helenus_connector.unconfirmed.awaited import Awaited, packed, unpacked
+from helenus_connector.control.positions import HeldPositions
 from helenus_connector.unconfirmed.files import begins
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
-from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Published, Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, PublishedKeys, UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange, pack_changes, unpack_changes
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.service import durable
@@ -20,8 +20,10 @@ from helenus_schemas.service import durable
 
 def unconfirmed(
     key: bytes, change: bytes = b"c", copies: int = 0, attempts: int = 0, image: bytes | None = None
-) -> Unconfirmed:
-    return Unconfirmed("t", 0, key, 0, packed({change.ljust(16): Awaited(None, 0.0)}), image, copies, attempts)
+) -> UnconfirmedKey:
+    return UnconfirmedKey(
+        "t", 0, key, 0, pack_changes({change.ljust(16): UnprovenChange(None, 0.0)}), image, copies, attempts
+    )
 
 
 def test_keys_wait_their_time_and_longer_each_time() -> None:
@@ -62,7 +64,7 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
     keys.apply([], [unconfirmed(b"a", b"c1", image=b"old")], now=100.0)
     keys.apply([], [unconfirmed(b"a", b"c1", copies=2), unconfirmed(b"a", b"c2", copies=1, image=b"new")], now=101.0)
     (held,) = keys.due(102.0, 9)
-    assert {change.strip() for change in unpacked(held.awaited)} == {b"c1", b"c2"}
+    assert {change.strip() for change in unpack_changes(held.awaited)} == {b"c1", b"c2"}
     assert (held.copies, held.image) == (3, b"new")
     assert keys.counts("t") == (1, 3)
 
@@ -70,14 +72,16 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
 def test_keys_that_wait_longer_than_a_restart_steps_back_are_saved(tmp_path: Path) -> None:
     file = tmp_path / "unconfirmed"
     keys = UnconfirmedKeys({"t": 2.0, "gone": 2.0}, {"t": 30.0, "gone": 30.0}, file)
-    keys.apply([], [Unconfirmed("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
-    keys.apply([], [Unconfirmed("t", 1, b"new", 0, since=149.0), Unconfirmed("gone", 0, b"k", 0, since=1.0)], now=150.0)
+    keys.apply([], [UnconfirmedKey("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
+    keys.apply(
+        [], [UnconfirmedKey("t", 1, b"new", 0, since=149.0), UnconfirmedKey("gone", 0, b"k", 0, since=1.0)], now=150.0
+    )
     keys.save(150.0, ["t"])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(200.0)
     (held,) = later.due(202.0, 9)
     assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
-    assert [a.seen for a in unpacked(held.awaited).values()] == [200.0], "its proof begins again"
+    assert [a.seen for a in unpack_changes(held.awaited).values()] == [200.0], "its proof begins again"
     later.apply([held], [], 203.0)
     later.save(230.0, ["t"])
     again = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
@@ -92,11 +96,11 @@ def test_what_no_event_brings_again_is_saved_at_once(tmp_path: Path) -> None:
     file = tmp_path / "unconfirmed"
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     keys.save(140.0, ["t"])
-    change = packed({b"c" * 16: Awaited(1, 149.0)})
-    keys.apply([], [Unconfirmed("t", 1, b"change", 0, change, since=149.0, unread=AWAY)], now=150.0)
+    change = pack_changes({b"c" * 16: UnprovenChange(1, 149.0)})
+    keys.apply([], [UnconfirmedKey("t", 1, b"change", 0, change, since=149.0, unread=AWAY)], now=150.0)
     keys.save(150.0, ["t"])
     assert not file.with_suffix(".keys").exists() or b"change" not in file.with_suffix(".keys").read_bytes()
-    keys.apply([], [Unconfirmed("t", 1, b"scanned", 0, since=150.0, copies=1, unread=AWAY)], now=151.0)
+    keys.apply([], [UnconfirmedKey("t", 1, b"scanned", 0, since=150.0, copies=1, unread=AWAY)], now=151.0)
     keys.save(151.0, ["t"])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(152.0)
@@ -131,11 +135,11 @@ def test_an_image_published_by_another_read_is_not_known(
 ) -> None:
     """A row's key, the partition it is in, the rows of a partition that is marked."""
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
-    held: dict[object, Unconfirmed] = {key: unconfirmed(key, image=b"i") for key in (b"a1", b"a2", b"b1")}
-    held["partition a"] = Unconfirmed("t", 0, b"a\0", Scope.PARTITION, image=b"i")
-    held["range a"] = Unconfirmed("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
-    elsewhere = Unconfirmed("t", 1, b"a1", 0, image=b"i")
-    batch = Published(clustering=1)
+    held: dict[object, UnconfirmedKey] = {key: unconfirmed(key, image=b"i") for key in (b"a1", b"a2", b"b1")}
+    held["partition a"] = UnconfirmedKey("t", 0, b"a\0", Scope.PARTITION, image=b"i")
+    held["range a"] = UnconfirmedKey("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
+    elsewhere = UnconfirmedKey("t", 1, b"a1", 0, image=b"i")
+    batch = PublishedKeys(clustering=1)
     for key, is_marked in published:
         batch.add(key, is_marked)
     keys.apply([], [*held.values(), elsewhere], 100.0)
@@ -145,7 +149,7 @@ def test_an_image_published_by_another_read_is_not_known(
 
 
 def test_a_markers_own_record_does_not_count_as_one_after_it() -> None:
-    published = Published(clustering=1)
+    published = PublishedKeys(clustering=1)
     published.add(b"a\0", True)
     assert (published.touches(b"a\0"), published.touches(b"a\0", more_than=1)) == (True, False)
     published.add(b"a1", False)
@@ -154,7 +158,7 @@ def test_a_markers_own_record_does_not_count_as_one_after_it() -> None:
 
 
 def test_a_partition_whose_key_is_zeros_is_that_partition_alone() -> None:
-    published = Published(clustering=1)
+    published = PublishedKeys(clustering=1)
     published.add(b"\0\0", True)
     assert published.covers(b"\0\2\0")
     assert not published.covers(b"\2\0")
@@ -183,7 +187,7 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, written: list[str])
         if second < 100:
             key = b"%d" % second
             since[key] = now - (3600 if second % 40 == 39 else 1)  # of a backlog, or of now
-            keys.apply([], [Unconfirmed("t", 0, key, 0, packed({}), since=since[key])], now)
+            keys.apply([], [UnconfirmedKey("t", 0, key, 0, pack_changes({}), since=since[key])], now)
         keys.save(now, ["t"])
         later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
         later.load(now)
@@ -206,7 +210,7 @@ def test_agents_whose_clocks_are_a_year_off_lose_nothing_in_a_restart(tmp_path: 
     skews = [chance.choice((0.0, 8.0, 14.0, 31.0, 3600.0, YEAR)) * chance.choice((1, -1)) for _ in range(3)]
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     timestamps: list[float] = []
-    waiting: dict[bytes, tuple[int, Unconfirmed]] = {}
+    waiting: dict[bytes, tuple[int, UnconfirmedKey]] = {}
     now = 2 * YEAR
     for _ in range(200):
         now += chance.choice((0.1, 1.0, 5.0)) * chance.random()
@@ -215,7 +219,7 @@ def test_agents_whose_clocks_are_a_year_off_lose_nothing_in_a_restart(tmp_path: 
             lag = chance.choice((0.0, 1.0, 20.0, 100.0)) * chance.random()  # until it is read
             timestamps.append(now - lag + chance.choice(skews))
             key = b"%d" % len(timestamps)
-            one = Unconfirmed("t", 0, key, 0, packed({key.ljust(16): Awaited(5)}), since=timestamps[-1])
+            one = UnconfirmedKey("t", 0, key, 0, pack_changes({key.ljust(16): UnprovenChange(5)}), since=timestamps[-1])
             found.append(one)
             waiting[key] = len(timestamps) - 1, one
         done = [one for _, one in waiting.values() if chance.random() < 0.02]
@@ -252,11 +256,11 @@ def test_when_hundreds_of_topics_were_read_is_written_once_in_a_while(tmp_path: 
 def test_very_many_changes_of_a_key_are_not_listed(tmp_path: Path) -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     for n in range(20):
-        awaited = {b"%16d" % (100 * n + i): Awaited(None, 100.0) for i in range(100)}
-        keys.apply([], [Unconfirmed("t", 0, b"k", 0, packed(awaited), copies=100)], 100.0 + n / 100)
+        awaited = {b"%16d" % (100 * n + i): UnprovenChange(None, 100.0) for i in range(100)}
+        keys.apply([], [UnconfirmedKey("t", 0, b"k", 0, pack_changes(awaited), copies=100)], 100.0 + n / 100)
     (held,) = keys.due(200.0, 9)
-    assert (len(unpacked(held.awaited)) <= 1001, held.copies) == (True, 2000)
-    assert bytes(16) in unpacked(held.awaited), "no node reported it: level ALL"
+    assert (len(unpack_changes(held.awaited)) <= 1001, held.copies) == (True, 2000)
+    assert bytes(16) in unpack_changes(held.awaited), "no node reported it: level ALL"
 
 
 @pytest.mark.parametrize("damaged", ["unconfirmed", "unconfirmed.keys"])
@@ -267,7 +271,7 @@ def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
     """Where unconfirmed keys are, nobody knows then. It holds for topics that join later, and after another kill."""
     file = tmp_path / "unconfirmed"
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
-    keys.apply([], [Unconfirmed("t", 1, b"old", 0, since=100.0)], now=1000.0)
+    keys.apply([], [UnconfirmedKey("t", 1, b"old", 0, since=100.0)], now=1000.0)
     keys.save(1000.0, ["t", "paused"])
     assert begins(file)("t", 30.0, 2000.0) == 970.0
     (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-9] if how is None else how)
@@ -294,7 +298,7 @@ def test_the_saved_file_cannot_run_code(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(pickle.dumps(Evil()))
     UnconfirmedKeys({}, {}, tmp_path / "unconfirmed").load(0.0)
     with pytest.raises(HelenusError, match="held positions are damaged"):
-        Held(tmp_path)
+        HeldPositions(tmp_path)
     assert not (tmp_path / "was run").exists()
 
 
@@ -303,13 +307,13 @@ def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> N
     """What waits for 40 s was not kept, as a start would have stepped back 100 s: then the setting becomes 10 s."""
     file = tmp_path / "unconfirmed"
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 100.0}, file)
-    keys.apply([], [Unconfirmed("t", 1, b"k", 0, since=960.0)], now=960.0)
+    keys.apply([], [UnconfirmedKey("t", 1, b"k", 0, since=960.0)], now=960.0)
     keys.save(1000.0, ["t"])
     if restarts:
         assert begins(file)("t", 10.0, 1001.0) <= 960.0
         keys = UnconfirmedKeys({"t": 2.0}, {"t": 10.0}, file)
         keys.load(1001.0)
-        keys.apply([], [Unconfirmed("t", 1, b"k", 0, since=960.0)], now=1001.0)  # as it is read again
+        keys.apply([], [UnconfirmedKey("t", 1, b"k", 0, since=960.0)], now=1001.0)  # as it is read again
     keys.use({"t": 2.0}, {"t": 10.0})
     keys.save(1001.0, ["t"])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 10.0}, file)
@@ -319,7 +323,7 @@ def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> N
 
 def test_ranges_and_keys_are_kept_as_they_are(tmp_path: Path) -> None:
     bounds = (Bound(True, (b"\0\xff", b"")), None)
-    kept = [Unconfirmed("t", 7, b"\0k", Scope.RANGE, bounds=bounds), Unconfirmed("t", 7, b"", Scope.TABLE)]
+    kept = [UnconfirmedKey("t", 7, b"\0k", Scope.RANGE, bounds=bounds), UnconfirmedKey("t", 7, b"", Scope.TABLE)]
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     keys.apply([], kept, 100.0)
     keys.save(100.0, [])

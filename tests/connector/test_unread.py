@@ -15,10 +15,10 @@ from cassandra import ReadFailure, ReadTimeout, Unavailable
 from connector.staged import CLUSTERED, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
-from helenus_connector.cassandra_rows.row_reader import Unread, stripe_of
+from helenus_connector.cassandra_rows.row_reader import UnreadReason, stripe_of
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.reread import _live_rows, resolver
 from helenus_connector.reread._unread_keys import MOST_READS, key_text
 from helenus_connector.testing.cassandra import MemoryReader
@@ -47,12 +47,12 @@ class Driven(Staged):
         self.totals: dict[str, int] = dict.fromkeys(("read", "published", "unchanged", "confirmed", "dead_lettered"), 0)
         driven = self
 
-        def refused(key: Key) -> Unread | None:
+        def refused(key: Key) -> UnreadReason | None:
             (number,) = struct.unpack(">i", key[0] or b"")
             driven.asked.append(number)
             error = driven.failing.get(number)
             failure = HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", "ks.t")
-            return Unread(failure, isinstance(error, Unavailable)) if error else None
+            return UnreadReason(failure, isinstance(error, Unavailable)) if error else None
 
         def read(self: MemoryReader, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Any]]:
             yield from ((key, refused(key) or self.live.get(key)) for key in keys)
@@ -64,7 +64,7 @@ class Driven(Staged):
         monkeypatch.setattr(MemoryReader, "rows", read)
         monkeypatch.setattr(MemoryReader, "scopes", scopes)
 
-    def batch(self, *keys: int, scope: Scope = Scope.ROW, may_wait: int = 100) -> Outcome:
+    def batch(self, *keys: int, scope: Scope = Scope.ROW, may_wait: int = 100) -> BatchOutcome:
         """Events of keys, without a digest: confirmed when they are published."""
         events = []
         for key in keys:
@@ -338,7 +338,7 @@ class Truncated:
         change = Change(uuid.uuid4().hex, NODE, Scope.TABLE, write_time=5)
         return Event(EVENTS, 0, 7, 1000, None, encode(change))
 
-    def run(self, *events: Event) -> Outcome:
+    def run(self, *events: Event) -> BatchOutcome:
         driven = self.driven
         driven.now += 61
         outcome = driven.stage.run(events, driven.unconfirmed.due(driven.now, 10), True)

@@ -198,7 +198,7 @@ def test_a_topic_on_pulsar_may_have_its_full_name(here: Path) -> None:
     (here / "a").write_text(f"{TABLE}{topics}")
     worker, (connector,) = load(Path("worker"), [Path("a")])
     assert (connector.events, connector.data) == ("theirs-orders", "data")
-    assert PulsarConfig.of(worker).name(connector.events) == "persistent://acme/cdc/theirs-orders"
+    assert PulsarConfig.from_settings(worker).name(connector.events) == "persistent://acme/cdc/theirs-orders"
 
     for name in ("persistent://public/default/x", "non-persistent://acme/cdc/x", "acme/other/x"):
         errors = problems(here / "a", f"{TABLE}events.topic={name}\n")
@@ -314,14 +314,16 @@ def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise away
 
     monkeypatch.setattr(validate_command, "reach", reach)
-    monkeypatch.setattr(validate_command.Tables, "look", lambda *_: answers)
+    monkeypatch.setattr(validate_command.TableDefinitions, "look", lambda *_: answers)
     done = validate("worker", "a", "--connect")
     assert (done.exit_code, done.stdout) == (1, "worker is valid\na is valid\n")
     assert done.stderr.splitlines() == [f"helenus-connector: worker: {away}", f"helenus-connector: a: {none}"]
     answers["orders"] = None
     monkeypatch.setattr(validate_command, "reach", lambda _: None)
     partitions = {"events-shop.orders": 6, "data-shop.orders": 4}
-    monkeypatch.setattr(validate_command.Topics, "_partitions", lambda _, topics: {t: partitions[t] for t in topics})
+    monkeypatch.setattr(
+        validate_command.TopicQueries, "_partitions", lambda _, topics: {t: partitions[t] for t in topics}
+    )
     monkeypatch.setattr(KafkaLog, "topics", lambda _: partitions)
     monkeypatch.setattr(_rights, "missing_rights", lambda config, uses: ())
     done = validate("worker", "a", "--connect")

@@ -17,11 +17,11 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.log import events
 from helenus_connector.metrics import Labels
-from helenus_connector.rest._call import Call
+from helenus_connector.rest._call import RestCall
 from helenus_connector.rest._verifications import VerificationResources
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_connector.verify import _metrics, verifications
-from helenus_connector.verify.report import EXPIRED, MISSING, STALE, Found, Progress, Report
+from helenus_connector.verify.report import EXPIRED, MISSING, STALE, DifferingKeys, Progress, VerifyReport
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -40,24 +40,24 @@ class House:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         given = {"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path)}
-        worker = WorkerSettings.of(given, "worker")
+        worker = WorkerSettings.from_properties(given, "worker")
         self.connectors = Connectors(worker, lambda topics: {})
         self.connectors.put("n", CONFIG)
         self.verifications = Verifications(worker, self.connectors)
         self.resources = VerificationResources(self.verifications).resources()["/connectors/{name}/verifications"]
-        self.found: Report | Exception = report()
+        self.found: VerifyReport | Exception = report()
         self.begun = threading.Event()
         self.waits = False
         monkeypatch.setattr(verifications, "verify", self._verify)
 
     def ask(self, method: str, body: Any = None, name: str = "n") -> tuple[int, Any]:
         try:
-            answer = self.resources[method](Call("", {"name": name}, None, body))  # type: ignore[arg-type]
+            answer = self.resources[method](RestCall("", {"name": name}, None, body))  # type: ignore[arg-type]
         except HTTPException as error:
             return error.status_code, error.detail
         return answer.status_code, json.loads(bytes(answer.body))["verifications"]
 
-    def _verify(self, _: Any, __: Any, ___: Any, ____: Any, progress: Progress, *_____: Any) -> Report:
+    def _verify(self, _: Any, __: Any, ___: Any, ____: Any, progress: Progress, *_____: Any) -> VerifyReport:
         self.begun.set()
         if self.waits:
             progress.stop.wait(10)
@@ -77,10 +77,10 @@ class House:
         raise AssertionError(found)
 
 
-def report(**found: int) -> Report:
-    made = Report("n", "ks1", "a", "data-ks1.a", 1.0, seconds=2.0, rows=10, records=12)
+def report(**found: int) -> VerifyReport:
+    made = VerifyReport("n", "ks1", "a", "data-ks1.a", 1.0, seconds=2.0, rows=10, records=12)
     for kind, count in found.items():
-        made.found[kind] = Found(count, ['{"k":1}'])
+        made.found[kind] = DifferingKeys(count, ['{"k":1}'])
     return made
 
 
@@ -233,4 +233,4 @@ def test_the_exit_status(found: list[Any], status: int, capsys: pytest.CaptureFi
     assert worker.calls[0] == ("POST", "/connectors/a%2Fb/verifications", {"tables": [], "repair": False})
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["state"] for one in shown] == [end["state"] for end in ends]
-    assert EXPIRED not in Report("n", "k", "t", "d", 0.0).as_json()["differences"]
+    assert EXPIRED not in VerifyReport("n", "k", "t", "d", 0.0).as_json()["differences"]

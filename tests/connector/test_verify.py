@@ -24,23 +24,23 @@ from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Bounds, Image
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.log import events
-from helenus_connector.shape.choice import shape_of
-from helenus_connector.shape.row.row import shown
-from helenus_connector.testing.broker import MemoryPlanner, Message
-from helenus_connector.testing.cassandra import Answer, Host, MemoryReader, Session
+from helenus_connector.shape.choice import make_shape
+from helenus_connector.shape.row.row import shown_table
+from helenus_connector.testing.broker import MemoryMessage, MemoryPlanner
+from helenus_connector.testing.cassandra import Answer, Host, MemoryReader, MemorySession
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_connector.verify import _engine, _rows
-from helenus_connector.verify._entry import ASKED, COUNTS, KEY, NEVER, Entry, place
-from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
+from helenus_connector.verify._entry import ASKED, COUNTS, KEY, NEVER, VerifyEntry, place
+from helenus_connector.verify._job import VerifyJob, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
 from helenus_connector.verify._rows import RowEntries
-from helenus_connector.verify._topic import Records
-from helenus_connector.verify.options import Options
+from helenus_connector.verify._topic import TopicRecords
+from helenus_connector.verify.options import VerifyOptions
 from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISPLACED, MISSING, STALE, UNPUBLISHABLE, Progress
-from helenus_connector.verify.scopes import Clustering, Scopes
+from helenus_connector.verify.scopes import Clustering, MarkerScopes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse, walk
@@ -50,7 +50,7 @@ from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 from helenus_schemas.service.logs import setup
 
 slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
-WORKER = WorkerSettings.of({"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}, "worker")
+WORKER = WorkerSettings.from_properties({"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}, "worker")
 FORMS: list[dict[str, str]] = [
     {},
     {"output.format": "key-value-json"},
@@ -78,7 +78,7 @@ def table(*columns: tuple[str, str], keys: Sequence[str] = ("int", "int")) -> Ta
 
 def of(more: dict[str, str]) -> ConnectorSettings:
     given = {"name": "n", "keyspace": "ks1", "table": "t", "value.converter.schema.registry.url": "http://r"}
-    return ConnectorSettings.of({**given, **more}, "test")
+    return ConnectorSettings.from_properties({**given, **more}, "test")
 
 
 def int32(value: int | None) -> bytes | None:
@@ -91,43 +91,43 @@ class Topic:
     def __init__(self, table: Table, more: dict[str, str], registry: MemoryRegistry | None = None) -> None:
         self.settings = of(more)
         self.registry = registry or MemoryRegistry()
-        self.messages: list[Message] = []
+        self.messages: list[MemoryMessage] = []
         self.rows: dict[Key, tuple[bytes | None, ...]] = {}
         self.statics: dict[Key, tuple[bytes | None, ...]] = {}
         self.alter(table)
 
     def alter(self, table: Table) -> None:
-        self.table = shown(table, self.settings)
+        self.table = shown_table(table, self.settings)
         self.codec = KeyCodec(self.table)
-        self.shape = shape_of(self.table, self.settings, self.registry)
-        self.job = Job(WORKER, self.settings, self.table, TOPIC, 2, 1, None, False, setup())
+        self.shape = make_shape(self.table, self.settings, self.registry)
+        self.job = VerifyJob(WORKER, self.settings, self.table, TOPIC, 2, 1, None, False, setup())
 
     def add(self, record: Record, partition: int = 0) -> None:
         at = len(self.messages)
-        self.messages.append(Message(TOPIC, partition, at, (1, at), record.key, record.value, record.headers))
+        self.messages.append(MemoryMessage(TOPIC, partition, at, (1, at), record.key, record.value, record.headers))
 
     def publish(self, key: Key, row: Sequence[bytes | None] | None, expires: int | None = None) -> None:
         after = None if row is None else Image(tuple(row), 5)
-        made = Resolved("events", 0, self.codec.encode(key), key, Scope.ROW)
+        made = ResolvedKey("events", 0, self.codec.encode(key), key, Scope.ROW)
         made.after, made.expires = after, expires
         self.resolved(made)
 
     def marker(self, key: Key, scope: Scope, after: Image | None = None, bounds: Bounds | None = None) -> None:
         """Publish a delete marker; no row lives in its scope."""
         name = b"" if scope is Scope.TABLE else self.codec.encode(key)
-        made = Resolved("events", 0, name, key, scope, bounds)
+        made = ResolvedKey("events", 0, name, key, scope, bounds)
         made.after, made.read_rows = after, lambda _: iter(())
         self.resolved(made)
 
-    def resolved(self, resolved: Resolved) -> None:
+    def resolved(self, resolved: ResolvedKey) -> None:
         resolved.write_time = 5
         for shaped in self.shape.records(resolved):
             assert shaped is not None
             assert shaped.cause is None
             self.add(shaped.record)
 
-    def entries(self, chunk: int = 7) -> list[Entry]:
-        records = Records(self.job, self.registry.schema, self.registry.schema)
+    def entries(self, chunk: int = 7) -> list[VerifyEntry]:
+        records = TopicRecords(self.job, self.registry.schema, self.registry.schema)
         chunks = [self.messages[i : i + chunk] for i in range(0, len(self.messages), chunk)]
         found = [entry for some in chunks for entry in records.entries(some, False)]
         made = RowEntries(self.job)
@@ -141,13 +141,13 @@ class Topic:
     def found(self) -> dict[tuple[bytes, bool], str]:
         """The kinds of keys that differ."""
         rows = Comparison(self.job, False).of(ordered(self.entries()))
-        return {(row[2 + Entry._fields.index("name")], row[2 + 4]): row[0] for row in rows if row[0]}
+        return {(row[2 + VerifyEntry._fields.index("name")], row[2 + 4]): row[0] for row in rows if row[0]}
 
 
-def ordered(entries: Iterable[Entry]) -> list[Entry]:
+def ordered(entries: Iterable[VerifyEntry]) -> list[VerifyEntry]:
     """As Spark sorts them."""
 
-    def turn(entry: Entry) -> Any:
+    def turn(entry: VerifyEntry) -> Any:
         token = (0, 0) if entry.token is None else (1, entry.token)
         name = (0, b"") if entry.name is None else (1, entry.name)
         return token, entry.rank, name, entry.static, entry.side, entry.partition, -int.from_bytes(entry.at, "big")
@@ -236,13 +236,13 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
     assert first[0] in _engine._MAY_PASS, "its row's write time is to be read"
     reader = MemoryReader({key: Image(row, written)}, topic.table)
     monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
-    again = _rows._again(_rows.Rows(topic.job, times=True), [Entry(*first[2:])])
+    again = _rows._again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
     assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [kind]
 
 
 def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session([Host("a")], {"ks1": 1})
-    monkeypatch.setattr(_rows.cassandra_sessions, "of", lambda _: session)
+    session = MemorySession([Host("a")], {"ks1": 1})
+    monkeypatch.setattr(_rows.cassandra_sessions, "session_for", lambda _: session)
     job = Topic(table(("v", "int")), {}).job
     assert _rows._reader(job, times=True)._timed
     assert not _rows._reader(job, times=False)._timed
@@ -251,7 +251,7 @@ def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch
 def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ghost on the topic. It is not the table that was altered: another statement is taken."""
     topic = Topic(table(("v", "int"), keys=("text",)), {"output.format": "json"})
-    topic.messages.append(Message(TOPIC, 0, 0, (1, 0), b'{"k0":""}', b'{"k0":"","v":3}', []))
+    topic.messages.append(MemoryMessage(TOPIC, 0, 0, (1, 0), b'{"k0":""}', b'{"k0":"","v":3}', []))
     (first,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
 
     def answer(cql: str, values: list[Any], paging: bytes | None, size: int | None) -> Answer:
@@ -259,9 +259,9 @@ def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyP
             raise InvalidRequest("Key may not be empty")
         return [], None
 
-    session = Session([Host("a")], {"ks1": 1}, answer)
-    monkeypatch.setattr(_rows.cassandra_sessions, "of", lambda _: session)
-    again = list(_rows._again(_rows.Rows(topic.job, times=True), [Entry(*first[2:])]))
+    session = MemorySession([Host("a")], {"ks1": 1}, answer)
+    monkeypatch.setattr(_rows.cassandra_sessions, "session_for", lambda _: session)
+    again = list(_rows._again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])]))
     assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [GHOST]
 
 
@@ -327,7 +327,7 @@ def test_a_record_in_another_partition_is_named(form: dict[str, str], planted: i
     found = [row for row in Comparison(topic.job, False).of(ordered(topic.entries())) if row[0]]
     kinds = {MISPLACED} | ({STALE} if is_last and planted == 6 else set())
     assert {row[0] for row in found} == kinds
-    assert {Entry(*row[2:]).name for row in found} == {topic.codec.encode(keys[2])}
+    assert {VerifyEntry(*row[2:]).name for row in found} == {topic.codec.encode(keys[2])}
     # A record without value in that partition ends it.
     plant(topic, keys[2], None)
     topic.publish(keys[2], (int32(5),))
@@ -345,15 +345,15 @@ def test_columns_that_were_left_out_for_their_size_are_looked_at_again_without_t
     key, row = (int32(1), int32(1)), (b"x" * 1000, b"y")
     topic.rows[key] = row
     smaller, header = next(topic.shape.smaller(Image(row, 5)))
-    made = Resolved("events", 0, topic.codec.encode(key), key, Scope.ROW)
+    made = ResolvedKey("events", 0, topic.codec.encode(key), key, Scope.ROW)
     made.after = smaller
     (shaped,) = topic.shape.records(made)
     assert shaped is not None
     record = shaped.record
     topic.add(record._replace(headers=[*record.headers, header]))
     (found,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
-    last = Entry(*found[2:])
-    asked = Entry(last.part, last.token, KEY, last.name, last.static, ASKED, at=last.at)
+    last = VerifyEntry(*found[2:])
+    asked = VerifyEntry(last.part, last.token, KEY, last.name, last.static, ASKED, at=last.at)
     again = [asked, last, *RowEntries(topic.job).of(0, last.token, key, row, False, last.note)]
     assert [r[0] for r in Comparison(topic.job, True).of(again)] == [""]
 
@@ -457,7 +457,7 @@ def test_ranges_over_keys() -> None:
 
     pairs = list(itertools.product(some, some))
     for number, bounds in enumerate(pairs):
-        scopes = Scopes(clustering)
+        scopes = MarkerScopes(clustering)
         marks = [bounds, pairs[number * 7 % len(pairs)], pairs[number * 31 % len(pairs)]]
         for at, (start, end) in zip((3, 2, 1), marks, strict=True):
             scopes.add(place(at), text(start) + b"\n" + text(end))
@@ -468,7 +468,7 @@ def test_ranges_over_keys() -> None:
 
 def test_a_queue_has_few_segments() -> None:
     clustering = Clustering([Column("c", parse("int"), "clustering", 0)])
-    scopes = Scopes(clustering)
+    scopes = MarkerScopes(clustering)
     for n in reversed(range(1000)):
         scopes.add(place(n), b'\n{"inclusive":false,"values":{"c":%d}}' % n)
     assert len(scopes._starts) == 1
@@ -478,13 +478,13 @@ def test_a_queue_has_few_segments() -> None:
 
 
 def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session([Host("a")], {"ks": 1})
-    monkeypatch.setattr(_rows.cassandra_sessions, "of", lambda _: session)
+    session = MemorySession([Host("a")], {"ks": 1})
+    monkeypatch.setattr(_rows.cassandra_sessions, "session_for", lambda _: session)
     topic = Topic(table(("v", "int")), {"query.max.rate": "1000"})
     reader = _rows._reader(replace(topic.job, directory=tmp_path), times=False)
     assert reader.budget is not None
     reader.budget.take(400)
-    of_the_stage = budget.of(tmp_path / "default", topic.job.settings)
+    of_the_stage = budget.budget_for(tmp_path / "default", topic.job.settings)
     with of_the_stage._state() as (state, _):
         assert state.left == pytest.approx(600, abs=100)
     assert _rows._reader(topic.job, times=False) is reader
@@ -551,11 +551,13 @@ def test_a_ring_is_cut_and_sampled() -> None:
 )
 def test_options_that_can_not_be(given: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        Options.of(given)
+        VerifyOptions.from_words(given)
 
 
 def test_options() -> None:
-    assert Options.of({}).is_whole
-    options = Options.of({"token_range": "-5:10", "sample": 0.5, "repair": True, "limit": 3, "patience": 1})
-    assert options == Options(True, (-4, 10), 0.5, 3, 1.0)
-    assert Options.of({"token_range": ":10"}).tokens == (LEAST_TOKEN, 10)
+    assert VerifyOptions.from_words({}).is_whole
+    options = VerifyOptions.from_words(
+        {"token_range": "-5:10", "sample": 0.5, "repair": True, "limit": 3, "patience": 1}
+    )
+    assert options == VerifyOptions(True, (-4, 10), 0.5, 3, 1.0)
+    assert VerifyOptions.from_words({"token_range": ":10"}).tokens == (LEAST_TOKEN, 10)

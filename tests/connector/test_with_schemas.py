@@ -16,9 +16,9 @@ from schemas.java import Program
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.shape import Shaped
-from helenus_connector.shape.choice import shape_of
-from helenus_connector.shape.row.row import shown
+from helenus_connector.interfaces.shape import ShapedRecord
+from helenus_connector.shape.choice import make_shape
+from helenus_connector.shape.row.row import shown_table
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
@@ -38,14 +38,14 @@ class WithSchema(Made):
                 given |= {f"{part}.converter": JSON, f"{part}.converter.schemas.enable": str(has).lower()}
         if form == "json" and not key:
             given["key.converter"] = "org.apache.kafka.connect.storage.StringConverter"
-        self.settings = ConnectorSettings.of(given, "test")
-        self.table = shown(table, self.settings)
+        self.settings = ConnectorSettings.from_properties(given, "test")
+        self.table = shown_table(table, self.settings)
         self.codec = KeyCodec(self.table)
-        self.shape = shape_of(self.table, self.settings, None)  # type: ignore[assignment]
+        self.shape = make_shape(self.table, self.settings, None)  # type: ignore[assignment]
 
-    def shaped(self, *updates: Update) -> list[Shaped]:
+    def shaped(self, *updates: Update) -> list[ShapedRecord]:
         """Of changes as they were written, or of rows that were read where the format has no others."""
-        found: list[Shaped | None] = []
+        found: list[ShapedRecord | None] = []
         for event in events(*updates):
             resolved = self.resolved(event)
             if self.settings.is_envelope:

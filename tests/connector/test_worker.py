@@ -25,8 +25,8 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import ReasonLog
 from helenus_connector.control.fences import owned
 from helenus_connector.control.status import Task
-from helenus_connector.log.events import Offsets, Range
-from helenus_connector.rest.listening import listen
+from helenus_connector.log.events import OffsetRange, Offsets
+from helenus_connector.rest.listener import listen
 from helenus_connector.worker import Worker
 from helenus_schemas.errors import Action, HelenusError, Kind
 
@@ -68,7 +68,7 @@ class Topics:
             raise self.away
         return {topic: {"0": 50_000} for topic in topics if topic not in self.refused}
 
-    def sizes(self, ranges: Sequence[Range]) -> list[int]:
+    def sizes(self, ranges: Sequence[OffsetRange]) -> list[int]:
         return [place.end - place.start for place in ranges]
 
 
@@ -76,7 +76,10 @@ class Fake(Worker):
     def __init__(self, directory: Path, **more: str) -> None:
         keys = {key.replace("_", "."): value for key, value in more.items()}
         super().__init__(
-            WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory), **keys}, "worker"), {}
+            WorkerSettings.from_properties(
+                {"bootstrap.servers": "h:1", "checkpoint.dir": str(directory), **keys}, "worker"
+            ),
+            {},
         )
         self.tables = Tables()
         self._tables = self.tables  # type: ignore[assignment]
@@ -351,7 +354,7 @@ def test_a_files_connector_that_was_changed_ends_no_worker(tmp_path: Path, error
 @pytest.mark.parametrize("level", ["LOCAL_ONE", "LOCAL_QUORUM"])
 def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.consistency": level}
-    task = Task(0, ConnectorSettings.of(given, "test"))
+    task = Task(0, ConnectorSettings.from_properties(given, "test"))
     connector = SimpleNamespace(wanted="RUNNING", looked=True, error=None, tasks={"t": task})
     owners = SimpleNamespace(owner=lambda _: "n", take=lambda _: None)
     held = SimpleNamespace(owners=owners)
@@ -545,8 +548,8 @@ def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatc
     file = tmp_path / "slow" / "held"
     file.write_text('{"version": 1, "crc32": 1}\n{}\n')
     started: list[str] = []
-    monkeypatch.setattr("helenus_connector.worker.Query.start", lambda query, _: started.append(query._group))
-    monkeypatch.setattr("helenus_connector.worker.Query.refresh", lambda _: None)
+    monkeypatch.setattr("helenus_connector.worker.EventsQuery.start", lambda query, _: started.append(query._group))
+    monkeypatch.setattr("helenus_connector.worker.EventsQuery.refresh", lambda _: None)
     for _ in range(2):
         worker.look()
         worker._turn(tmp_path)
@@ -593,7 +596,9 @@ def test_a_standby_is_alive_and_not_ready(
 ) -> None:
     """A supervisor that asks for its health must not end it. It takes over when the other one ends."""
     ports: list[int] = []
-    listening = listen(WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": "/", "listeners": ANY}, "w"))
+    listening = listen(
+        WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": "/", "listeners": ANY}, "w")
+    )
     port = listening.getsockname()[1]
     listening.close()
     worker = Fake(tmp_path, listeners=f"http://127.0.0.1:{port}", **keys)
@@ -623,7 +628,9 @@ def test_a_standby_is_alive_and_not_ready(
 
 def test_a_standby_on_the_same_machine_waits_without_a_listener(tmp_path: Path) -> None:
     """The worker that it waits for listens there."""
-    settings = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": "/", "listeners": ANY}, "w")
+    settings = WorkerSettings.from_properties(
+        {"bootstrap.servers": "h:1", "checkpoint.dir": "/", "listeners": ANY}, "w"
+    )
     with listen(settings) as taken:
         port = taken.getsockname()[1]
         worker = Fake(tmp_path, listeners=f"http://127.0.0.1:{port}", standby_timeout_ms="-1")

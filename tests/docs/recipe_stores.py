@@ -77,7 +77,7 @@ class Publisher:
         """Publish by these columns from now on."""
         table = Table("ks", "t", uuid.UUID(int=1), tuple(columns))
         settings = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
-        self._shape = RowShape(table, ConnectorSettings.of(settings, "test"), self.registry)
+        self._shape = RowShape(table, ConnectorSettings.from_properties(settings, "test"), self.registry)
         self._codec = KeyCodec(table)
 
     def row(self, partition: int, key: Sequence[bytes | None], values: Sequence[bytes | None] | None) -> Message:

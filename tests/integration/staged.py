@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event.change import Change, Scope
@@ -47,7 +47,7 @@ class Staged:
             **{key.replace("_", "."): str(value) for key, value in more.items()},
         }
         self.bootstrap = status.bootstrap_servers
-        self.settings = ConnectorSettings.of(given, "test")
+        self.settings = ConnectorSettings.from_properties(given, "test")
         self.session = connect(
             self.settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True
         )
@@ -74,7 +74,7 @@ class Staged:
         value = encode(Change(digest, node, scope, write_time=write_time, effect=effect))
         return Event(self.settings.events, 0, self._offset, 0, self.codec.encode(key), value)
 
-    def run(self, events: Iterable[Event], due: Sequence[Unconfirmed] = ()) -> Outcome:
+    def run(self, events: Iterable[Event], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
         """Do a batch, and check that every event is accounted for."""
         outcome = self.stage.run(events, due, trust_images=True)
         waiting = sum(p.copies for p in outcome.waiting)

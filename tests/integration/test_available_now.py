@@ -25,18 +25,18 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.query import _spark_job as job
 from helenus_connector.query._task_reader import read_parts
 from helenus_connector.query.handover import start_query
 from helenus_connector.query.source import EventsSource
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 
 worker, directory, topic = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 given = {"name": "now", "keyspace": "now", "table": "t", "output.format": "json", "max.batch.size": "40"}
-plan = Plan(worker, {topic: worker.model.of(given, "now")}, str(directory))
+plan = QueryPlan(worker, {topic: worker.model.read_settings(given, "now")}, str(directory))
 plan.save()
-spark = session(worker, directory)
+spark = start_session(worker, directory)
 spark.dataSource.register(EventsSource)
 
 def read(given):

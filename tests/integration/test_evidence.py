@@ -23,12 +23,12 @@ from integration.workload import Workload, create
 from patience import eventually
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.reread._evidence import Evidence as Confirmed
-from helenus_connector.reread._key_read import Work
+from helenus_connector.reread._key_read import KeyRead
 from helenus_connector.reread._proof import Witness
-from helenus_connector.unconfirmed.awaited import Awaited
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.cql.table import read_tables
 from helenus_stack.compare import differences
 from helenus_stack.readers import reader
@@ -47,8 +47,8 @@ SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 class Said:
     """What a read said of a Change of a key."""
 
-    work: Work
-    change: Awaited
+    work: KeyRead
+    change: UnprovenChange
     witness: Witness
 
 
@@ -61,7 +61,7 @@ class Evidence(Staged):
         times = {self.settings.events: TIMEOUT_S}, {self.settings.events: 600.0}
         self.unconfirmed = UnconfirmedKeys(*times, directory / "unconfirmed", time.monotonic)
         self.said: list[Said] = []
-        self.totals = Outcome()
+        self.totals = BatchOutcome()
         self.offset = 0
 
     def batch(self) -> None:
@@ -150,7 +150,7 @@ def evidence(
 
     witness = Confirmed._witness
 
-    def noting(self: Confirmed, work: Work, change: Awaited, *more: Any) -> Witness:
+    def noting(self: Confirmed, work: KeyRead, change: UnprovenChange, *more: Any) -> Witness:
         said = witness(self, work, change, *more)
         for one in made:
             if one.settings.events == work.topic:

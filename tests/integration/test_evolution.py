@@ -27,7 +27,7 @@ from patience import eventually
 
 from helenus_connector.cassandra_rows import _pipelined, table_definition
 from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
-from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.shape.encoding.registry import Registry
@@ -227,7 +227,7 @@ def shape(status: Status, table: Table, tmp_path: Path, **more: str) -> RowShape
         "value.converter.schema.registry.url": status.registry_url,
         **{key.replace("_", "."): value for key, value in more.items()},
     }
-    settings = ConnectorSettings.of(given, "test")
+    settings = ConnectorSettings.from_properties(given, "test")
     registry = Registry(settings, tmp_path / "schemas.json")
     try:
         return RowShape(table, settings, registry)
@@ -341,7 +341,7 @@ def test_nodes_say_when_a_definition_was_altered(session: Any) -> None:
     session.execute("CREATE TYPE evolution.part (a int)")
     session.execute("CREATE TABLE evolution.altered (k int PRIMARY KEY, v frozen<part>)")
     given = {"name": "n", "keyspace": "evolution", "table": "altered", "output.format": "json"}
-    settings = ConnectorSettings.of(given, "test")
+    settings = ConnectorSettings.from_properties(given, "test")
     times = []
     for alter in (
         "",
@@ -403,7 +403,7 @@ def settings_of(status: Status) -> ConnectorSettings:
         "cassandra.port": str(status.cql_port),
         "cassandra.local.dc": str(status.local_dc),
     }
-    return ConnectorSettings.of(given, "test")
+    return ConnectorSettings.from_properties(given, "test")
 
 
 def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status: Status, session: Any) -> None:
@@ -419,7 +419,7 @@ def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status:
         for name, (columns, keys) in tables.items():
             session.execute(f"CREATE TABLE evolution.{name} ({columns})")
             found = next(t for t in read_tables(raw, "evolution").values() if t.name == name)
-            reader = Reader(raw, found, settings)
+            reader = RowReader(raw, found, settings)
             with pytest.raises(SchemaChanged):
                 list(reader.rows(keys, ConsistencyLevel.ONE))
             reader.is_current = True
@@ -458,7 +458,7 @@ def test_what_was_read_is_freed_without_a_search_for_cycles(
         return made
 
     try:
-        reader = Reader(raw, next(t for t in read_tables(raw, "evolution").values() if t.name == "freed"), settings)
+        reader = RowReader(raw, next(t for t in read_tables(raw, "evolution").values() if t.name == "freed"), settings)
         keys = [(struct.pack(">i", 0), struct.pack(">i", c)) for c in range(1200)]
         dict(reader.rows(keys[:200], ConsistencyLevel.ONE))  # the first pages are small: rows may be large
         raw.execute_async = noted

@@ -24,7 +24,7 @@ from psycopg.rows import dict_row
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.shape.row.row import schemas
+from helenus_connector.shape.row.row import row_schemas
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError
 from helenus_stack import connect
@@ -185,11 +185,11 @@ def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> No
         agrees(pipeline.status, database, table, wanted)
 
     given = pipeline.connector_properties(SHOP) | {"decimal.handling.mode": "double"}
-    settings = ConnectorSettings.of({key: str(value) for key, value in given.items()}, "test")
+    settings = ConnectorSettings.from_properties({key: str(value) for key, value in given.items()}, "test")
     of_shop = next(t for t in read_tables(session, "shop").values() if t.full_name == SHOP)
     registry = Registry(settings, pipeline.directory / "ids")
     with pytest.raises(HelenusError, match=r"was decimal\.handling\.mode changed\?"):
-        registry.register(f"data-{SHOP}-value", schemas(of_shop.shown(settings.forms), settings)[1])
+        registry.register(f"data-{SHOP}-value", row_schemas(of_shop.shown(settings.forms), settings)[1])
     registry.close()
 
 

@@ -24,8 +24,8 @@ from integration.staged import Staged
 from patience import eventually
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Effect, Scope
 from helenus_schemas.event.wire import encode
@@ -58,7 +58,7 @@ class Away(Staged):
             return [self.event(key, None, scope=Scope.PARTITION, write_time=0, effect=gone) for key in self.keys]
         return [self.event(*([key, key] if self.settings.table == "pairs" else [key])) for key in self.keys]
 
-    def done(self, events: Sequence[Event], due: Sequence[Unconfirmed] = ()) -> Outcome:
+    def done(self, events: Sequence[Event], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
         """Do a batch, again if Cassandra does not answer in time, and see that no request to it was waited for."""
         start = time.monotonic()
         while (outcome := attempt(self, events, due)) is None:
@@ -285,7 +285,7 @@ def test_a_cluster_that_times_out(three: Stack, staged: Away, monkeypatch: pytes
     assert {json.loads(r.key())["k"] for r in staged.records()} == set(range(len(staged.keys)))
 
 
-def attempt(staged: Away, events: Sequence[Event], due: Sequence[Unconfirmed] = ()) -> Outcome | None:
+def attempt(staged: Away, events: Sequence[Event], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome | None:
     try:
         return staged.run(events, due)
     except HelenusError as error:

@@ -16,7 +16,7 @@ from integration.staged import Staged, keys
 from patience import eventually
 
 from helenus_connector.log._kafka_reader import read
-from helenus_connector.log.events import Range
+from helenus_connector.log.events import OffsetRange
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import messages
@@ -101,10 +101,10 @@ def test_events_that_are_gone_are_counted_or_stop(status: Status) -> None:
     config = {"bootstrap.servers": status.bootstrap_servers}
 
     def values(start: int, end: int, data_loss: str, lost: list[int]) -> list[bytes]:
-        def failed(_: Range, error: HelenusError) -> None:
+        def failed(_: OffsetRange, error: HelenusError) -> None:
             raise error
 
-        places = [Range("gone", 0, start, end)]
+        places = [OffsetRange("gone", 0, start, end)]
         chunks = read(config, places, data_loss, lambda _, events: lost.append(events), failed)
         return [m.value() for chunk in chunks for m in chunk]
 

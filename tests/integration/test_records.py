@@ -255,7 +255,9 @@ def test_names_that_avro_forbids(pipeline: Pipeline, session: Any) -> None:
 
 def test_a_registry_without_registration(pipeline: Pipeline, tmp_path: Path) -> None:
     given = {**pipeline.connector_properties("rec.wide"), "value.converter.auto.register.schemas": "false"}
-    registry = Registry(ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test"), tmp_path / "ids")
+    registry = Registry(
+        ConnectorSettings.from_properties({k: str(v) for k, v in given.items()}, "test"), tmp_path / "ids"
+    )
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
     known = client.get_latest_version("data-rec.wide-value")
     assert registry.register("data-rec.wide-value", known.schema.schema_str) == known.schema_id
@@ -277,7 +279,7 @@ def test_a_registry_that_somebody_else_fills(pipeline: Pipeline, session: Any, t
     assert printed.returncode == 0, printed.stderr
     subjects = [json.loads(line) for line in printed.stdout.splitlines()]
     assert [one["subject"] for one in subjects] == ["filled-key", "filled-value", "filled-truncation"]
-    settings = ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test")
+    settings = ConnectorSettings.from_properties({k: str(v) for k, v in given.items()}, "test")
     (table,) = [t for t in read_tables(session, "rec").values() if t.name == "hollow"]
     registry = Registry(settings, tmp_path / "ids")
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})

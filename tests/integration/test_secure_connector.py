@@ -29,7 +29,7 @@ from integration.pipeline import free_port, script, write_properties
 from patience import PATIENCE_S, eventually
 from spark_start import java_options
 
-from helenus_connector.top import Worker
+from helenus_connector.rest.client import WorkerClient
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.java import spark_java_home
@@ -108,7 +108,7 @@ def status(secure: Stack) -> Status:
 
 @pytest.fixture(scope="module")
 def session(status: Status) -> Iterator[Any]:
-    session = connect(CassandraSettings.of(status.cassandra(), "status"))
+    session = connect(CassandraSettings.from_properties(status.cassandra(), "status"))
     session.execute("CREATE KEYSPACE safe WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TABLE safe.t (a int PRIMARY KEY, v text) WITH cdc = true")
     session.execute("CREATE TABLE safe.other (a int PRIMARY KEY, v text) WITH cdc = true")
@@ -274,11 +274,11 @@ def test_the_whole_path_and_no_secret_is_seen(
         # The connector's own environment held none; so none of its children's may.
         seen += b"".join(processes.contents(p, "environ") for p in processes.family(started[1].pid))
         texts.append(seen.decode(errors="replace"))
-        worker = Worker(listener, f"ops:{REST_PASSWORD}", authority[1])
+        worker = WorkerClient(listener, f"ops:{REST_PASSWORD}", authority[1])
         texts += [worker.get("/connectors?expand=status&expand=info"), worker.get("/connectors/safe-t/config")]
         texts.append(worker.get("/connectors/safe-t/tasks"))
         texts.append(worker.get("/metrics"))
-        texts.append(Worker(f"http://127.0.0.1:{own['http.port']}").get("/metrics"))
+        texts.append(WorkerClient(f"http://127.0.0.1:{own['http.port']}").get("/metrics"))
         exported = set(re.findall(r"^(helenus_\w+)", "\n".join(texts[-2:]), re.MULTILINE))
         asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
         # What has a label for a kind or a reason is there once there is one; the others are from the start.

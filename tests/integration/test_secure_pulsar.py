@@ -47,7 +47,7 @@ def status(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Status]:
 
 @pytest.fixture(scope="module")
 def session(status: Status) -> Iterator[Any]:
-    session = connect(CassandraSettings.of(status.cassandra(), "status"))
+    session = connect(CassandraSettings.from_properties(status.cassandra(), "status"))
     session.execute("CREATE KEYSPACE safe WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     for table in ("t", "other"):
         session.execute(f"CREATE TABLE safe.{table} (a int PRIMARY KEY, v text) WITH cdc = true")

@@ -17,11 +17,11 @@ from patience import eventually
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.query.spark_session import session as start_spark
-from helenus_connector.shape.schemas import declared
+from helenus_connector.query.spark_session import start_session as start_spark
+from helenus_connector.shape.schemas import topic_schemas
 from helenus_connector.verify._engine import verify
-from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import GHOST, MISPLACED, MISSING, STALE, Report
+from helenus_connector.verify.options import VerifyOptions
+from helenus_connector.verify.report import GHOST, MISPLACED, MISSING, STALE, VerifyReport
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError, Kind
@@ -94,8 +94,8 @@ def worker_of(pipeline: Pipeline) -> WorkerSettings:
     return WorkerSettings.load(pipeline.directory / "worker.properties")
 
 
-def verified(spark: Any, pipeline: Pipeline, table: str, patience: float = 20.0, **options: Any) -> Report:
-    return verify(spark, worker_of(pipeline), settings_of(pipeline, table), Options(patience=patience, **options))
+def verified(spark: Any, pipeline: Pipeline, table: str, patience: float = 20.0, **options: Any) -> VerifyReport:
+    return verify(spark, worker_of(pipeline), settings_of(pipeline, table), VerifyOptions(patience=patience, **options))
 
 
 @contextmanager
@@ -103,15 +103,15 @@ def appending(pipeline: Pipeline, session: Any, table: str) -> Iterator[Log]:
     """Appends records as the connector does."""
     of = next(t for t in read_tables(session, table.split(".")[0]).values() if t.full_name == table)
     with pipeline.log() as log:
-        log.declare(f"data-{table}", declared(of, settings_of(pipeline, table)))
+        log.declare(f"data-{table}", topic_schemas(of, settings_of(pipeline, table)))
         yield log
 
 
 def settings_of(pipeline: Pipeline, table: str) -> ConnectorSettings:
-    return worker_of(pipeline).model.of(read_properties(pipeline.directory / f"{table}.properties"), table)
+    return worker_of(pipeline).model.read_settings(read_properties(pipeline.directory / f"{table}.properties"), table)
 
 
-def found(report: Report) -> dict[str, list[str]]:
+def found(report: VerifyReport) -> dict[str, list[str]]:
     return {kind: sorted(of.keys) for kind, of in report.found.items() if of.count}
 
 
@@ -247,11 +247,11 @@ def test_a_topic_of_another_table_is_one_clear_error(pipeline: Pipeline, spark: 
     worker = worker_of(pipeline)
     given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), "data.topic": f"data-{ks}.avro"}
     with pytest.raises(HelenusError, match="it is the topic of another table") as error:
-        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))
+        verify(spark, worker, worker.model.read_settings(given, "n"), VerifyOptions(patience=0))
     assert error.value.kind is Kind.CONFIG
     given["data.topic"] = "none"
     with pytest.raises(HelenusError, match="there is no data topic"):
-        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))
+        verify(spark, worker, worker.model.read_settings(given, "n"), VerifyOptions(patience=0))
 
 
 @pytest.mark.parametrize("log", ["kafka"], indirect=True)  # the same code
@@ -268,4 +268,4 @@ def test_records_in_json_of_another_table_with_the_same_columns(
     more = {"name": "twin", "table": "twin", "output.format": "key-value-json", "data.topic": topic}
     given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), **more}
     with pytest.raises(HelenusError, match=rf"its records are of {ks}\.plain, and none is of {ks}\.twin"):
-        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))
+        verify(spark, worker, worker.model.read_settings(given, "n"), VerifyOptions(patience=0))

@@ -81,7 +81,7 @@ def test_errors_of_several_files_at_once(tmp_path: Path) -> None:
 )
 def test_the_nearest_name(key: str, near: str) -> None:
     with pytest.raises(ConfigError, match=f"did you mean {near}\\?"):
-        Example.of({"log.topic": "t", key: "x"}, "f")
+        Example.from_properties({"log.topic": "t", key: "x"}, "f")
 
 
 SECRET = "hunter2-and-more"
@@ -103,7 +103,7 @@ SECRET = "hunter2-and-more"
 def test_a_wrong_key_does_not_show_its_secret(key: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HELENUS_TEST_SECRET", SECRET)
     with pytest.raises(ConfigError) as error:
-        Example.of({"log.topic": "t", key: value}, "f")
+        Example.from_properties({"log.topic": "t", key: value}, "f")
     assert (f"{key}=" if key == "size" else f"{key}: unknown property") in str(error.value)
     assert SECRET not in str(error.value)
     assert SECRET not in repr(error.value)
@@ -113,7 +113,7 @@ def test_settings_passed_to_libraries_are_printed_without_secrets() -> None:
     hidden = ["sasl.password", "ssl.key.pem", "sasl.jaas.config", "sasl.oauthbearer.client.secret", "s3a.access.key"]
     plain = ["security.protocol", "ssl.ca.location", "ssl.key.location", "linger.ms", "key.serializer"]
     given = {"log.topic": "t", **{f"kafka.{key}": f"value-of-{key}" for key in (*hidden, *plain)}}
-    settings = Example.of(given, "f")
+    settings = Example.from_properties(given, "f")
     assert settings.kafka["sasl.password"] == "value-of-sasl.password"
     for printed in (repr(settings), str(settings), repr(pickle.loads(pickle.dumps(settings)))):
         assert [key for key in hidden if f"value-of-{key}" in printed] == []
@@ -209,11 +209,11 @@ class Migrated(CassandraSettings):
     ],
 )
 def test_the_outcome_of_foreign_keys(given: dict[str, str], size: int) -> None:
-    assert Migrated.of(given, "f").size == size
+    assert Migrated.from_properties(given, "f").size == size
 
 
 def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    Migrated.of({"theirs": "5", "theirs.old": "x"}, "their.properties")
+    Migrated.from_properties({"theirs": "5", "theirs.old": "x"}, "their.properties")
     first, second = capsys.readouterr().out.splitlines()
     for part in ("warning", "their.properties", "key=theirs", "use=size"):
         assert part in first
@@ -222,7 +222,7 @@ def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_value_without_counterpart_is_one_of_the_errors() -> None:
     with pytest.raises(HelenusError, match=r"(?s)theirs\.seconds=soon: invalid literal.*siez: unknown property"):
-        Migrated.of({"theirs.seconds": "soon", "siez": "1"}, "f")
+        Migrated.from_properties({"theirs.seconds": "soon", "siez": "1"}, "f")
 
 
 def test_the_environment_counts_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class Example(CassandraSettings, PulsarSettings):
 
 def wrong(given: dict[str, str]) -> list[Problem]:
     with pytest.raises(ConfigError) as error:
-        Example.of(given, "f")
+        Example.from_properties(given, "f")
     return list(error.value.problems)
 
 
@@ -44,7 +44,7 @@ def test_a_path_is_a_path(key: str, value: str) -> None:
 
 @pytest.mark.parametrize("value", ["/shared/cp", "cp", "./a:b", "/a/b:c://d"])
 def test_paths_stay_as_they_are(value: str) -> None:
-    assert Example.of({"directory": value}, "f").directory == Path(value)
+    assert Example.from_properties({"directory": value}, "f").directory == Path(value)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_errors_name_the_expected_value(key: str, value: str, reason: str) -> No
     ],
 )
 def test_accepted_values(key: str, value: str, taken: object) -> None:
-    assert getattr(Example.of({key: value}, "f"), key.replace(".", "_")) == taken
+    assert getattr(Example.from_properties({key: value}, "f"), key.replace(".", "_")) == taken
 
 
 def test_a_user_without_a_password_is_refused() -> None:
@@ -136,14 +136,14 @@ def test_files_are_looked_for_where_it_is_asked_for(tmp_path: Path) -> None:
         "directory": "/no",
         "pulsar.tls.cafile": str(there),
     }
-    settings = Example.of(given, "f")  # it may be for another machine
+    settings = Example.from_properties(given, "f")  # it may be for another machine
     with pytest.raises(ConfigError) as error:
         settings.check_files("f")
     assert [(p.key, p.value) for p in error.value.problems] == [
         ("cassandra.ssl.cafile", "/no/ca.pem"),
         ("extra.file", "/no/x"),
     ]
-    Settings.of({}, "f").check_files("f")
+    Settings.from_properties({}, "f").check_files("f")
 
 
 @given(st.text(max_size=70))
@@ -191,4 +191,4 @@ def test_a_token_that_no_header_can_have(token: str) -> None:
     (problem,) = wrong({"pulsar.auth.token": token})
     assert "a token has" in problem.reason
     assert "s3" not in str(problem)
-    assert Example.of({"pulsar.auth.token": "a.b-c_d=="}, "f").pulsar_auth_token
+    assert Example.from_properties({"pulsar.auth.token": "a.b-c_d=="}, "f").pulsar_auth_token

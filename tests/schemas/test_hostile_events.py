@@ -185,7 +185,7 @@ def test_keys(columns: str, data: st.DataObject) -> None:
         for read in (codec.decode, codec.decode_nullable, codec.current):
             hostile.read(read, bad, Malformed)
         found: Any = hostile.read(codec._decode, bad, Malformed)
-        reader = PLAIN_KEYS.Reader([c.type for c in table.partition_key], [c.type for c in table.clustering])
+        reader = PLAIN_KEYS.KeyBytesReader([c.type for c in table.partition_key], [c.type for c in table.clustering])
         fast = hostile.read(reader.key, bad, ())
         if codec is codecs[0]:
             assert fast is None or fast == found

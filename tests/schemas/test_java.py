@@ -92,7 +92,7 @@ def events(updates: list[list[Update]]) -> list[bytes]:
     """The values that the agent's decoder writes for these mutations, with their cells."""
     tables = {update.table.id: update.table for parts in updates for update in parts}
     plans = {
-        table.id.bytes: decoder.plan_of(table, at if table.cdc else -1, cells=table.cdc)
+        table.id.bytes: decoder.plan_table(table, at if table.cdc else -1, cells=table.cdc)
         for at, table in enumerate(tables.values())
     }
     data = b"".join(entry(mutation(*parts)) for parts in updates)

@@ -15,7 +15,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_agent.state import State
+from helenus_agent.state import StateDirectory
 from helenus_connector.control.fences import owned
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.ownership import check_directory, make_private, open_lock
@@ -75,7 +75,7 @@ def test_a_directory_that_is_not_there_is_made_later(place: Path) -> None:
 
 
 LOCKS: dict[str, Callable[[Path, ExitStack], object]] = {
-    "lock": lambda directory, stack: stack.enter_context(closing(State(directory))),
+    "lock": lambda directory, stack: stack.enter_context(closing(StateDirectory(directory))),
     "worker.lock": lambda directory, stack: stack.enter_context(owned(directory, lambda: False)),
 }
 _HOLD = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH | fcntl.LOCK_NB); print('held')"

@@ -49,7 +49,7 @@ def test_a_file_that_is_none(tmp_path: Path, kind: str, key: str) -> None:
         given = {**CONFIG, **more, **{f"{prefix}.{name}": str(file) for name, file in files.items()}}
         if prefix == "cassandra.ssl":
             given["output.format"] = "json"
-        settings = ConnectorSettings.of(given, "test")
+        settings = ConnectorSettings.from_properties(given, "test")
         use = partial(connect, settings) if prefix == "cassandra.ssl" else Registry(settings, tmp_path / "memory").check
         with pytest.raises(HelenusError) as caught:
             use()

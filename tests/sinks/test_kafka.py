@@ -18,7 +18,7 @@ from agent.standalone import TABLE, number
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from patience import eventually
 
-from helenus_connector.testing.log import Record
+from helenus_connector.testing.log import MemoryRecord
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.log import TopicError
@@ -203,7 +203,7 @@ class Agent:
                     if message.error():
                         left -= 1
                     else:
-                        found.append(number(Record(self.topic, 0, message.key(), None)))
+                        found.append(number(MemoryRecord(self.topic, 0, message.key(), None)))
             return found
         finally:
             consumer.close()

@@ -17,7 +17,7 @@ import trustme
 from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar import connection
 from helenus_sinks.pulsar import log as log_module
 from helenus_sinks.pulsar._admin import Admin
@@ -286,15 +286,15 @@ def test_a_record_that_is_too_large(stack: Stack, settings: PulsarConfig, log: P
 def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarConfig, log: PulsarLog) -> None:
     log.create("schemas", 1, KEEP)
     for columns in (("a",), ("a", "b"), ("a",), ("b",)):
-        log.declare("schemas", Schemas(KEY, value_schema(*columns)))
+        log.declare("schemas", DeclaredSchemas(KEY, value_schema(*columns)))
         log.append("schemas", 0, b"\2", b"\0" * len(columns))
     log.flush(20)
     assert [m._message.int_schema_version() for m in messages(settings, "schemas")] == [0, 1, 0, 2]
     with pytest.raises(HelenusError, match="schema") as error:
-        log.declare("schemas", Schemas(KEY.replace("int", "string"), value_schema("a")))
+        log.declare("schemas", DeclaredSchemas(KEY.replace("int", "string"), value_schema("a")))
     assert error.value.kind is Kind.REGISTRY_REFUSED
     with pytest.raises(HelenusError, match="Illegal character in: my col") as error:
-        log.declare("schemas", Schemas(KEY, value_schema("my col")))
+        log.declare("schemas", DeclaredSchemas(KEY, value_schema("my col")))
     assert error.value.kind is Kind.REGISTRY_REFUSED
     log.append("schemas", 0, b"\2", b"\0")
     log.flush(20)
@@ -304,8 +304,8 @@ def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarCo
 def test_times_of_another_unit_are_refused(log: PulsarLog) -> None:
     """As of records that DataStax's connector wrote: to Pulsar both are longs."""
 
-    def schemas_of(kind: str) -> Schemas:
-        return Schemas(KEY, value_schema("a").replace('"string"', f'{{"type":"long","logicalType":"{kind}"}}'))
+    def schemas_of(kind: str) -> DeclaredSchemas:
+        return DeclaredSchemas(KEY, value_schema("a").replace('"string"', f'{{"type":"long","logicalType":"{kind}"}}'))
 
     assert schemas_of("cql_time").value != schemas_of("time-micros").value
     log.create("units", 1, KEEP)
@@ -313,7 +313,7 @@ def test_times_of_another_unit_are_refused(log: PulsarLog) -> None:
     with pytest.raises(HelenusError, match=r"set time\.precision\.mode") as error:
         log.declare("units", schemas_of("cql_time"))
     assert error.value.kind is Kind.REGISTRY_REFUSED
-    log.declare("units", Schemas(KEY, value_schema("b")))
+    log.declare("units", DeclaredSchemas(KEY, value_schema("b")))
 
 
 def test_records_are_decoded_as_the_documentation_says(settings: PulsarConfig, log: PulsarLog) -> None:
@@ -325,7 +325,7 @@ def test_records_are_decoded_as_the_documentation_says(settings: PulsarConfig, l
     exec(code, names)
     log.create("decoded", 1, KEEP)
     for columns in (("a",), ("a", "b")):
-        log.declare("decoded", Schemas(KEY, value_schema(*columns)))
+        log.declare("decoded", DeclaredSchemas(KEY, value_schema(*columns)))
         log.append("decoded", 0, b"\x0e", b"".join(b"\2\2" + column.encode() for column in columns))
     log.append("decoded", 0, b"\2", None)
     log.flush(20)
@@ -336,9 +336,9 @@ def test_records_are_decoded_as_the_documentation_says(settings: PulsarConfig, l
 def test_a_key_that_gets_another_name_keeps_its_schema(settings: PulsarConfig, log: PulsarLog) -> None:
     """Its bytes are the same; the value's schema goes on, and a key of another type is refused as before."""
     log.create("renamed", 1, KEEP)
-    log.declare("renamed", Schemas(KEY, value_schema("a")))
+    log.declare("renamed", DeclaredSchemas(KEY, value_schema("a")))
     renamed = KEY.replace('"id"', '"number"')
-    log.declare("renamed", Schemas(renamed, value_schema("a", "b")))
+    log.declare("renamed", DeclaredSchemas(renamed, value_schema("a", "b")))
     log.append("renamed", 0, b"\2", b"\0\0")
     log.flush(20)
     answer = admin(settings).ask("GET", "schemas/public/default/renamed/schema")
@@ -347,7 +347,7 @@ def test_a_key_that_gets_another_name_keeps_its_schema(settings: PulsarConfig, l
     assert [field["name"] for field in schema["value"]["fields"]] == ["a", "b"]
     assert answer["version"] == 1
     with pytest.raises(HelenusError) as error:
-        log.declare("renamed", Schemas(renamed.replace('"int"', '"string"'), value_schema("a", "b")))
+        log.declare("renamed", DeclaredSchemas(renamed.replace('"int"', '"string"'), value_schema("a", "b")))
     assert error.value.kind is Kind.REGISTRY_REFUSED
 
 
@@ -386,7 +386,7 @@ def test_a_newer_writer_fences_the_older(settings: PulsarConfig) -> None:
     older, newer = (PulsarLog(replace(settings, exclusive=True)) for _ in range(2))
     older.create("fenced", 1, KEEP)
     for log in (older, newer):
-        log.declare("fenced", Schemas(None, value_schema("a")))
+        log.declare("fenced", DeclaredSchemas(None, value_schema("a")))
     older.append("fenced", 0, b"k", b"1")
     older.flush(20)
     assert older._session
@@ -407,7 +407,7 @@ def test_a_newer_writer_fences_the_older(settings: PulsarConfig) -> None:
 def test_a_topic_that_is_deleted_under_us_can_be_made_again(settings: PulsarConfig, log: PulsarLog) -> None:
     log.create("gone", 1, KEEP)
     for columns in (("a",), ("a", "b")):
-        log.declare("gone", Schemas(KEY, value_schema(*columns)))
+        log.declare("gone", DeclaredSchemas(KEY, value_schema(*columns)))
     log.append("gone", 0, b"k", b"1")
     log.flush(20)
     admin(settings).ask("DELETE", "persistent/public/default/gone/partitions?force=true")
@@ -416,7 +416,7 @@ def test_a_topic_that_is_deleted_under_us_can_be_made_again(settings: PulsarConf
         log.flush(20)
     assert error.value.kind is Kind.TOPIC_MISSING
     log.create("gone", 1, KEEP)
-    log.declare("gone", Schemas(KEY, value_schema("a", "b")))
+    log.declare("gone", DeclaredSchemas(KEY, value_schema("a", "b")))
     log.append("gone", 0, b"k", b"2")
     log.flush(20)
     assert numbers(settings, "gone") == [2]

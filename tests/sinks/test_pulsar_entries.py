@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twice import compiled, plain
 
-from helenus_connector.log._pulsar_entries import Entry
+from helenus_connector.log._pulsar_entries import PulsarEntry
 from helenus_sinks.pulsar import _entries as installed
 from helenus_sinks.pulsar.wire import keyed, messages
 
@@ -49,7 +49,7 @@ def test_a_message_is_as_protobuf_makes_it(
 def test_a_batch_is_its_messages(entries: ModuleType, records: list[Any]) -> None:
     one_by_one = [entries.message(*record, False) for record in records]
     assert entries.batch(records, False) == b"".join(one_by_one)
-    found = Entry(
+    found = PulsarEntry(
         0, len(records), 0, messages.MessageMetadata(num_messages_in_batch=len(records)), b"".join(one_by_one)
     )
     read = [(metadata.null_partition_key, metadata.null_value, value) for metadata, value in found.singles()]

@@ -16,7 +16,7 @@ from sinks.java_reader import JavaReader
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.change import Change, Scope
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.stack import Stack
@@ -75,7 +75,7 @@ def test_keys_values_deletes_and_both_sides_of_an_alter(log: PulsarLog, java: Ja
         (dropped, 2, {"id": 4, "name": "d"}, None),
     ]
     for schema, version, key, value in steps:
-        log.declare("rows", Schemas(KEY, schema))
+        log.declare("rows", DeclaredSchemas(KEY, schema))
         data = None if value is None else avro(schema, value)
         log.append("rows", 0, avro(KEY, key), data, [("writetime", b"1")])
         expected.append((version, key, value))
@@ -91,11 +91,11 @@ def test_keys_values_deletes_and_both_sides_of_an_alter(log: PulsarLog, java: Ja
 
 def test_rows_as_json(log: PulsarLog, java: JavaReader) -> None:
     log.create("json", 1, {"cleanup.policy": "compact"})
-    log.declare("json", Schemas(KEY, row_schema("a"), "JSON"))
+    log.declare("json", DeclaredSchemas(KEY, row_schema("a"), "JSON"))
     log.append("json", 0, b'{"id":1,"name":"n"}', b'{"a":"1"}')
     log.append("json", 0, b'{"id":1,"name":"n"}', None)
     log.create("plain", 1, {"cleanup.policy": "compact"})
-    log.declare("plain", Schemas(None, row_schema("a"), "JSON"))
+    log.declare("plain", DeclaredSchemas(None, row_schema("a"), "JSON"))
     log.append("plain", 0, b'{"id":1}', b'{"a":"1"}')
     log.flush(20)
     key = {"id": 1, "name": "n"}
@@ -118,7 +118,7 @@ def test_our_events_and_theirs_are_of_one_schema(log: PulsarLog, java: JavaReade
     log.create(topic, 1, {"retention.ms": "3600000"})
 
     def ours() -> None:
-        log.declare(topic, Schemas(KEY, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+        log.declare(topic, DeclaredSchemas(KEY, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
         log.extend(topic, 0, [(key, event(n)) for n in range(3)])
         log.append(topic, 0, key, event(3), [("writetime", b"5")])
         log.flush(20)

@@ -7,7 +7,7 @@ import struct
 import pytest
 from google_crc32c import value as crc32c
 
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar._entries import batch
 from helenus_sinks.pulsar.connection import Access, Address
 from helenus_sinks.pulsar.wire import command, commands, keyed, schema_of, send
@@ -45,7 +45,7 @@ def test_the_metadata_of_a_message() -> None:
 
 
 def test_the_schema_of_keys_and_values() -> None:
-    made = schema_of(Schemas('{"k"}', '{"v"}', value_properties=(("a", "true"), ("b", "false"))))
+    made = schema_of(DeclaredSchemas('{"k"}', '{"v"}', value_properties=(("a", "true"), ("b", "false"))))
     assert (made.name, made.type) == ("KeyValue", 15)
     assert made.schema_data == b'\0\0\0\5{"k"}\0\0\0\5{"v"}'
     assert {p.key: p.value for p in made.properties} == {

@@ -177,7 +177,7 @@ def test_the_files_are_what_the_commands_want(
     assert (settings.cassandra_port, settings.log, worker.log) == (9042, log, log)
     assert {name: getattr(settings, name) for name in of_agent} == of_agent
     assert {name: getattr(worker, name) for name in of_worker} == of_worker
-    assert worker.model.of(read_properties(connector.files[1]), "connector").events == "events-shop.orders"
+    assert worker.model.read_settings(read_properties(connector.files[1]), "connector").events == "events-shop.orders"
     for path in (*agent.files, *connector.files):
         lines = path.read_text().splitlines()
         keys = [i for i, line in enumerate(lines) if "=" in line and not line.startswith("#")]

@@ -14,7 +14,7 @@ import pytest
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.datastax import sorted_value
 from helenus_schemas.event.wire import encode
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.errors import StackError
@@ -53,8 +53,8 @@ def avro(schema: Any, **values: Any) -> bytes:
     return out.getvalue()
 
 
-def schemas(value: Any, kind: Any = "AVRO", key: Any = KEY) -> Schemas:
-    return Schemas(None if key is None else json.dumps(key), json.dumps(value), kind)
+def schemas(value: Any, kind: Any = "AVRO", key: Any = KEY) -> DeclaredSchemas:
+    return DeclaredSchemas(None if key is None else json.dumps(key), json.dumps(value), kind)
 
 
 def test_avro_records_by_their_schemas(topics: Reader, log: PulsarLog) -> None:

@@ -17,14 +17,14 @@ cdef tuple _PAIRS, _LAST, _BYTES
 cdef list _NONE_EMPTY
 cdef bytearray _SCRATCH
 
-cdef class Part:
+cdef class KeyColumn:
     cdef public int form
     cdef public Py_ssize_t width, fixed
     cdef public bint hollow
     cdef public object encode
     cdef public bytes stand_in
 
-cdef class Plan:
+cdef class TablePlan:
     cdef public int index
     cdef public str reason
     cdef public bint known, schema, view
@@ -47,7 +47,7 @@ cpdef object decode(
     bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*, bint padded=*
 )
 
-@cython.locals(updates=cython.ulonglong, p=Py_ssize_t, met=int, plan=Plan, table=bytes, raw=cython.p_const_char)
+@cython.locals(updates=cython.ulonglong, p=Py_ssize_t, met=int, plan=TablePlan, table=bytes, raw=cython.p_const_char)
 cdef int mutation(bytes d, dict plans, list found, list notes) except -1
 
 @cython.locals(
@@ -58,13 +58,13 @@ cdef int mutation(bytes d, dict plans, list found, list notes) except -1
     i=Py_ssize_t, index=int, scope=int, of_statics=bytes, lows=bytes, first_ttl=Py_ssize_t, low_ttl=cython.ulonglong,
     at=Py_ssize_t,
 )
-cdef Py_ssize_t update(bytes d, Py_ssize_t p, Plan plan, list found, list notes) except -1
+cdef Py_ssize_t update(bytes d, Py_ssize_t p, TablePlan plan, list found, list notes) except -1
 
 @cython.locals(
     headers=list, i=Py_ssize_t, known=tuple, first=Py_ssize_t, count=cython.ulonglong, named=list, size=Py_ssize_t,
     name=bytes, names=list, header=tuple, column=tuple, raw=cython.p_const_char,
 )
-cdef tuple columns(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t start)
+cdef tuple columns(bytes d, Py_ssize_t p, TablePlan plan, Py_ssize_t start)
 
 @cython.locals(
     newest=cython.longlong, first=cython.longlong, several=bint, expires=cython.longlong, expired=cython.longlong,
@@ -84,31 +84,31 @@ cdef tuple subset(bytes d, Py_ssize_t p, tuple columns)
     at=Py_ssize_t, gone=bytes,
 )
 cdef Py_ssize_t marker(
-    bytes d, Py_ssize_t p, Plan plan, unsigned long long low, list opened, list ranges
+    bytes d, Py_ssize_t p, TablePlan plan, unsigned long long low, list opened, list ranges
 ) except -1
 
 @cython.locals(out=list, data=bytes)
 cdef bytes bound(list values, bint inclusive)
 
-@cython.locals(bits=cython.ulonglong, i=Py_ssize_t, what=int, size=Py_ssize_t, part=Part, raw=cython.p_const_char)
-cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t count, list values) except -1
+@cython.locals(bits=cython.ulonglong, i=Py_ssize_t, what=int, size=Py_ssize_t, part=KeyColumn, raw=cython.p_const_char)
+cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, TablePlan plan, Py_ssize_t count, list values) except -1
 
 @cython.locals(delta=cython.ulonglong, _=cython.ulonglong)
 cdef (long long, Py_ssize_t) deletion(bytes d, Py_ssize_t p, unsigned long long low)
 
-@cython.locals(out=list, p=Py_ssize_t, part=Part, size=Py_ssize_t)
-cdef bytes partition_key(bytes data, Plan plan, list empty)
+@cython.locals(out=list, p=Py_ssize_t, part=KeyColumn, size=Py_ssize_t)
+cdef bytes partition_key(bytes data, TablePlan plan, list empty)
 
 @cython.locals(out=list, i=Py_ssize_t, value=bytes)
-cdef bytes clustering_key(bytes prefix, list values, Plan plan)
+cdef bytes clustering_key(bytes prefix, list values, TablePlan plan)
 
 @cython.locals(form=int, text=str, size=Py_ssize_t)
-cdef bytes avro(bytes value, Part part)
+cdef bytes avro(bytes value, KeyColumn part)
 
 @cython.locals(first=bytes)
 cdef bytes tail(long long newest, long long expires, long long effect, long long expired)
 
-cdef bytes cells(Plan plan, bytes columns, bytes lows, bytes flags, bytes data)
+cdef bytes cells(TablePlan plan, bytes columns, bytes lows, bytes flags, bytes data)
 
 @cython.locals(written=bytes)
 cdef bytes times(long long newest, long long expires)

@@ -3,8 +3,8 @@
 This file runs as it is; compiled by Cython it takes its C types from decoder.pxd, and gives the same results.
 So both must agree on corrupt bytes: every length is checked, and only sums that wrap at 64 bits in C are masked here.
 
-It is one long module on purpose. A call into another module costs as much as decoding a column; and a plan (`plan_of`)
-is built of this module's own C classes and constants, which another module can't see. Tests load the plain form next to
+It is one long module on purpose. A call into another module costs as much as decoding a column; and a `TablePlan` is
+built of this module's own C classes and constants, which another module can't see. Tests load the plain form next to
 the compiled one, and each builds the plans that it can read.
 
 The grammar, as Cassandra 4.0 - 5.0 writes version 7 (CommitLog.add, Mutation.serializer, PartitionUpdate.serializer,
@@ -123,7 +123,7 @@ Column = tuple[int, int]
 Header = tuple[bytes, tuple[Column, ...], bytes]
 
 
-class Part:
+class KeyColumn:
     """A key column: its Avro `form`, the `width` a value must have (0: any), its `fixed` width in a clustering (0:
     vbytes), whether no bytes are `hollow`, none of its values, and `encode`, from CQL bytes to Avro bytes, for other
     forms. `stand_in`: the Avro that stands for no bytes in a partition key."""
@@ -145,7 +145,7 @@ class Part:
         self.stand_in = stand_in
 
 
-class Plan:
+class TablePlan:
     """What the decoder needs to know of a table.
 
     `index`: its place among the followed tables, -1 if it is none. `reason`: why a CDC table is not followed, empty for
@@ -165,8 +165,8 @@ class Plan:
         self.schema = schema
         self.view = view
         self.name = ""
-        self.partition: tuple[Part, ...] = ()
-        self.clustering: tuple[Part, ...] = ()
+        self.partition: tuple[KeyColumn, ...] = ()
+        self.clustering: tuple[KeyColumn, ...] = ()
         self.columns: dict[bytes, Column] = {}
         self.headers: list[Header] = []
         self.malformed = 0
@@ -183,11 +183,11 @@ class Plan:
         self.columns[column] = (_NO_COLUMN, 0)
 
 
-def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = False, cells: bool = False) -> Plan:
+def plan_table(table: Table, index: int = -1, reason: str = "", schema: bool = False, cells: bool = False) -> TablePlan:
     """The plan of a table; with `cells` its events carry them. Raises ValueError if it is to be followed and its key
     has no Avro form.
     """
-    plan = Plan(index, reason, True, schema)
+    plan = TablePlan(index, reason, True, schema)
     plan.name = table.full_name
     parts = tuple([_part(c.type, index >= 0, c.kind == "clustering") for c in table.primary_key])
     plan.partition = parts[: len(table.partition_key)]
@@ -199,7 +199,7 @@ def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = Fals
     return plan
 
 
-def _part(t: CqlType, encoded: bool, clustering: bool) -> Part:
+def _part(t: CqlType, encoded: bool, clustering: bool) -> KeyColumn:
     # Of equal clustering values of these types there are several forms, and `encode` makes them one; in a partition key
     # it refuses booleans that are no 0 or 1.
     others = ("varint", "float", "double") if clustering else ("boolean",)
@@ -208,8 +208,8 @@ def _part(t: CqlType, encoded: bool, clustering: bool) -> Part:
     hollow = t.name not in MAY_BE_EMPTY
     instead = encoder(t)(stand_in(t)) if hollow and encoded and not clustering else b""
     if form == _OTHER:
-        return Part(form, 0, t.width, hollow, encoder(t, clustering) if encoded else bytes, instead)
-    return Part(form, width, t.width, hollow, bytes, instead)
+        return KeyColumn(form, 0, t.width, hollow, encoder(t, clustering) if encoded else bytes, instead)
+    return KeyColumn(form, width, t.width, hollow, bytes, instead)
 
 
 def _column(column: TableColumn) -> Column:
@@ -225,7 +225,7 @@ def _code(t: CqlType) -> int:
     return t.width or _VBYTES
 
 
-class Unknown(Exception):
+class UnknownSchema(Exception):
     """The mutation names a table, or a column of a table, that is not in the plans."""
 
     def __init__(self, table: bytes, column: bytes | None = None) -> None:
@@ -238,7 +238,7 @@ class Unknown(Exception):
         return f"table {self.table.hex()}{column}"
 
 
-class Batch(NamedTuple):
+class DecodedBatch(NamedTuple):
     """What a call of `decode` found.
 
     `changes`: (index of the table, partition key, event key, event value), in the log's order. `next`: offset of the
@@ -254,20 +254,20 @@ class Batch(NamedTuple):
     problems: list[tuple[int, str]]
     broken: bool
     schema: bool
-    unknown: Unknown | None
+    unknown: UnknownSchema | None
 
 
 def decode(
     data: bytes,
     base: int,
     final: bool,
-    plans: dict[bytes, Plan],
+    plans: dict[bytes, TablePlan],
     node: str,
     segment: int,
     most: int,
     live: bool = False,
     padded: bool = True,
-) -> Batch:
+) -> DecodedBatch:
     """Decode the entries in `data`, whose first byte is an entry's first, at the position `base` of a `segment`.
 
     `final` says that `data` ends where its section does; else an entry cut off at the end is left for the next call.
@@ -279,7 +279,7 @@ def decode(
     notes: list[str] = []
     problems: list[tuple[int, str]] = []
     found: list[Found] = []
-    unknown: Unknown | None = None
+    unknown: UnknownSchema | None = None
     schema = False
     broken = False
     mutations = 0
@@ -327,7 +327,7 @@ def decode(
             schema = met == _SCHEMA
             if met == _HIDDEN:
                 problems.append((base + p, "a batch over an unknown table, which hides what follows it"))
-        except Unknown as error:
+        except UnknownSchema as error:
             unknown = error
             del notes[mark:]
             break
@@ -356,10 +356,10 @@ def decode(
             found.clear()
         if schema:
             break
-    return Batch(changes, p, mutations, notes, problems, broken, schema, unknown)
+    return DecodedBatch(changes, p, mutations, notes, problems, broken, schema, unknown)
 
 
-def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list[str]) -> int:
+def mutation(d: bytes, plans: dict[bytes, TablePlan], found: list[Found], notes: list[str]) -> int:
     """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`.
 
     Returns _SCHEMA if it is of the schema, _HIDDEN if something in it can't be reached, else 0.
@@ -380,7 +380,7 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
         table = raw[p : p + 16]
         plan = plans.get(table)
         if plan is None:
-            raise Unknown(table)
+            raise UnknownSchema(table)
         if plan.index < 0:
             if not plan.known:
                 # Without its schema its end can't be found.
@@ -400,7 +400,7 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
     return met
 
 
-def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -> int:
+def update(d: bytes, p: int, plan: TablePlan, found: list[Found], notes: list[str]) -> int:
     """Walk the update at `p`, its table id; returns the offset after it."""
     start = p
     size = d[p + 16]
@@ -512,7 +512,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
             found.append((plan.index, partition, key, _ROW, last))
 
 
-def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
+def columns(d: bytes, p: int, plan: TablePlan, start: int) -> Header:
     """The columns' header at `p`: its bytes and the codes of its columns.
 
     A table's updates name the same few lists of columns, and a header has its own length in it: so one that was
@@ -539,7 +539,7 @@ def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
         names.append(name)
         column = plan.columns.get(name)
         if column is None:
-            raise Unknown(d[start : start + 16], name)
+            raise UnknownSchema(d[start : start + 16], name)
         if column[0] == _NO_COLUMN:
             raise Corrupt(f"a column that the table never had: {name!r}")
         named.append(column)
@@ -678,7 +678,7 @@ def subset(d: bytes, p: int, columns: tuple[Column, ...]) -> tuple[tuple[Column,
     return tuple([columns[i] for i in range(count) if (i in named) == few]), p
 
 
-def marker(d: bytes, p: int, plan: Plan, low: int, opened: list[tuple[bytes, int]], ranges: list[bytes]) -> int:
+def marker(d: bytes, p: int, plan: TablePlan, low: int, opened: list[tuple[bytes, int]], ranges: list[bytes]) -> int:
     """Walk a bound of a range deletion after its flags; returns the offset after it.
 
     `opened` holds the start and timestamp of the range that is open; one that closes goes to `ranges`, as the last
@@ -723,7 +723,7 @@ def bound(values: list[bytes | None], inclusive: bool) -> bytes:
     return b"".join(out)
 
 
-def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | None] | None) -> int:
+def clustering(d: bytes, p: int, plan: TablePlan, count: int, values: list[bytes | None] | None) -> int:
     """Walk `count` clustering values, which are appended to `values`; returns the offset after them."""
     raw = d
     bits = 0
@@ -761,7 +761,7 @@ def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
     return wrapped(low + delta), p
 
 
-def partition_key(data: bytes, plan: Plan, empty: list[bytes]) -> bytes:
+def partition_key(data: bytes, plan: TablePlan, empty: list[bytes]) -> bytes:
     """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0.
 
     No bytes in place of a type that has no such value can't be encoded: a stand-in is. Its place goes to `empty`, to be
@@ -786,7 +786,7 @@ def partition_key(data: bytes, plan: Plan, empty: list[bytes]) -> bytes:
     return b"".join(out)
 
 
-def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> bytes:
+def clustering_key(prefix: bytes, values: list[bytes | None], plan: TablePlan) -> bytes:
     """The key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types.
 
     No bytes in place of a type that has no such value are encoded as null: a row has no other null in its key.
@@ -804,7 +804,7 @@ def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> byt
     return b"".join(out)
 
 
-def avro(value: bytes, part: Part) -> bytes:
+def avro(value: bytes, part: KeyColumn) -> bytes:
     """A key column's CQL bytes as Avro's, the same as `codec.to_avro.encoder` gives. Raises ValueError."""
     form = part.form
     if part.width and len(value) != part.width:
@@ -836,7 +836,7 @@ def tail(newest: int, expires: int, effect: int, expired: int) -> bytes:
     return b"".join((first, b"\0\0", long_bytes(effect), b"\2", long_bytes(expired)))
 
 
-def cells(plan: Plan, columns: bytes, lows: bytes, flags: bytes, data: bytes) -> bytes:
+def cells(plan: TablePlan, columns: bytes, lows: bytes, flags: bytes, data: bytes) -> bytes:
     """The fields `origin` and `cells` of an event's value: bytes of the log, and what is needed to read them."""
     return b"".join((b"\0\2", plan.cells, columns, lows, long_bytes(len(flags) + len(data)), flags, data))
 

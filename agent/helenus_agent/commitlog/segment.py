@@ -34,7 +34,7 @@ from helenus_schemas.errors import HelenusError, Kind
 
 ReadMode = Literal["marker", "idx", "eager"]
 """What vouches for the bytes that are read: a sync marker; a marker and the index, so they are on the node's disk; a
-marker, or after the last one an entry's own CRCs. See `helenus_agent.segments.follow`."""
+marker, or after the last one an entry's own CRCs. See `helenus_agent.segments.segment_queue`."""
 
 _NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
 _VERSIONS = (6, 7, 8)

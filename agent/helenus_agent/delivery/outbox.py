@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.decoder import Batch
+from helenus_agent.commitlog.decoder import DecodedBatch
 from helenus_agent.config import AgentSettings
 from helenus_agent.delivery.notices import Notice
 from helenus_schemas import names
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.event import datastax, placement, wire
-from helenus_sinks.log import Headers, Log, Schemas, TopicError
+from helenus_sinks.log import DeclaredSchemas, Headers, Log, TopicError
 
 try:
     from cassandra.cmurmur3 import murmur3
@@ -110,7 +110,7 @@ class Outbox:
         partitions = self._sink.create(topic, settings.topic_partitions, config)
         if self._pulsar:
             key = datastax.key_schema(table)
-            self._sink.declare(topic, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+            self._sink.declare(topic, DeclaredSchemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
         return partitions
 
     def forget_topics(self) -> None:
@@ -127,7 +127,7 @@ class Outbox:
         self._refusals[topic] += 1
         return self._refusals[topic] <= 2
 
-    def append(self, batch: Batch) -> list[tuple[int, HelenusError]]:
+    def append(self, batch: DecodedBatch) -> list[tuple[int, HelenusError]]:
         """Append a batch's changes, each to the partition of its token. Returns those that are too large for their
         topic, which are left out: the index of the table, and the error of each.
         """

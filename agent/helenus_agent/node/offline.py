@@ -11,14 +11,14 @@ import uuid
 from helenus_agent.node import saved_tables
 from helenus_agent.node.cassandra import Node, Schema
 from helenus_agent.node.truncations import Truncation
-from helenus_agent.state import State
+from helenus_agent.state import StateDirectory
 from helenus_schemas.errors import HelenusError, Kind
 
 
 class SavedNode:
     """Answers as `Cassandra` does, from a state directory. Raises HelenusError(STATE) if nothing is saved there."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateDirectory) -> None:
         positions = state.load()
         tables, stamps = saved_tables.load(state.directory)
         if not positions.host_id or not tables:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from helenus_agent.commitlog.decoder import Plan, Unknown, plan_of
+from helenus_agent.commitlog.decoder import TablePlan, UnknownSchema, plan_table
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 
@@ -24,7 +24,7 @@ class Stamp(NamedTuple):
 
 
 @dataclass
-class Report:
+class SchemaUpdate:
     """What an update of the schema brought: tables that are followed now, that can't be, that lost CDC, that have it
     again, that were dropped, and that have a column again that had been dropped, with its name."""
 
@@ -36,7 +36,7 @@ class Report:
     added_again: list[tuple[Table, str]] = field(default_factory=list)
 
 
-class Tables:
+class KnownTables:
     """Every table ever seen, by id: one that is dropped or loses CDC may still have changes in the log.
 
     Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`. The
@@ -58,7 +58,7 @@ class Tables:
         refused: Iterable[uuid.UUID] = (),
         cells: Collection[str] = (),
     ) -> None:
-        self.plans: dict[bytes, Plan] = {}
+        self.plans: dict[bytes, TablePlan] = {}
         self.followed: list[Table] = []
         self.paused = set(paused)
         self.refused = set(refused)
@@ -73,7 +73,7 @@ class Tables:
         self._indexes: dict[uuid.UUID, int] = {}
         self._dropped: set[uuid.UUID] = set()
         self._retiring: dict[uuid.UUID, int] = {}
-        self._retired: dict[uuid.UUID, tuple[int, Plan, Plan]] = {}
+        self._retired: dict[uuid.UUID, tuple[int, TablePlan, TablePlan]] = {}
 
     @property
     def followed_now(self) -> list[Table]:
@@ -138,7 +138,7 @@ class Tables:
         newest: int,
         stamps: Mapping[uuid.UUID, Stamp] | None = None,
         altered_meanwhile: Mapping[uuid.UUID, int] | None = None,
-    ) -> Report:
+    ) -> SchemaUpdate:
         """Take over the schema as it is now; `views` are ids of materialised views, which have no changes of their own.
 
         A table that lost CDC or was dropped is followed up to the `newest` segment there is: what it logged before
@@ -149,11 +149,11 @@ class Tables:
         without CDC, so it counts as one that was. One that is in `altered_meanwhile` was altered once more while it was
         read, so its definition may be of before that or after.
         """
-        report = Report()
+        report = SchemaUpdate()
         stamps = self._settled(known, stamps or {}, altered_meanwhile or {})
         flipped = [table for table, stamp in stamps.items() if self._flipped(known.get(table), stamp)]
         for view in views:
-            self.plans[view.bytes] = Plan(view=True)
+            self.plans[view.bytes] = TablePlan(view=True)
         for table in known.values():
             old = self._known.get(table.id)
             report.added_again += _added_again(old or self._history.get(table.id), table)
@@ -164,7 +164,7 @@ class Tables:
         for table in self._history.values():
             if table.id not in self._known:
                 self._known[table.id] = table
-                self.plans[table.id.bytes] = self._plan(table, None, newest, Report())
+                self.plans[table.id.bytes] = self._plan(table, None, newest, SchemaUpdate())
         self._history.clear()
         self._before.clear()
         self._drop(known, newest, report)
@@ -173,12 +173,12 @@ class Tables:
         self._stamps.update(stamps)
         return report
 
-    def knows(self, unknown: Unknown) -> bool:
+    def knows(self, unknown: UnknownSchema) -> bool:
         """True if the schema has it now."""
         plan = self.plans.get(unknown.table)
         return plan is not None and (unknown.column is None or unknown.column in plan.columns)
 
-    def name(self, unknown: Unknown) -> str | None:
+    def name(self, unknown: UnknownSchema) -> str | None:
         """The name of its table, if that is known."""
         table = self._known.get(uuid.UUID(bytes=unknown.table))
         return table.full_name if table else None
@@ -186,17 +186,17 @@ class Tables:
     def refuse(self, table: uuid.UUID) -> None:
         """The broker refuses the topic of this followed table: leave it out until it is admitted."""
         self.refused.add(table)
-        self.plans[table.bytes] = plan_of(self._known[table], reason=_REFUSED)
+        self.plans[table.bytes] = plan_table(self._known[table], reason=_REFUSED)
 
     def admit(self, table: uuid.UUID) -> None:
         """The broker accepts records of this table again."""
         self.refused.discard(table)
         self.plans[table.bytes] = self._followed(self._known[table], self._indexes[table])
 
-    def give_up(self, unknown: Unknown) -> None:
+    def give_up(self, unknown: UnknownSchema) -> None:
         """The schema does not have it either: never ask again."""
         if unknown.column is None:
-            self.plans[unknown.table] = Plan(known=False)
+            self.plans[unknown.table] = TablePlan(known=False)
         else:
             self.plans[unknown.table].give_up(unknown.column)
 
@@ -226,7 +226,7 @@ class Tables:
                 plan = self.plans[table.bytes]
                 if plan.index >= 0 or plan.reason == _REFUSED:
                     reason = "dropped_table" if table in self._dropped else ""
-                    self.plans[table.bytes] = plan_of(self._known[table], reason=reason)
+                    self.plans[table.bytes] = plan_table(self._known[table], reason=reason)
                 self._retired[table] = last, plan, self.plans[table.bytes]
                 retired.append(table)
         return retired
@@ -243,10 +243,10 @@ class Tables:
                 self.plans[table.bytes] = plan
         self._retired.clear()
 
-    def _plan(self, table: Table, old: Table | None, newest: int, report: Report) -> Plan:
+    def _plan(self, table: Table, old: Table | None, newest: int, report: SchemaUpdate) -> TablePlan:
         if table.keyspace == "system_schema" or table.full_name == "system.local":
             # What truncates a table is noted in system.local.
-            return plan_of(table, schema=True)
+            return plan_table(table, schema=True)
         plan = self.plans.get(table.id.bytes)
         was_followed = table.id in self._before or (plan is not None and plan.index >= 0)
         if not table.cdc and was_followed:
@@ -256,21 +256,21 @@ class Tables:
                     self.paused.add(table.id)
                     report.retired.append(table)
         elif not table.cdc:
-            return plan_of(table)
+            return plan_table(table)
         else:
             self._retiring.pop(table.id, None)
         if not self._included(table.full_name):
-            return plan_of(table, reason="excluded")
+            return plan_table(table, reason="excluded")
         if table.unsupported:
             if old is None or not old.cdc:
                 report.refused.append((table, table.unsupported))
-            return plan_of(table, reason="unsupported_table")
+            return plan_table(table, reason="unsupported_table")
         try:
             KeyCodec(table)
         except ValueError as error:
             if old is None or not old.cdc:
                 report.refused.append((table, str(error)))
-            return plan_of(table, reason="unsupported_key")
+            return plan_table(table, reason="unsupported_key")
         if table.id in self._indexes:
             index = self._indexes[table.id]
             self.followed[index] = table
@@ -282,13 +282,13 @@ class Tables:
         if table.cdc and table.id in self.paused:
             self.paused.discard(table.id)
             report.resumed.append(table)
-        return plan_of(table, reason=_REFUSED) if table.id in self.refused else self._followed(table, index)
+        return plan_table(table, reason=_REFUSED) if table.id in self.refused else self._followed(table, index)
 
-    def _followed(self, table: Table, index: int) -> Plan:
+    def _followed(self, table: Table, index: int) -> TablePlan:
         """The plan of a table whose changes are published. A counter's cells are shards, which say nothing alone."""
         is_counter = any(column.type.name == "counter" for column in table.values)
         cells = not is_counter and any(pattern.fullmatch(table.full_name) for pattern in self._cells)
-        return plan_of(table, index, cells=cells)
+        return plan_table(table, index, cells=cells)
 
     def _flipped(self, table: Table | None, stamp: Stamp) -> bool:
         if table is None or not table.cdc:
@@ -317,7 +317,7 @@ class Tables:
                 settled[table] = self._stamps[table]
         return settled
 
-    def _drop(self, known: Mapping[uuid.UUID, Table], newest: int, report: Report) -> None:
+    def _drop(self, known: Mapping[uuid.UUID, Table], newest: int, report: SchemaUpdate) -> None:
         """Note which tables are gone, and whether something else has their names."""
         names = {table.full_name: table for table in known.values()}
         for table in self._known.values():
@@ -331,7 +331,7 @@ class Tables:
                     report.dropped.append(table)
             successor = names.get(table.full_name)
             if is_followed and successor is not None and _key(successor) != _key(table):
-                self.plans[table.id.bytes] = plan_of(table, reason="dropped_table")
+                self.plans[table.id.bytes] = plan_table(table, reason="dropped_table")
         self.paused.intersection_update(known)
         self.refused.intersection_update(known.keys() | self._retiring.keys())
 

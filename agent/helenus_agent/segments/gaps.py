@@ -16,7 +16,7 @@ import structlog
 from helenus_agent import metrics
 from helenus_agent.commitlog.segment import Segment
 from helenus_agent.delivery.notices import Notice
-from helenus_agent.positions import Gap, Place, Positions
+from helenus_agent.positions import LogGap, Place, Positions
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Scope
@@ -153,4 +153,4 @@ def _note(positions: Positions, table: str, reason: str) -> None:
         if not gap.appended and gap.table == table:
             gap.time, gap.reason = now, reason
             return
-    positions.gaps.append(Gap(table, now, reason))
+    positions.gaps.append(LogGap(table, now, reason))

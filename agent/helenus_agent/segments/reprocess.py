@@ -11,7 +11,7 @@ from pathlib import Path
 
 from helenus_agent.commitlog.segment import parse_name
 from helenus_agent.segments.transfer import move
-from helenus_agent.state import State, owned, quarantine, unseen
+from helenus_agent.state import StateDirectory, owned, quarantine, unseen
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
@@ -36,7 +36,7 @@ def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> 
     quarantine (then nothing is moved), TRANSFER_FAILED or CDC_DIRECTORY if one can't be moved. Killed at any point,
     a segment is in quarantine or to be read again, and a second call does the rest.
     """
-    state = State(state_directory)
+    state = StateDirectory(state_directory)
     try:
         with owned(raw):
             return _reprocess(state, raw, names)
@@ -44,7 +44,7 @@ def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> 
         state.close()
 
 
-def _reprocess(state: State, raw: Path, names: Collection[str]) -> list[Path]:
+def _reprocess(state: StateDirectory, raw: Path, names: Collection[str]) -> list[Path]:
     held = {str((parse_name(path.name) or (0, 0))[1]): path for path in quarantined(state.directory)}
     wanted = {name: Path(name).name.removesuffix(".log").rpartition("-")[2] for name in names}
     unknown = [name for name, number in wanted.items() if number not in held]

@@ -28,7 +28,7 @@ from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ExecuteMessage, read_stringlist
 from cassandra.query import BoundStatement
 
-from helenus_connector.cassandra_rows.raw_rows import Page, parse
+from helenus_connector.cassandra_rows.raw_rows import RowPage, parse
 
 _TRIED = ("3.30.",)
 _WAIT_S = 1.0
@@ -50,7 +50,7 @@ def is_possible(session: Any) -> bool:
     return driver.startswith(_TRIED) and isinstance(session, Session)
 
 
-class Attempts:
+class PipelineAttempts:
     """Whether a session's statements are sent together first. For one thread.
 
     When some are not answered in time, none are sent together for 10 s. Then one attempt is made, and once that is
@@ -97,15 +97,15 @@ class Attempts:
         self._is_on, self._failed_at, self._next_at = False, now, now + self._pause_s
 
 
-_attempts: WeakKeyDictionary[Any, Attempts] = WeakKeyDictionary()
+_attempts: WeakKeyDictionary[Any, PipelineAttempts] = WeakKeyDictionary()
 
 
-def attempts_of(session: Any) -> Attempts:
+def pipeline_attempts(session: Any) -> PipelineAttempts:
     """A session's, which all who read with it share."""
-    return _attempts.setdefault(session, Attempts(is_possible(session)))
+    return _attempts.setdefault(session, PipelineAttempts(is_possible(session)))
 
 
-class Apart(Exception):
+class NotPipelined(Exception):
     """Not all statements were answered with their rows: they are to be sent one by one. `is_late`: some were not
     answered in time.
     """
@@ -118,11 +118,11 @@ class Apart(Exception):
 class Answer(NamedTuple):
     """The rows of all statements; there are no more pages."""
 
-    current_rows: Page
+    current_rows: RowPage
     paging_state: None = None
 
 
-class Together:
+class PipelinedStatements:
     """Some statements of a version of a table that are asked for. Source: native protocol v4 and v5, sections 2, 4."""
 
     def __init__(self, count: int) -> None:
@@ -188,7 +188,7 @@ class Together:
         is_there = self._all.wait(max(0.0, self._until - time.monotonic()))
         answers, self._answers = self._answers, None
         if answers is None or not is_there:
-            raise Apart(is_late=not is_there)
+            raise NotPipelined(is_late=not is_there)
         first = answers[0]
         if self._count == 1 and first is not None:
             return Answer(parse(first[12:], _PREFIX.unpack_from(first)[2]))
@@ -196,7 +196,7 @@ class Together:
         rows, parts = 0, []
         for body in answers:
             if body is None or (prefix and body[:12] != prefix):
-                raise Apart
+                raise NotPipelined
             prefix = body[:12]
             rows += _COUNT.unpack_from(body, 12)[0]
             parts.append(body[16:])

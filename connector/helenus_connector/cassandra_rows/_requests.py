@@ -23,10 +23,10 @@ from cassandra.connection import ConnectionException
 from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BoundStatement
 
-from helenus_connector.cassandra_rows._pipelined import Apart, Together, attempts_of
-from helenus_connector.cassandra_rows._statements import Query, Statements
-from helenus_connector.cassandra_rows.budget import Budget
-from helenus_connector.cassandra_rows.raw_rows import Page, RawRow
+from helenus_connector.cassandra_rows._pipelined import NotPipelined, PipelinedStatements, pipeline_attempts
+from helenus_connector.cassandra_rows._statements import RowQuery, Statements
+from helenus_connector.cassandra_rows.budget import ReadBudget
+from helenus_connector.cassandra_rows.raw_rows import RawRow, RowPage
 from helenus_connector.cassandra_rows.table_definition import GRANT
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
@@ -53,14 +53,14 @@ class KeyRefused(Exception):
     """The server refuses a key, or bounds, and takes others: no row of this table can have them."""
 
 
-class Unread(NamedTuple):
+class UnreadReason(NamedTuple):
     """Why a key was not read, while others were. `is_away`: for replicas that are not there, so it is not the key's."""
 
     error: HelenusError
     is_away: bool
 
 
-class Asking:
+class RowRequests:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
     `shows_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
     With `asks_ttl` rows are read with their cells' TTL, as far as CQL shows it, and `saw_ttl` says that some have one;
@@ -79,7 +79,7 @@ class Asking:
         self.seconds = 0.0
         self.until = math.inf
         self.is_current = False
-        self.budget: Budget | None = None
+        self.budget: ReadBudget | None = None
         self._prepared: dict[str, Any] = {}
         self._made: dict[tuple[str, bool, bool, bool], Any] = {}
         self._queries = Statements(table, self.group_size)
@@ -91,7 +91,7 @@ class Asking:
         self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
         self.asks_ttl = self.saw_ttl = False
         self._page = _PAGE
-        self._attempts = attempts_of(session)
+        self._attempts = pipeline_attempts(session)
         self._apart_until = 0.0
         self._together_size = min(_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
         self._row_bytes = float(_ROW)
@@ -100,7 +100,7 @@ class Asking:
         """How many rows to have answered at once, by the size of those that came lately."""
         return max(1, min(most, int(BUDGET / 8 / self._row_bytes)))
 
-    def _first_page(self, query: Query) -> int | None:
+    def _first_page(self, query: RowQuery) -> int | None:
         """How many rows a query's first page may have; None for all, where they are few, or not much more."""
         if query.parts:
             return None
@@ -108,17 +108,17 @@ class Asking:
         rows = self._rows_at_once(most)
         return rows if query.is_paged or most > 2 * rows else None
 
-    def _saw(self, page: Page) -> None:
+    def _saw(self, page: RowPage) -> None:
         if page:
             self._row_bytes = max(page.size / len(page), self._row_bytes / 2)
 
-    def _run(self, queries: Iterable[Query], consistency: int) -> Iterator[tuple[Query, Any]]:
+    def _run(self, queries: Iterable[RowQuery], consistency: int) -> Iterator[tuple[RowQuery, Any]]:
         """Send the queries, a bounded number at a time, and yield their first answers, or why there are none:
         KeyRefused, Unread. Splits a group that is too much; what is of one key is answered in order.
         """
-        waiting = deque[tuple[Query, Any]]()
+        waiting = deque[tuple[RowQuery, Any]]()
         queue = iter(queries)
-        split: list[Query] = []
+        split: list[RowQuery] = []
         asked = running = 0  # rows, statements
         stuck = 0
         late: HelenusError | None = None
@@ -151,7 +151,7 @@ class Asking:
                 self.seconds += time.monotonic() - query.sent
                 if query.parts:
                     self._attempts.answered(query.sent)
-            except Apart as apart:
+            except NotPipelined as apart:
                 if apart.is_late:
                     self._attempts.late(query.sent)
                 else:
@@ -164,12 +164,12 @@ class Asking:
                     late = self._failed(error)
                     if len(query.keys) > 1 or not _is_load(error):
                         raise late from None
-                    yield query, Unread(late, False)
+                    yield query, UnreadReason(late, False)
                     continue
                 if not _is_load(error):
                     # Of these keys' replicas: those of others may be there.
                     if isinstance(error, Unavailable) or (self.until < math.inf and isinstance(error, NoHostAvailable)):
-                        yield query, Unread(self._failed(error), True)
+                        yield query, UnreadReason(self._failed(error), True)
                         continue
                     raise self._failed(error) from None
                 self._slow_down(error)
@@ -188,7 +188,7 @@ class Asking:
                     stuck += self.until == math.inf
                     if failure.kind is not Kind.CASSANDRA_READ or len(query.keys) > 1 or stuck > _MOST_STUCK:
                         raise
-                    yield query, Unread(failure, False)
+                    yield query, UnreadReason(failure, False)
                     continue
             except InvalidRequest as error:
                 if self._is_unknown(error, query.statement.query_string) or self._is_too_large(error, query.rows):
@@ -209,7 +209,7 @@ class Asking:
                 continue
             yield query, answer
 
-    def _pages(self, query: Query, answer: Any, consistency: int) -> Iterator[tuple[Page, bool]]:
+    def _pages(self, query: RowQuery, answer: Any, consistency: int) -> Iterator[tuple[RowPage, bool]]:
         """The pages of an answer however many they are, and which one is the last: each is asked for when the one
         before was given.
         """
@@ -223,7 +223,7 @@ class Asking:
                 return
             answer = self._answer(query, consistency, state)
 
-    def _answer(self, query: Query, consistency: int, state: bytes | None = None) -> Any:
+    def _answer(self, query: RowQuery, consistency: int, state: bytes | None = None) -> Any:
         """A page, asked for until it is there."""
         while True:
             rows = self._rows_at_once(self._page)
@@ -244,13 +244,13 @@ class Asking:
                     raise SchemaChanged(str(error)) from None
                 raise self._refusal(future, consistency, error, rows) from None
 
-    def _scan(self, query: Query, consistency: int) -> Iterator[RawRow]:
+    def _scan(self, query: RowQuery, consistency: int) -> Iterator[RawRow]:
         """The rows of a statement however many they are."""
         for page, _ in self._pages(query, self._answer(query, consistency), consistency):
             yield from page
 
     def _insist(
-        self, query: Query, consistency: int, error: Exception, rows: int | None = None, state: bytes | None = None
+        self, query: RowQuery, consistency: int, error: Exception, rows: int | None = None, state: bytes | None = None
     ) -> Any:
         """What timed out and can't be split: some more attempts, then the error."""
         if time.monotonic() > self.until:
@@ -324,7 +324,7 @@ class Asking:
         return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name, advice)
 
     def _send(
-        self, query: Query, consistency: int, rows: int | None = None, state: bytes | None = None, host: Any = None
+        self, query: RowQuery, consistency: int, rows: int | None = None, state: bytes | None = None, host: Any = None
     ) -> Any:
         """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
         Cassandra a fifth more.
@@ -337,9 +337,9 @@ class Asking:
         self.statements += 1
         return self.session.execute_async(bound, paging_state=state, host=host)
 
-    def _send_together(self, query: Query, consistency: int) -> Together:
+    def _send_together(self, query: RowQuery, consistency: int) -> PipelinedStatements:
         self._attempts.begin()
-        sent = Together(len(query.parts))
+        sent = PipelinedStatements(len(query.parts))
         sent.send(self.session, [self._bound(part, consistency) for part in query.parts])
         self.statements += len(query.parts)
         return sent
@@ -349,11 +349,11 @@ class Asking:
         is_time = time.monotonic() >= self._apart_until
         return is_time and self.until == math.inf and self._attempts.are_made
 
-    def _may_go_together(self, query: Query) -> bool:
+    def _may_go_together(self, query: RowQuery) -> bool:
         """Whether its statements may: their rows may have become too large to come at once."""
         return self._sends_together() and len(query.keys) <= 2 * self._rows_at_once(len(query.keys))
 
-    def _bound(self, query: Query, consistency: int) -> BoundStatement:
+    def _bound(self, query: RowQuery, consistency: int) -> BoundStatement:
         # With the rows of whole partitions come their static columns, with their own times.
         is_whole = query.is_paged and query.span is not None
         name = query.where, query.statics, is_whole, self.asks_ttl

@@ -14,7 +14,7 @@ from helenus_schemas.event.change import Bound
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class ClusteringSlice:
     """Rows whose first clustering columns are `equal`, and the next one between `low` and `high`, in the table's order.
 
     None is no limit.
@@ -25,7 +25,7 @@ class Slice:
     high: Bound | None = None
 
 
-def slices(bounds: Bounds) -> list[Slice]:
+def slices(bounds: Bounds) -> list[ClusteringSlice]:
     """What lies within the bounds, in the table's order; nothing twice. A limit of a slice has one value."""
     start, end = bounds
     first, last = start.values if start else (), end.values if end else ()
@@ -34,15 +34,15 @@ def slices(bounds: Bounds) -> list[Slice]:
         common += 1
     if common in (len(first), len(last)) and _excludes(start, common) + _excludes(end, common):
         return []  # all that has the common prefix is left out
-    middle = Slice(first[:common])
-    before: list[Slice] = []
-    after: list[Slice] = []
+    middle = ClusteringSlice(first[:common])
+    before: list[ClusteringSlice] = []
+    after: list[ClusteringSlice] = []
     if start and common < len(first):
         middle = replace(middle, low=_limit(start, common))
-        before = [Slice(first[:n], low=_limit(start, n)) for n in range(len(first) - 1, common, -1)]
+        before = [ClusteringSlice(first[:n], low=_limit(start, n)) for n in range(len(first) - 1, common, -1)]
     if end and common < len(last):
         middle = replace(middle, high=_limit(end, common))
-        after = [Slice(last[:n], high=_limit(end, n)) for n in range(common + 1, len(last))]
+        after = [ClusteringSlice(last[:n], high=_limit(end, n)) for n in range(common + 1, len(last))]
     return [*before, middle, *after]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from helenus_connector.cassandra_rows._key_groups import Span
-from helenus_connector.cassandra_rows._slices import Slice
+from helenus_connector.cassandra_rows._slices import ClusteringSlice
 from helenus_connector.cassandra_rows.raw_rows import collection, tuple_value
 from helenus_connector.gate.replicas import routing_key
 from helenus_schemas.codec.key import Key
@@ -18,7 +18,7 @@ from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN, STRIPES
 
 
 @dataclass(slots=True)
-class Query:
+class RowQuery:
     """A read of `keys`: each of them once if there is a `span` in which they differ.
 
     `statics` asks for the static columns alone. `is_paged` says that its rows may be more than its keys; `rows` is how
@@ -38,7 +38,7 @@ class Query:
     hung: bool = False
     sent: float = 0.0
     statement: Any = None
-    parts: Sequence[Query] = ()
+    parts: Sequence[RowQuery] = ()
 
     @property
     def count(self) -> int:
@@ -56,7 +56,7 @@ class Statements:
         self.most = most
         self._by_span: dict[tuple[Span | None, int, int], str] = {}
 
-    def group(self, span: Span, keys: list[Key], width: int, statics: bool = False) -> Query:
+    def group(self, span: Span, keys: list[Key], width: int, statics: bool = False) -> RowQuery:
         """Keys of which the first `width` columns are asked for, and agree but for a span.
 
         Values go each for itself, those of the span filling up to one of a few numbers. A list of them Cassandra takes
@@ -66,7 +66,7 @@ class Statements:
         is_paged = width < len(self._columns) and not statics
         first = [v or b"" for v in keys[0][:width]]
         if len(keys) == 1:
-            return Query(self._where(None, 1, width), first, keys, None, span, width, statics, is_paged)
+            return RowQuery(self._where(None, 1, width), first, keys, None, span, width, statics, is_paged)
         before, after = first[: span.start], first[span.end :]
         if span.end - span.start > 1:
             asked = [tuple([v or b"" for v in k[span.start : span.end]]) for k in keys]
@@ -77,21 +77,21 @@ class Statements:
             values += values[-1:] * (size - len(keys))
         place = routing_key(tuple(first[: self._partition]))
         where = self._where(span, size, width)
-        return Query(where, [*before, *values, *after], keys, place, span, width, statics, is_paged)
+        return RowQuery(where, [*before, *values, *after], keys, place, span, width, statics, is_paged)
 
-    def halves(self, query: Query) -> list[Query]:
+    def halves(self, query: RowQuery) -> list[RowQuery]:
         """The same in two."""
         half = len(query.keys) // 2
         assert query.span is not None  # of what is more than one key
         parts = query.keys[:half], query.keys[half:]
         return [self.group(query.span, keys, query.width, query.statics) for keys in parts]
 
-    def statics(self, key: Key) -> Query:
+    def statics(self, key: Key) -> RowQuery:
         """The static columns of a key's partition."""
         width = self._partition
-        return Query(self._where(None, 1, width), [v or b"" for v in key[:width]], [key], statics=True)
+        return RowQuery(self._where(None, 1, width), [v or b"" for v in key[:width]], [key], statics=True)
 
-    def slice(self, key: Key, one: Slice) -> Query:
+    def slice(self, key: Key, one: ClusteringSlice) -> RowQuery:
         """Some rows of a key's partition."""
         columns = self._columns[: self._partition + len(one.equal)]
         conditions = [f"{column} = ?" for column in columns]
@@ -102,23 +102,23 @@ class Statements:
                 sign = (descending if self._reversed[at] else ascending) + ("=" if limit.inclusive else "")
                 conditions.append(f"{self._columns[at]} {sign} ?")
                 values += limit.values
-        return Query(" AND ".join(conditions), values, [key], is_paged=True)
+        return RowQuery(" AND ".join(conditions), values, [key], is_paged=True)
 
-    def stripes(self, first: int, last: int) -> Query:
+    def stripes(self, first: int, last: int) -> RowQuery:
         """The partitions of these stripes of the ring, and of those between."""
         return self.tokens((first - STRIPES // 2) << 48, ((last + 1 - STRIPES // 2) << 48) - 1)
 
-    def tokens(self, first: int, last: int) -> Query:
+    def tokens(self, first: int, last: int) -> RowQuery:
         """The partitions with these tokens, and those between."""
         token = f"token({', '.join(self._columns[: self._partition])})"
         limits = [(">=", first)] if first > LEAST_TOKEN else []
         limits += [("<=", last)] if last < MOST_TOKEN else []
         values = [struct.pack(">q", limit) for _, limit in limits]
-        return Query(" AND ".join(f"{token} {sign} ?" for sign, _ in limits), values, [()], is_paged=True)
+        return RowQuery(" AND ".join(f"{token} {sign} ?" for sign, _ in limits), values, [()], is_paged=True)
 
-    def nowhere(self) -> Query:
+    def nowhere(self) -> RowQuery:
         """No partition: what a node says of the statement, whatever the key."""
-        return Query(f"token({', '.join(self._columns[: self._partition])}) = ?", [bytes(8)], [])
+        return RowQuery(f"token({', '.join(self._columns[: self._partition])}) = ?", [bytes(8)], [])
 
     def _where(self, span: Span | None, size: int, width: int) -> str:
         """The conditions for one key, or for so many that differ in a span; 0 for any number of tuples."""
@@ -133,7 +133,7 @@ class Statements:
         return made
 
 
-def together(parts: list[Query], keys: list[Key]) -> Query:
+def together(parts: list[RowQuery], keys: list[Key]) -> RowQuery:
     """Queries as one, of all of their keys."""
     first = parts[0]
-    return Query(first.where, first.values, keys, first.routing_key, first.span, first.width, parts=parts)
+    return RowQuery(first.where, first.values, keys, first.routing_key, first.span, first.width, parts=parts)

@@ -23,7 +23,7 @@ _GAP = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class KeyStretch:
     """The keys asked for between two tokens, these included."""
 
     first: int
@@ -31,7 +31,7 @@ class Stretch:
     keys: Sequence[Key]
 
 
-def stretches(keys: Iterable[tuple[int, Key]], most: int) -> Iterator[Stretch]:
+def stretches(keys: Iterable[tuple[int, Key]], most: int) -> Iterator[KeyStretch]:
     """The stretches of some keys by their tokens, in the order of the ring, of about `most` keys each.
 
     Keys that have few others near, and those of a partition that has more than `most` of them, are in none.
@@ -53,6 +53,6 @@ def stretches(keys: Iterable[tuple[int, Key]], most: int) -> Iterator[Stretch]:
     yield from _worth(first, last, held)
 
 
-def _worth(first: int, last: int, keys: list[Key]) -> Iterator[Stretch]:
+def _worth(first: int, last: int, keys: list[Key]) -> Iterator[KeyStretch]:
     if len(keys) >= FEWEST:
-        yield Stretch(first, last, keys)
+        yield KeyStretch(first, last, keys)

@@ -54,15 +54,15 @@ class _State:
     since: float = 0.0
 
 
-def of(directory: Path, settings: ConnectorSettings) -> Budget:
+def budget_for(directory: Path, settings: ConnectorSettings) -> ReadBudget:
     """A connector's budget on this host: that of all its tables, for changes, snapshots and verifications. `directory`
     is that of its query in this run.
     """
     name = hashlib.md5(settings.name.encode(), usedforsecurity=False).hexdigest()
-    return Budget(directory / f"{name}.budget", settings.query_max_rate)
+    return ReadBudget(directory / f"{name}.budget", settings.query_max_rate)
 
 
-class Budget:
+class ReadBudget:
     """The budget in `path`, of `most` rows a second at any time; 0 for no limit but what timeouts make."""
 
     def __init__(

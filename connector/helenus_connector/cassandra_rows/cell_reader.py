@@ -26,7 +26,7 @@ from cassandra.connection import ConnectionException
 from cassandra.query import BoundStatement
 
 from helenus_connector.cassandra_rows._requests import answered
-from helenus_connector.cassandra_rows.budget import Budget
+from helenus_connector.cassandra_rows.budget import ReadBudget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
@@ -38,7 +38,7 @@ from helenus_schemas.event.change import Scope
 _ADVICE = "set snapshot.mode=never, and have the agents send cells: or leave the column out with `columns`"
 
 
-class Found(NamedTuple):
+class ReadRow(NamedTuple):
     """A row: its live cells, with a guess of when it was written itself, and when it was read by Cassandra's clock, ms
     since the epoch.
     """
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     at: int
 
 
-class Unreadable(NamedTuple):
+class UnreadableKey(NamedTuple):
     """Why a key can't be read now, though others can. `is_away`: its replicas did not answer, which others share."""
 
     reason: str
@@ -59,7 +59,9 @@ class CellReader:
     there is one.
     """
 
-    def __init__(self, session: Any, table: Table, settings: ConnectorSettings, budget: Budget | None = None) -> None:
+    def __init__(
+        self, session: Any, table: Table, settings: ConnectorSettings, budget: ReadBudget | None = None
+    ) -> None:
         self._session = session
         self._budget = budget
         self._table = table
@@ -67,7 +69,7 @@ class CellReader:
         self._schema = bytes.fromhex(table.schema_id)
         self._made: dict[Scope, Any] = {}
 
-    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[Found | Unreadable | None]:
+    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[ReadRow | UnreadableKey | None]:
         """Of each key, of the scope ROW or STATIC, what is there; None if there is no such row. A STATIC one has the
         values of the partition key alone. Raises HelenusError CASSANDRA_READ for what no key can be read for, and
         TABLE_UNSUPPORTED where Cassandra does not show the write times of a column; then some keys may have been
@@ -76,7 +78,7 @@ class CellReader:
         try:
             answers = self._answers(self._bound(key, scope, consistency) for key, scope in keys)
             for (_, scope), rows in zip(keys, answers, strict=True):
-                if isinstance(rows, Unreadable):
+                if isinstance(rows, UnreadableKey):
                     yield rows
                     continue
                 row = next(iter(rows), None)
@@ -105,11 +107,11 @@ class CellReader:
         except (ReadTimeout, OperationTimedOut) as error:
             if self._budget is not None:
                 self._budget.timed_out()
-            return Unreadable(str(error), False)
+            return UnreadableKey(str(error), False)
         except ReadFailure as error:  # too many tombstones, say
-            return Unreadable(str(error), False)
+            return UnreadableKey(str(error), False)
         except (Unavailable, NoHostAvailable) as error:
-            return Unreadable(str(error), True)
+            return UnreadableKey(str(error), True)
 
     def _columns(self, scope: Scope) -> Sequence[Column]:
         return self._table.statics if scope is Scope.STATIC else self._table.regulars
@@ -140,7 +142,7 @@ class CellReader:
             what = f"Cassandra does not show the write times of {', '.join(many) or 'its columns'}: {error}"
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, self._table.full_name, _ADVICE) from None
 
-    def _cells(self, row: Sequence[bytes | None], scope: Scope) -> Found:
+    def _cells(self, row: Sequence[bytes | None], scope: Scope) -> ReadRow:
         width = len(self._table.partition_key if scope is Scope.STATIC else self._table.primary_key)
         cells: list[Cell] = []
         at = int.from_bytes(row[-1] or b"", "big")
@@ -158,7 +160,7 @@ class CellReader:
         if scope is Scope.ROW:
             liveness = _liveness(cells, at)
         columns = {column.name: column.type for column in self._columns(scope)}
-        return Found(Cells(self._table.id.bytes, self._schema, columns, liveness, cells=tuple(cells)), at)
+        return ReadRow(Cells(self._table.id.bytes, self._schema, columns, liveness, cells=tuple(cells)), at)
 
 
 def _cell(name: str, written: int, value: bytes, path: bytes | None, left: int | None, now: int) -> Cell:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from helenus_connector.cassandra_rows.raw_rows import RawRow
-from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces.image import Image, TimedColumns
 from helenus_schemas.codec.key import Key
 
 COMPILED = not __file__.endswith(".py")
@@ -22,7 +22,7 @@ def make_images(
     width: int,
     end: int,
     timed: int,
-    shown: Timed,
+    shown: TimedColumns,
     expires: Callable[[RawRow], int | None] | None,
 ) -> list[Image]:
     """Rows as they were read: `width` columns of the key, others up to `end`, then so many write times."""

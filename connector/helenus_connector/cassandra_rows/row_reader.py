@@ -15,17 +15,17 @@ from typing import Any
 from cassandra.metadata import Murmur3Token
 
 from helenus_connector.cassandra_rows._key_groups import Grouping
-from helenus_connector.cassandra_rows._requests import BUDGET, Asking
+from helenus_connector.cassandra_rows._requests import BUDGET, RowRequests
 from helenus_connector.cassandra_rows._requests import KeyRefused as KeyRefused
-from helenus_connector.cassandra_rows._requests import Unread as Unread
+from helenus_connector.cassandra_rows._requests import UnreadReason as UnreadReason
 from helenus_connector.cassandra_rows._slices import slices
-from helenus_connector.cassandra_rows._statements import Query, together
+from helenus_connector.cassandra_rows._statements import RowQuery, together
 from helenus_connector.cassandra_rows._stretches import FEWEST, stretches
-from helenus_connector.cassandra_rows.raw_rows import Page, RawRow
+from helenus_connector.cassandra_rows.raw_rows import RawRow, RowPage
 from helenus_connector.cassandra_rows.row_images import make_images, match_keys, newest_write_time
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import routing_key
-from helenus_connector.interfaces.image import Bounds, Image, Timed
+from helenus_connector.interfaces.image import Bounds, Image, TimedColumns
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.values import Malformed
@@ -49,7 +49,7 @@ Scoped = tuple["Image | None", Rows]
 """What lives in the scope of a marker: the partition's static columns, if it has any, and rows."""
 
 
-class Reader(Asking):
+class RowReader(RowRequests):
     """Reads the rows of one version of a table. `is_single` has each key read by itself."""
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings, times: bool = True) -> None:
@@ -64,9 +64,13 @@ class Reader(Asking):
         self._through_at = 0.0  # monotonic s
         self._of_rows = self._timed
         self._shown = self._times_of(self._timed)
-        self._statics_timed = Timed.of(self._timed_statics, _without(table.statics, self._timed_statics))
+        self._statics_timed = TimedColumns.from_columns(
+            self._timed_statics, _without(table.statics, self._timed_statics)
+        )
 
-    def rows(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
+    def rows(
+        self, keys: Collection[Key], consistency: int
+    ) -> Iterator[tuple[Key, Image | KeyRefused | UnreadReason | None]]:
         """As `answers`, one by one."""
         return chain.from_iterable(self.answers(keys, consistency))
 
@@ -80,7 +84,7 @@ class Reader(Asking):
         self._probe()
         normalized, width = None if self._codec.has_one_form else self._codec.normalized, self._key_width
         for query, answer in self._run(self._grouped(keys, width), consistency):
-            if isinstance(answer, (KeyRefused, Unread)):
+            if isinstance(answer, (KeyRefused, UnreadReason)):
                 yield [(key, answer) for key in query.keys]
                 continue
             left, read = query.keys, 0
@@ -110,7 +114,7 @@ class Reader(Asking):
         wanted: dict[int, dict[Key, Key]] = {}
         read = found = 0
 
-        def queries() -> Iterator[Query]:
+        def queries() -> Iterator[RowQuery]:
             for stretch in stretches(zip(map(self._token(), keys), keys, strict=True), int(self._page * self._wanted)):
                 query = self._queries.tokens(stretch.first, stretch.last)
                 query.hung = True  # one attempt: there is another way
@@ -120,7 +124,7 @@ class Reader(Asking):
         try:
             for query, answer in self._run(queries(), consistency):
                 left = wanted.pop(id(query))
-                if isinstance(answer, (KeyRefused, Unread)):
+                if isinstance(answer, (KeyRefused, UnreadReason)):
                     self._through_at = time.monotonic() + _THROUGH_AGAIN_S
                     return
                 most = read + _MOST_WASTE * len(left) + self._page
@@ -200,7 +204,7 @@ class Reader(Asking):
 
     def scopes(
         self, asked: Sequence[tuple[Scope, Key, Bounds | None]], consistency: int
-    ) -> Iterator[tuple[int, Scoped | KeyRefused | Unread]]:
+    ) -> Iterator[tuple[int, Scoped | KeyRefused | UnreadReason]]:
         """What lives of partitions (PARTITION), within bounds of them (RANGE), or their static columns alone: by its
         place in `asked`, in any order; each before the next one is asked for. Many are read at once. Raises as `rows`,
         and the rows as `range`.
@@ -222,10 +226,10 @@ class Reader(Asking):
 
     def _partitions(
         self, keys: Collection[Key], statics: bool, consistency: int
-    ) -> Iterator[tuple[Key, Scoped | KeyRefused | Unread]]:
+    ) -> Iterator[tuple[Key, Scoped | KeyRefused | UnreadReason]]:
         width = self._pk_width
         for query, answer in self._run(self._grouped(keys, width, statics), consistency):
-            if isinstance(answer, (KeyRefused, Unread)):
+            if isinstance(answer, (KeyRefused, UnreadReason)):
                 yield from ((key, answer) for key in query.keys)
                 continue
             left = {key[:width]: key for key in query.keys}
@@ -239,17 +243,17 @@ class Reader(Asking):
                     live = iter(()) if statics else self._alive(chain([first], members))  # noqa: B031
                     yield key, (self._of_statics(first) if statics else self._static_part(first), live)
             for key in left.values():  # a read that failed says nothing of them
-                yield key, Unread(rows.failure, False) if rows.failure else (None, iter(()))
+                yield key, UnreadReason(rows.failure, False) if rows.failure else (None, iter(()))
 
     def _ranges(
         self, asked: Sequence[tuple[int, Key, Bounds]], consistency: int
-    ) -> Iterator[tuple[int, Scoped | KeyRefused | Unread]]:
+    ) -> Iterator[tuple[int, Scoped | KeyRefused | UnreadReason]]:
         """Each range is some statements, and all are answered in the order in which they are sent."""
         made = [(place, self._of_range(key, bounds)) for place, key, bounds in asked]
         answers = self._run((query for _, queries in made for query in queries), consistency)
         for place, queries in made:
             mine = [next(answers) for _ in queries]
-            failed = next((a for _, a in mine if isinstance(a, (KeyRefused, Unread))), None)
+            failed = next((a for _, a in mine if isinstance(a, (KeyRefused, UnreadReason))), None)
             if failed is not None:
                 yield place, failed
                 continue
@@ -260,7 +264,7 @@ class Reader(Asking):
             pages = (page for query, answer in mine for page, _ in self._pages(query, answer, consistency))
             yield place, (statics, self._alive(chain.from_iterable(pages)))
 
-    def _of_range(self, key: Key, bounds: Bounds) -> list[Query]:
+    def _of_range(self, key: Key, bounds: Bounds) -> list[RowQuery]:
         statics = [self._queries.statics(key)] if self.table.statics else []
         of_rows = [self._queries.slice(key, one) for one in slices(bounds)]
         return [*statics, *of_rows]
@@ -271,7 +275,7 @@ class Reader(Asking):
             if None not in row[self._pk_width : self._key_width]:
                 yield row[: self._key_width], self._images([row])[0]
 
-    def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[Query]:
+    def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[RowQuery]:
         """Queries of these keys' first columns: of rows by their size, of partitions as many as one may ask for."""
         home = self._home()
         grouping = Grouping(self._pk_width, width, self.group_size, home)
@@ -282,9 +286,9 @@ class Reader(Asking):
             return queries
         return self._together(queries, home or (lambda _: None))
 
-    def _together(self, queries: Iterable[Query], home: Callable[[Key], Hashable]) -> Iterator[Query]:
+    def _together(self, queries: Iterable[RowQuery], home: Callable[[Key], Hashable]) -> Iterator[RowQuery]:
         """Queries of few keys, some of one home as one that is sent together; any other alone, but in the same way."""
-        held: dict[Hashable, tuple[list[Query], list[Key]]] = {}
+        held: dict[Hashable, tuple[list[RowQuery], list[Key]]] = {}
         full = min(self._together_size, self._keys_at_once())
         for query in queries:
             if len(query.keys) * 2 > full:
@@ -357,9 +361,9 @@ class Reader(Asking):
         self.saw_ttl = True
         return int(time.time()) + min(int.from_bytes(ttl, "big") for ttl in ttls if ttl)
 
-    def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
+    def _times_of(self, timed: Sequence[tuple[Column, str]]) -> TimedColumns:
         columns = [column for column, _ in timed]
-        return Timed.of(columns, _without(self.table.regulars, columns))
+        return TimedColumns.from_columns(columns, _without(self.table.regulars, columns))
 
     def _of_statics(self, row: RawRow) -> Image:
         """The static columns, of a row of them alone."""
@@ -388,7 +392,7 @@ class _Failed(HelenusError):
 class _Whole(Iterator[RawRow]):
     """The rows of pages; `failure` is why there are no more of them."""
 
-    def __init__(self, pages: Iterable[Page]) -> None:
+    def __init__(self, pages: Iterable[RowPage]) -> None:
         self._rows = chain.from_iterable(pages)
         self.failure: HelenusError | None = None
 

@@ -28,12 +28,12 @@ _TYPES_ALTERED = "SELECT WRITETIME(field_types) AS at FROM system_schema.types W
 _UNANSWERED = (DriverException, NoHostAvailable, ConnectionException)
 
 
-def ask(session: Any) -> Any:
-    """Ask a node for its version of the schema, and do not wait: `definition` takes the answer."""
+def request_version(session: Any) -> Any:
+    """Ask a node for its version of the schema, and do not wait: `read_definition` takes the answer."""
     return session.execute_async(_VERSION)
 
 
-def definition(
+def read_definition(
     session: Any, settings: ConnectorSettings, known: object = None, asked: Any = None
 ) -> tuple[object, Table] | None:
     """A version of the cluster's schema, and the table by it; None if a node that is asked has the `known` version. A
@@ -45,7 +45,7 @@ def definition(
     """
     name = f"{settings.keyspace}.{settings.table}"
     try:
-        answer = (asked or ask(session)).result()
+        answer = (asked or request_version(session)).result()
         version = answer.one().schema_version
         if version == known:
             return None
@@ -74,20 +74,22 @@ def _by_version(session: Any, version: object, host: Any) -> dict[object, Any]:
     return found
 
 
-def _found(ask: Callable[..., Any], settings: ConnectorSettings, alone: bool) -> tuple[tuple[int, int], Table | None]:
+def _found(
+    execute: Callable[..., Any], settings: ConnectorSettings, alone: bool
+) -> tuple[tuple[int, int], Table | None]:
     """The table as a node has it; and when it, and the keyspace's types, were altered last, µs, if that matters.
 
     Each ALTER writes all of a row.
     """
-    table = _whole(ask, settings)
+    table = _whole(execute, settings)
     if alone:
         return (0, 0), table
-    altered = ask(_TABLE_ALTERED, (settings.keyspace, settings.table)).one()
-    types = ask(_TYPES_ALTERED, (settings.keyspace,))
+    altered = execute(_TABLE_ALTERED, (settings.keyspace, settings.table)).one()
+    types = execute(_TYPES_ALTERED, (settings.keyspace,))
     return (altered.at if altered else 0, max((row.at or 0 for row in types), default=0)), table
 
 
-def _whole(ask: Callable[..., Any], settings: ConnectorSettings) -> Table | None:
+def _whole(execute: Callable[..., Any], settings: ConnectorSettings) -> Table | None:
     """The table as two reads in a row have it.
 
     A read is several queries: a table that is recreated between them has its new id and the columns of before.
@@ -98,7 +100,7 @@ def _whole(ask: Callable[..., Any], settings: ConnectorSettings) -> Table | None
         if len(seen) == _TRIES:
             raise HelenusError(Kind.CASSANDRA_READ, "the schema keeps changing", name)
         try:
-            tables = read_tables(SimpleNamespace(execute=ask), settings.keyspace, settings.table).values()
+            tables = read_tables(SimpleNamespace(execute=execute), settings.keyspace, settings.table).values()
             seen.append(next((t for t in tables if t.full_name == name), None))
         except ValueError as error:
             seen.append(str(error))  # a type may have been made, and a column of it

@@ -46,9 +46,9 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         _check_kind(properties, path, connectors)
         check_properties(path, _OF_COLUMNS)
         if not debezium.is_theirs(properties):
-            return model.of(properties, str(path), properties)
+            return model.read_settings(properties, str(path), properties)
         debezium.report(properties, str(path))
-        return _translate(properties, path).make(lambda given: model.of(given, str(path), given))
+        return _translate(properties, path).make(lambda given: model.read_settings(given, str(path), given))
 
     paths = [*_in_one(worker), *connectors]
     found = together(load_worker, *(partial(load_connector, path) for path in paths))

@@ -32,7 +32,7 @@ class Model:
     def __post_init__(self) -> None:
         self.settings.model_rebuild()  # before threads of REST, which may all be the first, validate
 
-    def of(
+    def read_settings(
         self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
     ) -> ConnectorSettings:
         """As `Settings.of`. Properties that `file`, the connector's own file, has as well may refer to any secret, if
@@ -40,7 +40,7 @@ class Model:
         """
         context = {"events": self.events, "data": self.data}
         trusted = file if file and self.names_servers_of(file, properties) else None
-        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=trusted)
+        return self.settings.from_properties(properties, source, context=context, allowed=self.allowed, trusted=trusted)
 
     def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
         """Whether properties have the same values as the connector's own `file` for the servers that get its secrets,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from helenus_schemas.settings.model import About
+from helenus_schemas.settings.model import Group
 from helenus_schemas.settings.shared import CassandraSettings
 
 DIRECTORY = "state"
@@ -16,13 +16,13 @@ _WITHOUT_ROWS = ("debezium-cassandra", "cep44")
 class StateSettings(CassandraSettings):
     """`state` and what goes with it."""
 
-    state: Annotated[Literal["none", "keys", "rows"], About("State", "HIGH")] = "none"
+    state: Annotated[Literal["none", "keys", "rows"], Group("State", "HIGH")] = "none"
     """What is kept of rows on Spark. `keys`: the keys that live on the data topic, and when their rows expire. Then a
     delete of a partition, of a range or of the table, and a TTL, become a record for each row. `rows`: the rows, merged
     from the events' cells without a read of Cassandra. Then records have the row before the change, too. It needs
     events with cells (`cells.include.list` of the agents) and a `query.group` of its own. See `docs/state.md`.
     """
-    markers: Annotated[bool, About("State")] = True
+    markers: Annotated[bool, Group("State")] = True
     """Whether delete markers are on the data topic. With `false`, which needs `state`, they are on `markers-` followed
     by its name, and sinks that know nothing of markers need no filter.
     """

@@ -16,15 +16,8 @@ from helenus_connector.config._patterns import compiles
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_schemas.settings import debezium, fields, masking
-from helenus_schemas.settings.fields import (
-    Brokers,
-    CommaList,
-    Login,
-    Milliseconds,
-    PassThrough,
-    ReplicationFactor,
-)
-from helenus_schemas.settings.model import About, Alias
+from helenus_schemas.settings.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, ReplicationFactor
+from helenus_schemas.settings.model import Alias, Group
 from helenus_schemas.settings.properties import ConfigError, Problem, read_properties
 from helenus_schemas.settings.shared import BROKERS, LogSettings, PulsarSettings
 
@@ -59,65 +52,65 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     _own: frozenset[Path] = PrivateAttr(default=frozenset())
 
-    log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
+    log: Annotated[Literal["kafka", "pulsar"], Group("Worker", "HIGH")] = "kafka"
     """Where events come from, and records go to."""
-    data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
+    data_log: Annotated[Literal["", "kafka", "pulsar"], Group("Worker")] = ""
     """Where records and dead letters go, if not to `log`."""
-    bootstrap_servers: Annotated[Brokers, About("Kafka", "HIGH")] = ""
+    bootstrap_servers: Annotated[Brokers, Group("Kafka", "HIGH")] = ""
     """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
-    kafka: Annotated[PassThrough, About("Kafka")] = {}
+    kafka: Annotated[PassThrough, Group("Kafka")] = {}
     """Settings of librdkafka for every client: `kafka.security.protocol` and others."""
-    producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    producer: Annotated[PassThrough, Group("Kafka", "LOW")] = {}
     """Settings of librdkafka for producers; they override `kafka.*`. `producer.compression.type` is `lz4` by default
     (docs/sinks.md)."""
-    consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    consumer: Annotated[PassThrough, Group("Kafka", "LOW")] = {}
     """Settings of librdkafka for consumers; they override `kafka.*`."""
-    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, Group("Kafka", "HIGH")] = -1
     """Replication factor of topics that the worker creates on Kafka. -1: the brokers' `default.replication.factor`,
     which is 1 unless it was set."""
-    pulsar_key_based_batcher: Annotated[bool, About("Pulsar", "LOW")] = False
+    pulsar_key_based_batcher: Annotated[bool, Group("Pulsar", "LOW")] = False
     """Whether a batch has records of one key only. Consumers that share a subscription of the type `Key_Shared` need
     that, or they get other consumers' keys; records then cost much more CPU."""
-    listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
+    listeners: Annotated[str, Group("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
-    listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
+    listeners_https_ssl_certfile: Annotated[Path | None, Group("REST")] = None
     """A PEM file with the certificate of an https listener, and its chain of authorities."""
-    listeners_https_ssl_keyfile: Annotated[Path | None, About("REST")] = None
+    listeners_https_ssl_keyfile: Annotated[Path | None, Group("REST")] = None
     """A PEM file of that certificate's key."""
-    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, About("REST", "LOW")] = None
+    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, Group("REST", "LOW")] = None
     """The password of the key, if it is encrypted."""
-    listeners_https_ssl_cafile: Annotated[Path | None, About("REST")] = None
+    listeners_https_ssl_cafile: Annotated[Path | None, Group("REST")] = None
     """A PEM file of authorities: clients then need a certificate that one of them signed."""
-    rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
+    rest_basic_auth_user_info: Annotated[Login, Group("REST")] = None
     """`user:password` that every request must give, except for `/health/live`."""
-    rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
+    rest_advertised_host_name: Annotated[str, Group("REST", "LOW")] = ""
     """The worker's host in its `worker_id`; by default that of `listeners`, or the machine's name.
 
     A listener on loopback answers to this name too.
     """
-    config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
+    config_providers_file_param_allowed_paths: Annotated[CommaList, Group("REST", "LOW")] = ()
     """Folders whose files connectors made over REST may refer to as `${file:PATH:KEY}`; by default none. The worker's
     own file may not be in one, and the files that it refers to are never allowed. Set it with a login: who may use the
     REST API can read what is in them.
     """
-    config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
+    config_providers_env_param_allowlist_pattern: Annotated[str, Group("REST", "LOW")] = ""
     """A regular expression for the variables that connectors made over REST may refer to, as `${env:NAME}`.
 
     By default none.
     """
-    checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
+    checkpoint_dir: Annotated[Path, Group("Worker", "HIGH")]
     """Where the worker keeps its positions: on a disk that persists, and that the driver's next machine can read."""
-    batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
+    batch_interval_ms: Annotated[Milliseconds, Group("Worker")] = 0
     """The shortest time between the starts of two batches; 0 starts the next one at once."""
-    startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
+    startup_timeout_ms: Annotated[Milliseconds, Group("Worker")] = 0
     """How long the worker waits at its start for servers and tables that are not there yet. What waiting does not
     mend, such as a refused login, fails at once."""
-    standby_timeout_ms: Annotated[int | None, Field(ge=-1), About("Worker")] = None
+    standby_timeout_ms: Annotated[int | None, Field(ge=-1), Group("Worker")] = None
     """For how long, in ms, the worker stands by while another one has its `checkpoint.dir`, to take over when that one
     ends; -1: for ever, 0: not at all. By default as long as `startup.timeout.ms`."""
-    metrics_other_products: Annotated[bool, About("Worker", "LOW")] = True
+    metrics_other_products: Annotated[bool, Group("Worker", "LOW")] = True
     """Whether `/metrics` has values under the names of Kafka Connect, Debezium and DataStax's connector too."""
-    spark: Annotated[PassThrough, About("Worker")] = {}
+    spark: Annotated[PassThrough, Group("Worker")] = {}
     """Settings of Spark: `spark.master` and others."""
 
     @field_validator("listeners")
@@ -153,11 +146,11 @@ class WorkerSettings(PulsarSettings, LogSettings):
         self._own |= {masking.absolute(file) for file in files}
 
     @classmethod
-    def of(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:
+    def from_properties(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:
         """As `Settings.of`. Of a file of Debezium's it takes what is the worker's."""
         if not debezium.is_theirs(properties):
-            return super().of(properties, source, *more, **named)
-        make = super().of
+            return super().from_properties(properties, source, *more, **named)
+        make = super().from_properties
         theirs = debezium.translate(properties, "worker", source, cls.knows)
         return theirs.make(lambda given: make(given, source, *more, **named))
 

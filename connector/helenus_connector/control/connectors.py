@@ -15,10 +15,10 @@ import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control import _kept
+from helenus_connector.control import _connector_file
 from helenus_connector.control.conflict import conflict, matching
-from helenus_connector.control.positions import Held
-from helenus_connector.control.status import Connector, Status, Task, Wanted, no_tables
+from helenus_connector.control.positions import HeldPositions
+from helenus_connector.control.status import Connector, ConnectorStatus, Task, Wanted, no_tables
 from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
@@ -32,7 +32,7 @@ DELETED = "DELETED"
 """Stands for a connector from a file that was deleted over REST: the same file does not bring it back."""
 
 
-class Unknown(Exception):
+class UnknownConnector(Exception):
     """There is no connector, or no task of one, with this name."""
 
     def __init__(self, name: str, task: int | None = None) -> None:
@@ -68,7 +68,7 @@ class Connectors:
         self.log = worker.log
         self._connectors: dict[str, Connector] = {}
         self._aside: dict[str, dict[str, Any]] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldPositions] = {}
         self._unconfirmed: dict[str, UnconfirmedKeys] = {}
         self._waiting: dict[str, WaitingChanges] = {}
         self._written: dict[str, set[str]] = {}
@@ -84,7 +84,7 @@ class Connectors:
 
         A file replaces the saved configuration, unless it is the same as when its connector was changed over REST.
         """
-        kept = _kept.read(self._store)
+        kept = _connector_file.read(self._store)
         self._aside = {name: before for name, before in kept.items() if before["file"] is None or name in files}
         for name, properties in files.items():
             before = kept.pop(name, None)
@@ -116,7 +116,7 @@ class Connectors:
 
     def saved(self) -> list[str]:
         """The names of the connectors that an earlier worker saved. Raises HelenusError(STATE)."""
-        return list(_kept.read(self._store))
+        return list(_connector_file.read(self._store))
 
     def join(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Add the connectors of files by name that are not there yet, and were not deleted over REST."""
@@ -169,7 +169,7 @@ class Connectors:
         its positions; it has to be stopped, and its last batch is waited for. Only properties that its `file` has as
         well may refer to secrets that the worker does not allow to all. If it is not to be saved, the caller does so.
         """
-        settings = self.model.of({**config, "name": name}, name, file or self.file(name))
+        settings = self.model.read_settings({**config, "name": name}, name, file or self.file(name))
         if settings.has_keyspaces:
             reason = "name one keyspace: only a worker's file may have a pattern"
             raise ConfigError([Problem(name, "keyspace", settings.keyspace, reason)])
@@ -274,7 +274,7 @@ class Connectors:
                         self._restart(of_table)
             self._save()
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> ConnectorStatus:
         with self.lock:
             return self._shown(name).status()
 
@@ -297,11 +297,11 @@ class Connectors:
             connector = self.get(name)
             connector.forgotten.update(self.topics(name))
 
-    def held(self, group: str) -> Held:
+    def held(self, group: str) -> HeldPositions:
         """The positions of a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
             if group not in self._held:
-                self._held[group] = Held(self._directory / group)
+                self._held[group] = HeldPositions(self._directory / group)
             return self._held[group]
 
     def at(self, task: Task) -> dict[str, int]:
@@ -395,7 +395,7 @@ class Connectors:
     def get(self, name: str) -> Connector:
         """A connector as it is now; the caller has `lock`."""
         if name not in self._connectors:
-            raise Unknown(name)
+            raise UnknownConnector(name)
         return self._connectors[name]
 
     def _shown(self, name: str) -> Connector:
@@ -406,7 +406,7 @@ class Connectors:
         for of_table in self.get(name).tasks.values():
             if of_table.id == task:
                 return of_table
-        raise Unknown(name, task)
+        raise UnknownConnector(name, task)
 
     def stopped(self, name: str) -> Connector:
         """A connector that is stopped. Raises NotStopped."""
@@ -440,7 +440,7 @@ class Connectors:
 
     def _save(self) -> None:
         kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
-        _kept.save(self._store, {**self._aside, **kept})
+        _connector_file.save(self._store, {**self._aside, **kept})
         self.changed.set()
 
 

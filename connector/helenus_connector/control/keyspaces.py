@@ -14,7 +14,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.control.backoff import ReasonLog, pause
 from helenus_connector.control.status import Connector, no_tables
-from helenus_connector.control.tables import Tables
+from helenus_connector.control.tables import TableDefinitions
 from helenus_schemas.errors import Action, HelenusError
 
 _log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ def name_of(settings: ConnectorSettings, keyspace: str) -> str:
     return f"{settings.name}-{keyspace}"
 
 
-def each(settings: ConnectorSettings, tables: Tables) -> list[ConnectorSettings]:
+def each(settings: ConnectorSettings, tables: TableDefinitions) -> list[ConnectorSettings]:
     """The settings of each connector that these stand for. Raises HelenusError."""
     if not settings.has_keyspaces:
         return [settings]
@@ -58,7 +58,7 @@ class Keyspaces:
         self._files: list[_File] = []
         self._waiting = ReasonLog()
         for name, properties in files.items():
-            settings = model.of(properties, name, properties)
+            settings = model.read_settings(properties, name, properties)
             if settings.has_keyspaces:
                 self._files.append(_File({**properties, "name": name}, settings))
             else:
@@ -74,7 +74,7 @@ class Keyspaces:
                     found[name] = file.of(keyspace)[1]
         return found
 
-    def look(self, tables: Tables, may_wait: bool) -> dict[str, dict[str, str]]:
+    def look(self, tables: TableDefinitions, may_wait: bool) -> dict[str, dict[str, str]]:
         """Look at Cassandra for the files whose time has come: properties of their connectors by name."""
         found: dict[str, dict[str, str]] = {}
         for file in self._files:

@@ -14,7 +14,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import begin_anew
 from helenus_connector.control._ownership import other_rows
 from helenus_connector.control.connectors import Connectors
-from helenus_connector.control.positions import Held
+from helenus_connector.control.positions import HeldPositions
 from helenus_connector.control.status import Task
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -89,7 +89,7 @@ def claim(connectors: Connectors, tasks: Iterable[Task]) -> list[Task]:
     return claimed
 
 
-def _takes_over(connectors: Connectors, task: Task, held: Held) -> bool:
+def _takes_over(connectors: Connectors, task: Task, held: HeldPositions) -> bool:
     """Have a task begin at its own position, in the place of another connector; False if it can't, or not yet."""
     name, topic, owner = task.connector, task.events, held.owners.owner(task.events)
     if task.settings.state == "rows":

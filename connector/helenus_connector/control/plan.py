@@ -17,7 +17,7 @@ from helenus_schemas.service.logs import Setup, follow, setup
 
 
 @dataclass(frozen=True)
-class Plan:
+class QueryPlan:
     """One streaming query as it is now: the tables it reads, each as settings of its own, by events topic.
 
     `held` is where to read on in these topics if the checkpoint says otherwise, `epochs` counts how often an operator
@@ -44,7 +44,7 @@ class Plan:
         """Whether the query has an operator with state: of one table, then."""
         return bool(self.places)
 
-    def only(self, topics: Collection[str]) -> Plan:
+    def only(self, topics: Collection[str]) -> QueryPlan:
         """What tasks that read these topics alone need of it: of hundreds of tables it takes as many kB, and some ms to
         send.
         """
@@ -110,14 +110,14 @@ class Plan:
         replace(self.file, pickle.dumps(self))
 
     @staticmethod
-    def load(path: str) -> Plan:
+    def load(path: str) -> QueryPlan:
         """The plan in a file that this process's own driver wrote, as which the process reports from now on."""
-        return Plan.loads(Path(path).read_bytes())
+        return QueryPlan.loads(Path(path).read_bytes())
 
     @staticmethod
-    def loads(file: bytes) -> Plan:
+    def loads(file: bytes) -> QueryPlan:
         """The plan of such a file's bytes."""
         plan = pickle.loads(file)
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, QueryPlan)
         follow(plan.logging)
         return plan

@@ -19,7 +19,7 @@ from helenus_schemas.service import durable
 
 _VERSION = 1
 GONE = -2
-"""Held for a partition that a topic no longer has."""
+"""HeldPositions for a partition that a topic no longer has."""
 
 
 def overlaid(offsets: Offsets, held: Mapping[str, Mapping[str, int]]) -> Offsets:
@@ -30,7 +30,7 @@ def overlaid(offsets: Offsets, held: Mapping[str, Mapping[str, int]]) -> Offsets
     return {**offsets, **{topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}}
 
 
-class Held:
+class HeldPositions:
     """The held positions of one query, kept next to its checkpoint. Its methods may be called from any thread.
 
     A batch planned before an operator's `move` does not change the new position: `epoch` distinguishes them. Raises

@@ -37,7 +37,7 @@ class TaskStatus:
 
 
 @dataclass(frozen=True)
-class Status:
+class ConnectorStatus:
     """A connector as Kafka Connect's status shows it; `trace` says why it failed, or what it waits for."""
 
     state: str
@@ -213,7 +213,7 @@ class Connector:
         errors = [task.error for task in self.tasks.values()]
         return self.error or (errors[0] if errors and all(errors) else None)
 
-    def status(self) -> Status:
+    def status(self) -> ConnectorStatus:
         """Its state, its tasks' and every reason: what REST, `/health/ready`, the page, `top` and metrics say."""
         stopped = self.wanted == "STOPPED"
         state: str = "FAILED" if self.error and not stopped else self.wanted
@@ -226,7 +226,7 @@ class Connector:
             reason = self.trouble or self.waiting or hindered
             if self.idle and hindered is not None:
                 state = "UNASSIGNED"
-        return Status(state, _trace(reason), tasks, _kind(reason))
+        return ConnectorStatus(state, _trace(reason), tasks, _kind(reason))
 
     def _status(self, task: Task) -> TaskStatus:
         if task.error is not None:

@@ -18,7 +18,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.shape.row.row import schemas
+from helenus_connector.shape.row.row import row_schemas
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
@@ -61,7 +61,7 @@ def missing(settings: ConnectorSettings, tables: Iterable[str] = ()) -> HelenusE
     return HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}", advice)
 
 
-class Tables:
+class TableDefinitions:
     """The definitions of tables, for the driver. Keeps a session for each Cassandra that connectors name.
 
     `registered` is the file of the schemas that were registered. Threads may use it at once for different servers.
@@ -205,12 +205,12 @@ def _check_gate(settings: ConnectorSettings, session: Any) -> None:
         session.cluster.refresh_keyspace_metadata(settings.keyspace)  # this session follows no schema
     except (DriverException, NoHostAvailable):
         return  # transient; the next start looks again
-    levels.check(settings, Replicas(session, settings))
+    levels.check_level(settings, Replicas(session, settings))
 
 
 def _obstacle(settings: ConnectorSettings, table: Table, session: Any) -> HelenusError | None:
     try:
-        schemas(table.only(settings.published), settings)
+        row_schemas(table.only(settings.published), settings)
     except HelenusError as error:
         return error
     if settings.cassandra_username is not None:

@@ -12,7 +12,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import _rights
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import data_log, events_log, planner
-from helenus_connector.log.events import Offsets, Planner, Range
+from helenus_connector.log.events import OffsetRange, Offsets, Planner
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Log
 
@@ -33,7 +33,7 @@ def reach(worker: WorkerSettings) -> None:
             log.close()
 
 
-class Topics:
+class TopicQueries:
     """Questions to the brokers outside batches. Any thread may call `earliest`, only the worker's the others."""
 
     def __init__(self, worker: WorkerSettings) -> None:
@@ -94,7 +94,7 @@ class Topics:
         """The end of every partition. Raises as `earliest`."""
         return self._ask("latest", topics)
 
-    def sizes(self, ranges: Sequence[Range]) -> list[int]:
+    def sizes(self, ranges: Sequence[OffsetRange]) -> list[int]:
         """About how many events are in each."""
         with self._lock:
             broker = self._broker()

@@ -1,7 +1,7 @@
 # C types for _admission.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
-from helenus_connector.gate._slots cimport Entry, Reporter, Slots, change_id
-from helenus_connector.interfaces.admitted cimport Admitted
+from helenus_connector.gate._slots cimport CacheEntry, Reporter, Slots, change_id
+from helenus_connector.interfaces.admitted_change cimport AdmittedChange
 from helenus_schemas.event.own_format cimport Match, match_own_format
 
 cdef unsigned int _PUBLISHED
@@ -16,6 +16,6 @@ cdef class Admission:
 
     @cython.locals(
         count=Py_ssize_t, partition=object, reporter=Reporter, value=bytes, key=bytes, match=Match, node=bytes,
-        name=bytes, entry=Entry, known=Admitted, segment=cython.longlong, position=cython.longlong, values=tuple,
+        name=bytes, entry=CacheEntry, known=AdmittedChange, segment=cython.longlong, position=cython.longlong, values=tuple,
     )
     cpdef run(self, list events, Py_ssize_t at, Slots cache, list admitted)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from helenus_connector.gate._slots import PUBLISHED, Entry, Reporter, change_id
+from helenus_connector.gate._slots import PUBLISHED, CacheEntry, Reporter, change_id
 from helenus_connector.gate.cache import ChangeCache
-from helenus_connector.gate.event import values_of
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.gate.event_content import decode_key
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.own_format import log_position, match_own_format, parse_match
@@ -25,7 +25,7 @@ _PARTITION: Final = 1
 _KEY: Final = 4
 _VALUE: Final = 5
 
-Counted = Callable[[Admitted, Entry, bytes, Event], "Admitted | None"]
+Counted = Callable[[AdmittedChange, CacheEntry, bytes, Event], "AdmittedChange | None"]
 """What goes on when one more event of a change came from a node."""
 
 
@@ -54,7 +54,7 @@ class Admission:
         self._counted = counted
         self._is_done = is_done
 
-    def run(self, events: list[Event], at: int, cache: ChangeCache, admitted: list[Admitted]) -> None:
+    def run(self, events: list[Event], at: int, cache: ChangeCache, admitted: list[AdmittedChange]) -> None:
         """Add what goes on of `events`, from place `at` on, to `admitted`. All are of the partition of `cache`, up to
         where this ends: at an event of another partition, or one that needs more than is done here; or when a partition
         was stopped. Raises Malformed for the event that it is at.
@@ -94,8 +94,8 @@ class Admission:
                 cache.report(name, entry, reporter.bit)
                 values = self.values.get(key)
                 if values is None:
-                    values = self.values[key] = values_of(codec, key)
-                known = Admitted(event, change, key, values, name, 1, entry.flags & _PUBLISHED > 0, match)
+                    values = self.values[key] = decode_key(codec, key)
+                known = AdmittedChange(event, change, key, values, name, 1, entry.flags & _PUBLISHED > 0, match)
                 if entry.repeats:
                     known.pause_s = cache.pause(entry)
                     if known.pause_s > 0:

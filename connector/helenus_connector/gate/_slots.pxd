@@ -9,7 +9,7 @@ cdef object _EMPTY
 
 cpdef bytes change_id(bytes key, bytes scope, bytes digest)
 
-cdef class Entry:
+cdef class CacheEntry:
     cdef public unsigned long long nodes
     cdef public unsigned int flags, repeats
     cdef public Py_ssize_t at
@@ -36,21 +36,21 @@ cdef class Slots:
 
     cpdef use(self, data)
 
-    @cython.locals(held=Entry)
-    cpdef Entry look(self, bytes change)
+    @cython.locals(held=CacheEntry)
+    cpdef CacheEntry look(self, bytes change)
 
     @cython.locals(has_reported=bint, is_again=bint)
-    cpdef bint hears(self, Entry entry, Reporter reporter, long long segment, long long position)
+    cpdef bint hears(self, CacheEntry entry, Reporter reporter, long long segment, long long position)
 
     @cython.locals(repeats=int)
-    cpdef double pause(self, Entry entry) except? -1
+    cpdef double pause(self, CacheEntry entry) except? -1
 
-    cpdef report(self, bytes change, Entry entry, unsigned long long bit)
+    cpdef report(self, bytes change, CacheEntry entry, unsigned long long bit)
 
-    @cython.locals(change=bytes, entry=Entry)
+    @cython.locals(change=bytes, entry=CacheEntry)
     cpdef mark(self, object changes, unsigned int flags)
 
-    @cython.locals(change=bytes, entry=Entry, at=Py_ssize_t)
+    @cython.locals(change=bytes, entry=CacheEntry, at=Py_ssize_t)
     cpdef keep(self)
 
     @cython.locals(at=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t)
@@ -60,7 +60,7 @@ cdef class Slots:
     cpdef Py_ssize_t oldest(self, bytes name)
 
     @cython.locals(at=Py_ssize_t, nodes=cython.ulonglong, when=cython.ulonglong, flags=cython.ulonglong)
-    cdef Entry _find(self, bytes change)
+    cdef CacheEntry _find(self, bytes change)
 
     @cython.locals(number=cython.ulonglong, i=int)
     cdef Py_ssize_t _start(self, bytes name)
@@ -72,4 +72,4 @@ cdef class Slots:
     cdef unsigned long long _number(self, Py_ssize_t at, int size)
 
     @cython.locals(i=int, nodes=cython.ulonglong, flags=cython.ulonglong)
-    cdef _write(self, Py_ssize_t at, bytes change, Entry entry, long long now)
+    cdef _write(self, Py_ssize_t at, bytes change, CacheEntry entry, long long now)

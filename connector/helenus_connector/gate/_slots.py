@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from helenus_connector.interfaces.admitted import Admitted
+    from helenus_connector.interfaces.admitted_change import AdmittedChange
 
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
@@ -56,7 +56,7 @@ def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
 
 
 @dataclass
-class Entry:
+class CacheEntry:
     """What is known of a change: bits of the nodes that reported it, and flags; `repeats` counts how often a node
     logged it once more after it was published. `at` is its slot's. `admitted` it was in this batch, if its copies are
     only to be counted.
@@ -66,7 +66,7 @@ class Entry:
     flags: int = 0
     repeats: int = field(default=0, compare=False)
     at: int = field(default=-1, compare=False)
-    admitted: Admitted | None = field(default=None, compare=False)
+    admitted: AdmittedChange | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Slots:
     def __init__(self, data: bytearray | mmap.mmap, head: int, expire_s: float) -> None:
         self._head = head
         self._expire = expire_s
-        self._held: dict[bytes, Entry] = {}
+        self._held: dict[bytes, CacheEntry] = {}
         self.use(data)
 
     def use(self, data: bytearray | mmap.mmap) -> None:
@@ -115,12 +115,12 @@ class Slots:
         self._view = memoryview(data)
         self._sets = (len(data) - self._head) // SET_BYTES
 
-    def look(self, change: bytes) -> Entry:
-        """What is known of a change; an empty Entry if nothing is."""
+    def look(self, change: bytes) -> CacheEntry:
+        """What is known of a change; an empty CacheEntry if nothing is."""
         held = self._held.get(change)
         return self._find(change) if held is None else held
 
-    def hears(self, entry: Entry, reporter: Reporter, segment: int, position: int) -> bool:
+    def hears(self, entry: CacheEntry, reporter: Reporter, segment: int, position: int) -> bool:
         """Whether a change goes on that a node reports, as its place in the log is `segment` and `position`. Not one
         that is confirmed: this is a copy.
         """
@@ -138,7 +138,7 @@ class Slots:
             entry.flags &= ~(_CONFIRMED | _BY_AGE)  # until its key is read, also if this batch is done again
         return True
 
-    def pause(self, entry: Entry) -> float:
+    def pause(self, entry: CacheEntry) -> float:
         """For how many seconds the key of a change is not to be read, since the change came again and again: 0 the
         first time, then 2, 4, 8 … up to five minutes.
 
@@ -150,7 +150,7 @@ class Slots:
         # What a slot forgets meanwhile would be new each time.
         return min(2.0 ** min(entry.repeats - _FREE_REPEATS, 16), _LONGEST_PAUSE_S, self._expire / 2)
 
-    def report(self, change: bytes, entry: Entry, bit: int) -> None:
+    def report(self, change: bytes, entry: CacheEntry, bit: int) -> None:
         """Note that the node of this bit reported a change, in the entry that `look` gave."""
         entry.nodes |= bit
         self._held[change] = entry
@@ -213,17 +213,17 @@ class Slots:
         """Let go of the map."""
         self._view = memoryview(bytearray())
 
-    def _find(self, change: bytes) -> Entry:
+    def _find(self, change: bytes) -> CacheEntry:
         at = self.slot(change)
         if at < 0:
-            return Entry()
+            return CacheEntry()
         if _compiled:
             nodes, when, flags = self._number(at + 16, 8), self._number(at + 24, 4), self._number(at + 28, 4)
         else:
             _, nodes, when, flags = SLOT.unpack_from(self._data, at)
         if when < time.time() - self._expire:
-            return Entry(at=at)
-        return Entry(nodes, flags & _FLAGS, flags >> 8, at)
+            return CacheEntry(at=at)
+        return CacheEntry(nodes, flags & _FLAGS, flags >> 8, at)
 
     def _start(self, name: bytes) -> int:
         if _compiled:
@@ -247,7 +247,7 @@ class Slots:
             number = number << 8 | self._view[at + i]
         return number
 
-    def _write(self, at: int, change: bytes, entry: Entry, now: int) -> None:
+    def _write(self, at: int, change: bytes, entry: CacheEntry, now: int) -> None:
         if not _compiled:
             SLOT.pack_into(self._data, at, change, entry.nodes, now, entry.flags | entry.repeats << 8)
             return

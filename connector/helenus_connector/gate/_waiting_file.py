@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from helenus_connector.interfaces.event import Event, Nodes, Waiting
+from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
 from helenus_schemas.service import durable
 
 _VERSION = 1
 
 
-def save(file: Path, changes: Iterable[tuple[Waiting, float]]) -> None:
+def save(file: Path, changes: Iterable[tuple[WaitingChange, float]]) -> None:
     """Each with for how long it waits, s. Raises HelenusError(STATE)."""
     sets: dict[Nodes, int] = {}
     topics: dict[str, list[Any]] = {}
@@ -30,7 +30,7 @@ def save(file: Path, changes: Iterable[tuple[Waiting, float]]) -> None:
     durable.save(file, content, _VERSION, "the changes that wait at the gate", "gate.waiting-after-write")
 
 
-def load(file: Path) -> list[Waiting]:
+def load(file: Path) -> list[WaitingChange]:
     """As `save` has them, `since` of each is for how long it waits. Raises Damaged, and HelenusError(STATE)."""
     try:
         found = durable.load(file, _VERSION)
@@ -38,7 +38,9 @@ def load(file: Path) -> list[Waiting]:
         return []
     sets: list[Nodes] = [tuple(nodes) for nodes in found["nodes"]]
     return [
-        Waiting(bytes.fromhex(name), Event(topic, p, at, written, _bytes(key), _bytes(value)), sets[n], copies, waited)
+        WaitingChange(
+            bytes.fromhex(name), Event(topic, p, at, written, _bytes(key), _bytes(value)), sets[n], copies, waited
+        )
         for topic, changes in found["changes"]
         for p, at, written, key, value, name, n, copies, waited in changes
     ]

@@ -39,7 +39,7 @@ from helenus_connector.gate._slots import CONFIRMED as CONFIRMED
 from helenus_connector.gate._slots import PUBLISHED as PUBLISHED
 from helenus_connector.gate._slots import RELEASED as RELEASED
 from helenus_connector.gate._slots import SET, SET_BYTES, SLOT_BYTES, Slots
-from helenus_connector.gate._slots import Entry as Entry
+from helenus_connector.gate._slots import CacheEntry as CacheEntry
 from helenus_connector.gate._slots import Reporter as Reporter
 from helenus_connector.gate._slots import change_id as change_id
 
@@ -158,7 +158,7 @@ class ChangeCache(Slots):
                 _NODE.pack_into(self._map, one.at, held, one.last_segment, one.last_position)
                 self._read(one)
 
-    def nodes(self, entry: Entry) -> list[set[str]]:
+    def nodes(self, entry: CacheEntry) -> list[set[str]]:
         """The host ids of the nodes that reported a change; of those that share a bit, one did."""
         found: dict[int, set[str]] = {}
         for index in range(_NODES):

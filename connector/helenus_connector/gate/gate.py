@@ -11,12 +11,12 @@ from functools import partial
 from itertools import chain
 
 from helenus_connector.gate._admission import Admission
-from helenus_connector.gate.cache import BY_AGE, CONFIRMED, PUBLISHED, Caches, ChangeCache, Entry
-from helenus_connector.gate.event import check, decoded, identity, values_of, written_at
+from helenus_connector.gate.cache import BY_AGE, CONFIRMED, PUBLISHED, CacheEntry, Caches, ChangeCache
+from helenus_connector.gate.event_content import check_bounds, decode_event, decode_key, event_time, identity
 from helenus_connector.gate.replicas import Replicas, routing_key
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.event import Event, Gap, Waiting
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Intake, Waits
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.interfaces.event import Event, Gap, WaitingChange
+from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits, Intake
 from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
@@ -42,8 +42,8 @@ class OneGate:
         codec: KeyCodec,
         made_at: float,
         intake: Intake,
-        waits: Waits = NOTHING_WAITS,
-    ) -> Iterator[Admitted]:
+        waits: GateWaits = NOTHING_WAITS,
+    ) -> Iterator[AdmittedChange]:
         self._codec, self._partition_columns = codec, None
         self._counts.clear()
         self._caches.begin()
@@ -76,7 +76,7 @@ class OneGate:
     def close(self) -> None:
         self._caches.close()
 
-    def _admitted(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[Admitted]:
+    def _admitted(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
         found, stopped, at = list(events), intake.at_gate.stopped, 0
         counted = (partial(self._counted, intake), partial(self._is_done, intake)) if self._counts_reports else ()
         ordinary = Admission(self._codec, stopped, *counted)
@@ -86,7 +86,7 @@ class OneGate:
                 at += 1
                 continue  # it is read again
             cache = self._caches.of(event.topic, event.partition)
-            admitted: list[Admitted] = []
+            admitted: list[AdmittedChange] = []
             try:
                 ordinary.run(found, at, cache, admitted)
                 at = ordinary.at
@@ -103,22 +103,24 @@ class OneGate:
             _note_pause(intake, node, count)
 
     def _malformed(self, event: Event, error: Malformed, made_at: float, intake: Intake, copies: int = 1) -> None:
-        if isinstance(error, Outgrown) or written_at(event) < made_at:
+        if isinstance(error, Outgrown) or event_time(event) < made_at:
             intake.outdated += copies
         else:
             where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
             intake.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
 
-    def _admit(self, event: Event, cache: ChangeCache, known: dict[bytes, Key], intake: Intake) -> Iterable[Admitted]:
+    def _admit(
+        self, event: Event, cache: ChangeCache, known: dict[bytes, Key], intake: Intake
+    ) -> Iterable[AdmittedChange]:
         """One event that another agent wrote, or that is of more than a key; `known` are the columns of keys."""
         codec = self._codec
-        change, key = decoded(event, codec)
+        change, key = decode_event(event, codec)
         if change.scope is Scope.GAP:
             intake.gaps.append(Gap(event.partition, event.offset, change.node, change.write_time))
             intake.confirmed += 1
             return ()
         node, name = (change.node or "").encode(), identity(change, key)
-        reporter, entry = cache.reporter(node), cache.look(name) if name is not None else Entry()
+        reporter, entry = cache.reporter(node), cache.look(name) if name is not None else CacheEntry()
         if not cache.hears(entry, reporter, change.segment, change.position):
             intake.confirmed += 1
             if name is not None:
@@ -132,24 +134,26 @@ class OneGate:
         values: Key = ()
         if change.scope is not _TABLE:
             found = known.get(key)
-            values = known[key] = values_of(codec, key) if found is None else found
+            values = known[key] = decode_key(codec, key) if found is None else found
         if change.scope is _RANGE:
-            check(codec, values, (change.start, change.end))
-        admitted = Admitted(event, change, key, values, name, 1, name is not None and entry.flags & PUBLISHED > 0)
+            check_bounds(codec, values, (change.start, change.end))
+        admitted = AdmittedChange(event, change, key, values, name, 1, name is not None and entry.flags & PUBLISHED > 0)
         if name is not None and entry.repeats and (pause_s := cache.pause(entry)):
             admitted.pause_s = pause_s
             _note_pause(intake, node, 1)
         goes_on = self._counted(intake, admitted, entry, node, event) if self._counts_reports else admitted
         return () if goes_on is None else (goes_on,)
 
-    def _counted(self, intake: Intake, admitted: Admitted, entry: Entry, node: bytes, event: Event) -> Admitted | None:
+    def _counted(
+        self, intake: Intake, admitted: AdmittedChange, entry: CacheEntry, node: bytes, event: Event
+    ) -> AdmittedChange | None:
         """What goes on when one more `event` of a change came; only where reports are counted."""
         raise NotImplementedError
 
     def _is_done(self, intake: Intake, change: bytes, event: Event) -> None:
         """A copy of a confirmed change came."""
 
-    def _overdue(self, waits: Waits, made_at: float, intake: Intake) -> Iterator[Admitted]:
+    def _overdue(self, waits: GateWaits, made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
         """What has waited at the gate: it had another level before, and goes on."""
         for waiting in waits.overdue:
             admitted = self._again(waiting, made_at, intake)
@@ -158,20 +162,20 @@ class OneGate:
                 intake.at_gate.completed += 1
                 yield admitted
 
-    def _again(self, waiting: Waiting, made_at: float, intake: Intake) -> Admitted | None:
+    def _again(self, waiting: WaitingChange, made_at: float, intake: Intake) -> AdmittedChange | None:
         """A change that waited, from its event; None if the table can't have its key any more."""
         event, codec = waiting.event, self._codec
         try:
-            change, key = decoded(event, codec)
-            values = values_of(codec, key)
+            change, key = decode_event(event, codec)
+            values = decode_key(codec, key)
             if change.scope is _RANGE:
-                check(codec, values, (change.start, change.end))
+                check_bounds(codec, values, (change.start, change.end))
         except Malformed as error:
             self._malformed(event, error, made_at, intake, waiting.copies)
             return None
-        return Admitted(event, change, key, values, waiting.id, waiting.copies)
+        return AdmittedChange(event, change, key, values, waiting.id, waiting.copies)
 
-    def _reported(self, cache: ChangeCache, entry: Entry, key: Key) -> int:
+    def _reported(self, cache: ChangeCache, entry: CacheEntry, key: Key) -> int:
         """How many replicas of a partition reported; the event at hand is of one, unless of another data centre."""
         hashed = routing_key(key) if key else None
         replicas = self._replicas.nodes(hashed)

@@ -15,13 +15,13 @@ from functools import lru_cache
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
-from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, RELEASED, Caches, Entry
+from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, RELEASED, CacheEntry, Caches
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.replicas import Replicas, routing_key
 from helenus_connector.gate.waiting import weight
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.event import Event, Nodes, Waiting
-from helenus_connector.interfaces.gate import NOTHING_WAITS, AtGate, Intake, Waits
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
+from helenus_connector.interfaces.gate import NOTHING_WAITS, GateState, GateWaits, Intake
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.change import Scope
 
@@ -39,8 +39,8 @@ class LevelGate(OneGate):
         self._level = settings.gate
         self._expired = settings.gate_expired
         self._waits = NOTHING_WAITS
-        self._below: dict[bytes, Admitted] = {}
-        self._went: dict[bytes, Admitted] = {}
+        self._below: dict[bytes, AdmittedChange] = {}
+        self._went: dict[bytes, AdmittedChange] = {}
         self._gone: set[bytes] = set()
         self._truncated: set[tuple[int, str]] = set()
         self._room = 0.0
@@ -54,8 +54,8 @@ class LevelGate(OneGate):
         codec: KeyCodec,
         made_at: float,
         intake: Intake,
-        waits: Waits = NOTHING_WAITS,
-    ) -> Iterator[Admitted]:
+        waits: GateWaits = NOTHING_WAITS,
+    ) -> Iterator[AdmittedChange]:
         self._waits, self._room, self._factors = waits, waits.room, self._replicas.factors()
         self._columns = (
             0 if levels.are_all_replicas(self._factors, self._replicas.by_dc(None)) else codec.partition_columns
@@ -73,13 +73,15 @@ class LevelGate(OneGate):
         self._went.clear()
         self._waits = NOTHING_WAITS
 
-    def _then_wait(self, admitted: Iterator[Admitted], intake: Intake) -> Iterator[Admitted]:
+    def _then_wait(self, admitted: Iterator[AdmittedChange], intake: Intake) -> Iterator[AdmittedChange]:
         yield from admitted
         intake.at_gate.waits += [
-            Waiting(change, held.event, held.nodes or (), held.copies) for change, held in self._below.items()
+            WaitingChange(change, held.event, held.nodes or (), held.copies) for change, held in self._below.items()
         ]
 
-    def _counted(self, intake: Intake, admitted: Admitted, entry: Entry, node: bytes, event: Event) -> Admitted | None:
+    def _counted(
+        self, intake: Intake, admitted: AdmittedChange, entry: CacheEntry, node: bytes, event: Event
+    ) -> AdmittedChange | None:
         change, is_first = admitted.id, event is admitted.event
         if change is None:
             return admitted  # of no node's log: a snapshot's, say
@@ -107,7 +109,7 @@ class LevelGate(OneGate):
             held.copies += 1
             entry.admitted = held  # as after a truncation: its copies to come are counted in what waits
         self._below[change] = held
-        held.nodes = joined(held.nodes or (), host_id(node))
+        held.nodes = add_node(held.nodes or (), host_id(node))
         if self._is_met(held):
             del self._below[change]
             return self._completed(held, entry, event, intake)
@@ -120,7 +122,7 @@ class LevelGate(OneGate):
             intake.read -= 1
         return None
 
-    def _completed(self, held: Admitted, entry: Entry, event: Event, intake: Intake) -> Admitted:
+    def _completed(self, held: AdmittedChange, entry: CacheEntry, event: Event, intake: Intake) -> AdmittedChange:
         """A change goes on, with the event that completed it: all copies say the same of it."""
         change = held.id or b""
         entry.flags |= RELEASED
@@ -134,7 +136,7 @@ class LevelGate(OneGate):
         self._went[change] = held
         return held
 
-    def _report(self, held: Admitted, entry: Entry) -> None:
+    def _report(self, held: AdmittedChange, entry: CacheEntry) -> None:
         """Have the cache know who reported a change: whoever reads its key asks how many did."""
         cache = self._caches.of(held.event.topic, held.event.partition)
         for node in held.nodes or ():
@@ -172,7 +174,7 @@ class LevelGate(OneGate):
             return nodes
         return tuple(node for node in nodes if (partition, node) not in self._truncated)
 
-    def _is_met(self, held: Admitted) -> bool:
+    def _is_met(self, held: AdmittedChange) -> bool:
         nodes = held.nodes or ()
         key = held.values[: self._columns]
         found = self._is_enough.get((key, nodes))
@@ -187,13 +189,13 @@ class LevelGate(OneGate):
     def _is_reached(self, replicas: Mapping[str, Collection[str]], nodes: Nodes) -> bool:
         return levels.is_met(self._level, self._factors, self._replicas.data_center, replicas, nodes)
 
-    def _overdue(self, waits: Waits, made_at: float, intake: Intake) -> Iterator[Admitted]:
+    def _overdue(self, waits: GateWaits, made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
         for waiting in waits.overdue:
             admitted = None if waiting.id in self._gone else self._late(waiting, made_at, intake)
             if admitted is not None:
                 yield admitted
 
-    def _late(self, waiting: Waiting, made_at: float, intake: Intake) -> Admitted | None:
+    def _late(self, waiting: WaitingChange, made_at: float, intake: Intake) -> AdmittedChange | None:
         """What becomes of a change that waited for too long."""
         change, event = waiting.id, waiting.event
         held = self._below.get(change) or self._again(waiting, made_at, intake)
@@ -234,7 +236,7 @@ class LevelGate(OneGate):
         return held
 
 
-def settle(at_gate: AtGate, verified: Iterable[Admitted], unseen: Iterable[Admitted]) -> int:
+def settle_verified(at_gate: GateState, verified: Iterable[AdmittedChange], unseen: Iterable[AdmittedChange]) -> int:
     """What was verified waits no longer, nor what a read did not show in the end: the number of these events."""
     dropped, gone = 0, set()
     for held in verified:
@@ -262,6 +264,6 @@ def host_id(node: bytes) -> str:
 
 
 @lru_cache(4096)
-def joined(nodes: Nodes, node: str) -> Nodes:
+def add_node(nodes: Nodes, node: str) -> Nodes:
     """The nodes with one more; the same object for the same ones, as there may be very many."""
     return nodes if node in nodes else tuple(sorted((*nodes, node)))

@@ -64,7 +64,7 @@ def _quorum(factor: int) -> int:
     return factor // 2 + 1
 
 
-def check(settings: ConnectorSettings, replicas: Replicas) -> None:
+def check_level(settings: ConnectorSettings, replicas: Replicas) -> None:
     """Raise HelenusError CONFIG if the keyspace can't give the gate's level."""
     level, local, factors = settings.gate, replicas.data_center or "", replicas.factors()
     if level == "one":

@@ -24,8 +24,8 @@ import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import _waiting_file
-from helenus_connector.interfaces.event import Event, Nodes, Waiting
-from helenus_connector.interfaces.gate import AtGate, Waits
+from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
+from helenus_connector.interfaces.gate import GateState, GateWaits
 from helenus_schemas.service.durable import Damaged
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ def weight(event: Event) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WaitingLimits:
     """Of one topic: for how long its changes wait, how many bytes of them, and whether they may be verified early.
 
     A restart steps back `replay_s` in it. So many `tasks` read it at once. At level one (`is_one`) nothing waits.
@@ -68,10 +68,10 @@ class Limits:
     is_one: bool = False
 
     @staticmethod
-    def of(settings: ConnectorSettings) -> Limits:
+    def from_settings(settings: ConnectorSettings) -> WaitingLimits:
         """Those of a table."""
         is_one = settings.gate == "one"
-        return Limits(
+        return WaitingLimits(
             0.0 if is_one else settings.gate_timeout_ms / 1000,
             settings.gate_max_waiting_bytes,
             settings.gate_expired == "verify" and not is_one,
@@ -93,30 +93,30 @@ class _Topic:
     read_at: float | None = None
     size: int = 0
     copies: int = 0
-    changes: dict[int, dict[bytes, Waiting]] = field(default_factory=dict)
+    changes: dict[int, dict[bytes, WaitingChange]] = field(default_factory=dict)
     reports: dict[int, dict[bytes, tuple[Nodes, int]]] = field(default_factory=dict)
     same: dict[tuple[Nodes, int], tuple[Nodes, int]] = field(default_factory=dict)
-    due: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by since when, as if it had come then
-    early: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by when they may be verified early
-    recounts: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by when they are counted again
+    due: list[tuple[float, int, WaitingChange]] = field(default_factory=list)  # by since when, as if it had come then
+    early: list[tuple[float, int, WaitingChange]] = field(default_factory=list)  # by when they may be verified early
+    recounts: list[tuple[float, int, WaitingChange]] = field(default_factory=list)  # by when they are counted again
 
     def __len__(self) -> int:
         return sum(map(len, self.changes.values()))
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[WaitingChange]:
         return (waiting for found in self.changes.values() for waiting in found.values())
 
-    def has(self, waiting: Waiting) -> bool:
+    def has(self, waiting: WaitingChange) -> bool:
         return self.changes.get(waiting.event.partition, {}).get(waiting.id) is waiting
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: WaitingChange) -> None:
         self.remove(waiting.event.partition, waiting.id)
         self.changes.setdefault(waiting.event.partition, {})[waiting.id] = waiting
         self.size += weight(waiting.event)
         self.copies += waiting.copies
         self.report(waiting, waiting.nodes, waiting.copies)
 
-    def report(self, waiting: Waiting, nodes: Nodes, copies: int) -> None:
+    def report(self, waiting: WaitingChange, nodes: Nodes, copies: int) -> None:
         """Note who reported a change, by one object for all that the same nodes reported: that is soon handed out."""
         self.copies += copies - waiting.copies
         reported = self.same.setdefault((nodes, copies), (nodes, copies))
@@ -148,7 +148,7 @@ class WaitingChanges:
         self._file = file
         self._clock = clock
         self._lock = threading.RLock()
-        self._limits: Mapping[str, Limits] = {}
+        self._limits: Mapping[str, WaitingLimits] = {}
         self._often = 0.0
         self._topics: dict[str, _Topic] = {}
         self._numbers = itertools.count()
@@ -156,7 +156,7 @@ class WaitingChanges:
         self._saved_at = -math.inf
         self._loaded: dict[str, int] = {}
 
-    def use(self, limits: Mapping[str, Limits]) -> None:
+    def use(self, limits: Mapping[str, WaitingLimits]) -> None:
         """Go by these limits. The changes of a topic that has none wait until it has again."""
         with self._lock:
             self._limits = limits
@@ -197,7 +197,7 @@ class WaitingChanges:
                     waits.append(of.early[0][0] - of.clock)
             return now + max(0.0, min(waits)) if waits else None
 
-    def hand_out(self, limit: int) -> dict[str, Waits]:
+    def hand_out(self, limit: int) -> dict[str, GateWaits]:
         """What waits, by topic; at most so many in all as overdue. These stay until `apply` hears of them."""
         with self._lock:
             given = {}
@@ -207,14 +207,14 @@ class WaitingChanges:
                 overdue = self._overdue(of, limits, limit)
                 limit -= len(overdue)
                 reports = {partition: found for partition, found in of.reports.items() if found}
-                given[topic] = Waits(reports, overdue, max(0, limits.bytes - of.size) / limits.tasks)
+                given[topic] = GateWaits(reports, overdue, max(0, limits.bytes - of.size) / limits.tasks)
             return given
 
-    def _limited(self) -> list[tuple[str, _Topic, Limits]]:
+    def _limited(self) -> list[tuple[str, _Topic, WaitingLimits]]:
         return [(topic, of, self._limits[topic]) for topic, of in self._topics.items() if topic in self._limits]
 
-    def _overdue(self, of: _Topic, limits: Limits, limit: int) -> list[Waiting]:
-        found: dict[int, Waiting] = {}
+    def _overdue(self, of: _Topic, limits: WaitingLimits, limit: int) -> list[WaitingChange]:
+        found: dict[int, WaitingChange] = {}
         while of.due and of.due[0][0] + limits.timeout_s <= of.clock and len(found) < limit:
             waiting = heapq.heappop(of.due)[2]
             if of.has(waiting) and id(waiting) not in found:
@@ -254,7 +254,7 @@ class WaitingChanges:
                 of.clock += max(0.0, min(at - of.read_at, until - of.read_until, _STEP_S))
             of.read_at, of.read_until = at, until
 
-    def apply(self, topic: str, left: AtGate, read_from: float | None, now: float) -> None:
+    def apply(self, topic: str, left: GateState, read_from: float | None, now: float) -> None:
         """Take over what a batch of a topic left at the gate; the oldest event it read was of `read_from`, s since the
         epoch as `now`.
         """
@@ -280,7 +280,7 @@ class WaitingChanges:
             self._has_changed = True
             self._is_old |= (read_from or now) < now - self._replay(topic) / 2
 
-    def _add(self, of: _Topic, waiting: Waiting) -> None:
+    def _add(self, of: _Topic, waiting: WaitingChange) -> None:
         of.add(waiting)
         heapq.heappush(of.due, (waiting.since, next(self._numbers), waiting))
         heapq.heappush(of.early, (waiting.since, next(self._numbers), waiting))
@@ -354,16 +354,16 @@ class WaitingChanges:
         with self._lock:
             of = self._topics.get(topic, _Topic())
             gone = [w for p, found in of.changes.items() if p not in partitions for w in found.values()]
-            self.apply(topic, AtGate(gone=[(waiting.event.partition, waiting.id) for waiting in gone]), None, 0.0)
+            self.apply(topic, GateState(gone=[(waiting.event.partition, waiting.id) for waiting in gone]), None, 0.0)
             return sum(waiting.copies for waiting in gone)
 
-    def give(self, topics: Collection[str]) -> list[Waiting]:
+    def give(self, topics: Collection[str]) -> list[WaitingChange]:
         """What waits of these topics, for another query: `since` is for how long, s."""
         with self._lock:
             given = ((topic, of) for topic, of in self._topics.items() if topic in topics)
             return [replace(waiting, since=of.clock - waiting.since) for _, of in given for waiting in of]
 
-    def take(self, given: Iterable[Waiting]) -> None:
+    def take(self, given: Iterable[WaitingChange]) -> None:
         """Go on with changes of another query. They are on the disk when this returns. Raises HelenusError(STATE)."""
         with self._lock:
             for waiting in given:
@@ -378,6 +378,6 @@ class WaitingChanges:
                 self._save(math.inf)
 
 
-def _is_crowded(of: _Topic, limits: Limits) -> bool:
+def _is_crowded(of: _Topic, limits: WaitingLimits) -> bool:
     """Whether so many wait that the oldest are verified early."""
     return limits.verifies and of.size > limits.bytes * _CROWDED

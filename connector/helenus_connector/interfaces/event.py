@@ -31,7 +31,7 @@ Nodes = tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingChange:
     """A change that waits at the gate: the first `event` of it, whole, and which `nodes` have reported it.
 
     `copies` counts its events. The driver fills in `since`, when it first had it, s by the clock of the topic. Before

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.event import Event, Gap, Nodes, Waiting
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.interfaces.event import Event, Gap, Nodes, WaitingChange
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.errors import HelenusError
 
 
-class Waits(NamedTuple):
+class GateWaits(NamedTuple):
     """What waits at the gate of a topic when a batch begins, and may wait after it.
 
     `reports` has by partition and id which nodes reported a change that waits, and in how many events. `overdue` are
@@ -27,15 +27,15 @@ class Waits(NamedTuple):
     """
 
     reports: Mapping[int, Mapping[bytes, tuple[Nodes, int]]] = {}
-    overdue: Sequence[Waiting] = ()
+    overdue: Sequence[WaitingChange] = ()
     room: float = float("inf")
 
 
-NOTHING_WAITS = Waits()
+NOTHING_WAITS = GateWaits()
 
 
 @dataclass(slots=True)
-class AtGate:
+class GateState:
     """What a batch leaves at the gate, for the driver.
 
     `waits` are changes that wait, new or with more reports than before, `gone` those that no longer do, by partition
@@ -45,7 +45,7 @@ class AtGate:
     `completed`, `verified`, `released` and `dropped` count changes that had waited by what became of them.
     """
 
-    waits: list[Waiting] = field(default_factory=list)
+    waits: list[WaitingChange] = field(default_factory=list)
     gone: list[tuple[int, bytes]] = field(default_factory=list)
     truncated: list[tuple[int, str]] = field(default_factory=list)
     stopped: dict[int, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Intake:
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paused: dict[str, int] = field(default_factory=dict)
-    at_gate: AtGate = field(default_factory=AtGate)
+    at_gate: GateState = field(default_factory=GateState)
 
 
 class Gate(Protocol):
@@ -89,8 +89,8 @@ class Gate(Protocol):
         codec: KeyCodec,
         made_at: float,
         intake: Intake,
-        waits: Waits = NOTHING_WAITS,
-    ) -> Iterator[Admitted]:
+        waits: GateWaits = NOTHING_WAITS,
+    ) -> Iterator[AdmittedChange]:
         """The change events that go on, in the order in which they came, a change with the event that completed it;
         then what is overdue of the changes that wait. Counts the others in `intake`, and says there what waits.
 

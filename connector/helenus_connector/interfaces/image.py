@@ -13,7 +13,7 @@ Bounds = tuple["Bound | None", "Bound | None"]
 """Start and end of a range; None where it is open."""
 
 
-class Timed(NamedTuple):
+class TimedColumns(NamedTuple):
     """The columns whose write times a read shows: of each the `bits` in an effect, and whether it is `single`, of one
     cell. `untimed` are the bits of columns whose times CQL does not show, `shared` those of several columns, and `many`
     those of columns of many cells.
@@ -26,7 +26,7 @@ class Timed(NamedTuple):
     many: int = 0
 
     @classmethod
-    def of(cls, timed: Sequence[Column], others: Sequence[Column]) -> Timed:
+    def from_columns(cls, timed: Sequence[Column], others: Sequence[Column]) -> TimedColumns:
         """Of the columns whose times are read, in this order, and the others of the row."""
         bits = [column_bit(column.name) for column in (*timed, *others)]
         shared = sum({bit for bit in bits if bits.count(bit) > 1})
@@ -46,7 +46,7 @@ class Image(NamedTuple):
     values: tuple[bytes | None, ...]
     write_time: int | None
     times: Sequence[bytes | None] = ()
-    timed: Timed = Timed()
+    timed: TimedColumns = TimedColumns()
     expires: int | None = None
 
     def oldest(self) -> int | None:

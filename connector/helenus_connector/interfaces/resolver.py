@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
@@ -24,7 +24,7 @@ class SchemaChanged(Exception):
 
 
 class RowsFailed(Exception):
-    """Raised by `Resolved.rows`; `cause` is why no more rows can be had."""
+    """Raised by `ResolvedKey.rows`; `cause` is why no more rows can be had."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -32,7 +32,7 @@ class RowsFailed(Exception):
 
 
 @dataclass(slots=True)
-class HandedBack:
+class ResolverOutcome:
     """What a batch leaves: counts of events by outcome, and what the driver is to remember.
 
     `waiting` are keys that wait from now on, `done` those that no longer do, `places` what was published where: their
@@ -52,8 +52,8 @@ class HandedBack:
     unread: int = 0
     contradicted: int = 0
     error: HelenusError | None = None
-    verified: list[Admitted] = field(default_factory=list)
-    unseen: list[Admitted] = field(default_factory=list)
+    verified: list[AdmittedChange] = field(default_factory=list)
+    unseen: list[AdmittedChange] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
     done: list[Any] = field(default_factory=list)
     places: dict[tuple[str, int], Any] = field(default_factory=dict)
@@ -69,14 +69,14 @@ class Resolver(Protocol):
         """Go by this definition from now on. `is_certain`: it was read just now, so what is refused is not outdated."""
         ...
 
-    def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
+    def take(self, changes: Iterable[AdmittedChange], due: Sequence[Any], made_at: float) -> None:
         """Take a batch's changes, in order, and the keys that are `due`: what waits since an earlier batch.
 
         Changes of one key become one Resolved. The table was created at `made_at`, s since the epoch.
         """
         ...
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
         """Give the keys and markers of the batch: rows in groups, as they are read, each marker alone and before the
         rows within it.
 
@@ -89,7 +89,7 @@ class Resolver(Protocol):
         """
         ...
 
-    def publishing(self, resolved: Iterable[Resolved]) -> None:
+    def publishing(self, resolved: Iterable[ResolvedKey]) -> None:
         """Records of these are about to be appended: what was published of their keys before is the last no longer."""
         ...
 
@@ -97,7 +97,7 @@ class Resolver(Protocol):
         """The rows of the last one could not be had: what that means is decided when the next one is asked for."""
         ...
 
-    def confirm(self) -> HandedBack:
+    def confirm(self) -> ResolverOutcome:
         """After the flush: mark at the gate what is published and confirmed, and say what waits. Once per batch."""
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.log import Headers
 
@@ -22,7 +22,7 @@ class Record(NamedTuple):
     headers: Headers
 
 
-class Shaped(NamedTuple):
+class ShapedRecord(NamedTuple):
     """One record, or the `cause` why it can't be made: then `record` only stands for it in a digest.
 
     `key` is the event's key of the row, or the marker, that it is of, and `image` the row. `make` makes the record of
@@ -43,7 +43,7 @@ class Shape(Protocol):
     records.
     """
 
-    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+    def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         """The record of a row; or of a marker, followed by those of the rows that live in its scope, in their order.
 
         None stands for a row whose key has no form. A row that can't be published has its `cause` and holds up no
@@ -51,7 +51,7 @@ class Shape(Protocol):
         """
         ...
 
-    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         """The record of each, where it is the one record of a row and nothing about it is out of the ordinary; None for
         what `records` is to make. Cheaper for many at once.
         """

@@ -20,8 +20,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.log._kafka_client import AWAY, SILENT, TIMEOUT_S, kafka_errors
-from helenus_connector.log._kafka_watch import WAITS_S, Place, Watch
-from helenus_connector.log.events import Offsets, Range, pace_s
+from helenus_connector.log._kafka_watch import WAITS_S, Place, TopicWatch
+from helenus_connector.log.events import OffsetRange, Offsets, pace_s
 from helenus_schemas.errors import HelenusError, Kind
 
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
@@ -33,7 +33,7 @@ _BOTH_S = WAITS_S + 1.5
 _COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 
-class Planner:
+class KafkaPlanner:
     """The `events.Planner` of Kafka. `config` is librdkafka's. One that `watches` is for who asks for the ends of
     partitions all the time: Kafka says when something comes. Another asks for all of them.
     """
@@ -45,7 +45,7 @@ class Planner:
         with kafka_errors(self._where):
             self._admin = AdminClient({"log_level": "0", **config})
         self._leaders: dict[str, dict[str, int]] = {}
-        self._watch = Watch(config)
+        self._watch = TopicWatch(config)
         self._asked: dict[str, int] = {}
         self._asked_at = 0.0
         self._ends: Offsets = {}
@@ -197,10 +197,10 @@ class Planner:
             consumer.close()
         return found
 
-    def size(self, place: Range) -> int:
+    def size(self, place: OffsetRange) -> int:
         return max(0, place.end - place.start)
 
-    def advance(self, place: Range, events: int) -> int:
+    def advance(self, place: OffsetRange, events: int) -> int:
         return max(place.start, min(place.end, place.start + events))
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002

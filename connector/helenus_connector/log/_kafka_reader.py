@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from helenus_connector.log._kafka_client import AWAY, SILENT, TIMEOUT_S, kafka_errors
-from helenus_connector.log.events import Message, Range
+from helenus_connector.log.events import Message, OffsetRange
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.errors import broker_error
 
@@ -33,10 +33,10 @@ _known: dict[tuple[Consumer, str], float] = {}  # when each topic's leaders were
 
 def read(
     config: Mapping[str, str],
-    places: Sequence[Range],
+    places: Sequence[OffsetRange],
     data_loss: str,
-    lost: Callable[[Range, int], None],
-    failed: Callable[[Range, HelenusError], None],
+    lost: Callable[[OffsetRange, int], None],
+    failed: Callable[[OffsetRange, HelenusError], None],
 ) -> Generator[list[Message], None, None]:
     """As `choice.read`, all ranges at once. The process keeps its consumers between calls."""
     open_ranges = {(r.topic, r.partition): r for r in places if r.start < r.end}
@@ -153,7 +153,7 @@ def _learn(consumer: Consumer, topics: Iterable[str]) -> None:
         _known[consumer, topic] = now
 
 
-def _gone(consumer: Consumer, place: Range) -> int:
+def _gone(consumer: Consumer, place: OffsetRange) -> int:
     """How many offsets of a range are before the topic's first: holes after that are no loss."""
     first, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, place.partition), timeout=TIMEOUT_S)
     return int(min(max(first - place.start, 0), place.end - place.start))

@@ -35,7 +35,7 @@ _MOST = 10_000
 _BUSY_S, _MANY = 0.2, 10
 
 
-class Watch:
+class TopicWatch:
     """Waits for records of the partitions in `places`. `config` is librdkafka's.
 
     It only saves questions: what it misses is found when all ends are asked for, which it `is_unsure` says is due.

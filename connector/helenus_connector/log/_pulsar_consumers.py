@@ -20,7 +20,7 @@ from helenus_sinks.pulsar.wire import command
 _EXCLUSIVE, _EARLIEST = 0, 1
 
 
-class Consumers:
+class PulsarConsumers:
     """One for each partition and subscription in use, until it is dropped. Everything runs in one event loop.
 
     A subscription is a group's, which is durable, or for "" one that leaves no trace. `where` is the client's service.

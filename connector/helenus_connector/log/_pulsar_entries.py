@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry:
+class PulsarEntry:
     """`first` is the offset of the first of its `count` messages, `size` how many bytes the broker sent.
 
     `metadata` is Pulsar's MessageMetadata, `payload` as its producer compressed it, if it did. `fault`: why it cannot
@@ -57,7 +57,7 @@ class Entry:
     fault: str = ""
 
     @staticmethod
-    def of(message_id: Any, data: bytes) -> Entry:
+    def from_message(message_id: Any, data: bytes) -> PulsarEntry:
         """From what follows the command in a broker's frame. Raises ValueError if that does not fit its checksum: it
         may be sent again. What else is wrong with it is its producer's, and stays so.
         """
@@ -73,11 +73,11 @@ class Entry:
                 raise ValueError(f"metadata of {size} bytes, where {len(data) - start - 4} are left")
             metadata = messages.MessageMetadata.FromString(data[start + 4 : start + 4 + size])
         except Exception as error:  # struct's, protobuf's
-            return Entry(first, 1, len(data), messages.MessageMetadata(), b"", str(error))
+            return PulsarEntry(first, 1, len(data), messages.MessageMetadata(), b"", str(error))
         payload = data[start + 4 + size :]
         # Whatever else it says, an offset after it is after its messages.
         count = max(1, metadata.num_messages_in_batch)
-        return Entry(first, count, len(data), metadata, payload, _fault(metadata, payload))
+        return PulsarEntry(first, count, len(data), metadata, payload, _fault(metadata, payload))
 
     @property
     def content_size(self) -> int:
@@ -140,7 +140,7 @@ def _fault(metadata: Any, payload: bytes) -> str:
     return ""
 
 
-class Brokers:
+class PulsarBrokers:
     """A client and its loop, which runs only while somebody waits. For one thread."""
 
     def __init__(self, config: PulsarConfig) -> None:
@@ -170,13 +170,13 @@ class Brokers:
             end_loop(self.loop)
 
 
-class Partition:
+class PulsarPartition:
     """A partition, read from the offset `at` on. Who reads it moves `at` as entries are done with.
 
     `timeout` is in s, for each answer of a broker.
     """
 
-    def __init__(self, brokers: Brokers, topic: str, partition: int, at: int, timeout: float) -> None:
+    def __init__(self, brokers: PulsarBrokers, topic: str, partition: int, at: int, timeout: float) -> None:
         self.at = at
         self._wanted = at  # until there the broker is asked for more before what came is used up
         self._brokers = brokers
@@ -184,7 +184,7 @@ class Partition:
         self._partition = partition
         self._where = f"{brokers.config.service_url}, topic {topic}, partition {partition}"
         self._timeout = timeout
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[PulsarEntry] = deque()
         self._connection: Connection | None = None
         self._number = 0
         self._permits = 0
@@ -195,7 +195,7 @@ class Partition:
         """Bytes that came and were not used yet."""
         return sum(entry.size for entry in self._entries)
 
-    def entries(self, end: int, patience: float) -> Iterator[Entry]:
+    def entries(self, end: int, patience: float) -> Iterator[PulsarEntry]:
         """The entries from `at` on, until that is at an end, or at the topic's. Raises HelenusError, also if nothing
         comes for so many seconds, though there is more.
         """
@@ -210,7 +210,7 @@ class Partition:
                     raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self._where)
             yield entry
 
-    def _next(self, seconds: float) -> Entry | None:
+    def _next(self, seconds: float) -> PulsarEntry | None:
         """The next entry with a message at or after `at`; None if none comes in this time. Raises HelenusError."""
         deadline = time.monotonic() + seconds
         while True:
@@ -225,7 +225,7 @@ class Partition:
                 return None
             self._brokers.run(self._wait(left), seconds + self._timeout)
 
-    def back(self, entry: Entry) -> None:
+    def back(self, entry: PulsarEntry) -> None:
         """Have an entry that was used in part come again."""
         self._entries.appendleft(entry)
 
@@ -237,7 +237,7 @@ class Partition:
         asked = self._connection.ask("last_id", consumer_id=self._number)
         return after(self._brokers.run(asked, self._timeout).last_message_id)
 
-    def done(self, last: Entry) -> None:
+    def done(self, last: PulsarEntry) -> None:
         """Tell the broker, for those who look there, what was read. Nobody waits for that."""
         ledger, entry, _ = parts(last.first)
         if self._connection is not None:
@@ -254,7 +254,7 @@ class Partition:
     def message(self, said: Any, data: bytes) -> None:
         """From the loop: an entry has come."""
         try:
-            entry = Entry.of(said.message_id, data)
+            entry = PulsarEntry.from_message(said.message_id, data)
         except ValueError:
             self._damaged = True
             self._brokers.news.set()

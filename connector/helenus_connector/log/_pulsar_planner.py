@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import structlog
 
-from helenus_connector.log._pulsar_consumers import Consumers
-from helenus_connector.log._pulsar_entries import Brokers, Partition
+from helenus_connector.log._pulsar_consumers import PulsarConsumers
+from helenus_connector.log._pulsar_entries import PulsarBrokers, PulsarPartition
 from helenus_connector.log._pulsar_offsets import NONE, after, offset, offset_of, parts
 from helenus_connector.log._pulsar_reader import TIMEOUT_S, opened
-from helenus_connector.log.events import Offsets, Range
+from helenus_connector.log.events import OffsetRange, Offsets
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import TOPIC_NOT_FOUND, Answered, pulsar_error
@@ -26,14 +26,14 @@ _CUMULATIVE = 1
 T = TypeVar("T")
 
 
-class Planner:
+class PulsarPlanner:
     """The `events.Planner` of Pulsar."""
 
     def __init__(self, config: PulsarConfig) -> None:
         self._config = config
-        self._brokers = Brokers(config)
+        self._brokers = PulsarBrokers(config)
         self._client = self._brokers.client
-        self._consumers = Consumers(self._client, config.service_url)
+        self._consumers = PulsarConsumers(self._client, config.service_url)
         # By topic: how many messages an entry has, of late.
         self._in_entry: dict[str, float] = {}
         self._ends: dict[tuple[str, int], int] = {}
@@ -122,7 +122,7 @@ class Planner:
                     found[p] = first
         return found
 
-    def size(self, place: Range) -> int:
+    def size(self, place: OffsetRange) -> int:
         """Estimated from the recent number of messages per entry. Of several ledgers only the last is counted: the
         sizes of the others are not known.
         """
@@ -136,7 +136,7 @@ class Planner:
             return last_index - index + 1
         return max(1, int((last_entry - entry) * self._in_entry.get(place.topic, 1)) + last_index + 1 - index)
 
-    def advance(self, place: Range, events: int) -> int:
+    def advance(self, place: OffsetRange, events: int) -> int:
         """Reads the events; unless there are few entries and, by `size`, which can be wrong, fewer events."""
         if place.start >= place.end:
             return place.end
@@ -145,7 +145,7 @@ class Planner:
             return place.end
         at, count = place.start, 0
         entries = 0
-        reading = Partition(self._brokers, place.topic, place.partition, place.start, TIMEOUT_S)
+        reading = PulsarPartition(self._brokers, place.topic, place.partition, place.start, TIMEOUT_S)
         try:
             for found in reading.entries(place.end, TIMEOUT_S):
                 first = max(at, found.first)
@@ -202,7 +202,7 @@ class Planner:
         self._followed |= {(group, topic) for topic, _, _ in places if topic not in lost}
         return found
 
-    def unread(self, group: str, topic: str, partition: int) -> Range:
+    def unread(self, group: str, topic: str, partition: int) -> OffsetRange:
         """The range of a partition that a group's subscription has not read, up to the current end: all, if new."""
         self.partitions([topic])
         said = self._run(self._asked(topic, partition, group, "last_id"))
@@ -210,7 +210,7 @@ class Planner:
         start = 0
         if said.HasField("consumer_mark_delete_position") and mark.ledgerId != NONE:
             start = offset(mark.ledgerId, 0 if mark.entryId == NONE else mark.entryId + 1, 0)
-        return Range(topic, partition, start, max(0, after(said.last_message_id)))
+        return OffsetRange(topic, partition, start, max(0, after(said.last_message_id)))
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:
         """While a subscription has a consumer, nobody else may have one, and nobody may delete it."""

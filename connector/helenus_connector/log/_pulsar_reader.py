@@ -14,9 +14,9 @@ from typing import Any
 
 import pulsar
 
-from helenus_connector.log._pulsar_entries import Brokers, Entry, Partition
+from helenus_connector.log._pulsar_entries import PulsarBrokers, PulsarEntry, PulsarPartition
 from helenus_connector.log._pulsar_offsets import offset_of, parts
-from helenus_connector.log.events import Range
+from helenus_connector.log.events import OffsetRange
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.datastax import unsorted_value
 from helenus_sinks.pulsar.config import PulsarConfig
@@ -38,14 +38,14 @@ else:
     _bytes_of = partial(b64decode, validate=True)
 
 
-class Message:
+class PulsarMessage:
     """The `events.Message` of Pulsar. `version` is that of its topic's schema, where it is of a data topic."""
 
     __slots__ = ("_headers", "_key", "_offset", "_partition", "_time", "_topic", "_value", "version")
 
     def __init__(
         self,
-        place: Range,
+        place: OffsetRange,
         at: int,
         time_ms: int,
         key: bytes | None,
@@ -91,12 +91,12 @@ class _Kept(threading.local):
     """What a thread keeps between its readings: its latest partitions, the newest last, by the client's settings."""
 
     def __init__(self) -> None:
-        self.brokers: dict[PulsarConfig, Brokers] = {}
-        self.partitions: dict[tuple[PulsarConfig, str, int], Partition] = {}
+        self.brokers: dict[PulsarConfig, PulsarBrokers] = {}
+        self.partitions: dict[tuple[PulsarConfig, str, int], PulsarPartition] = {}
         self._thread = _Thread()
         weakref.finalize(self._thread, _close_all, self.brokers).atexit = False
 
-    def take(self, config: PulsarConfig, place: Range) -> Partition:
+    def take(self, config: PulsarConfig, place: OffsetRange) -> PulsarPartition:
         """The partition, at the range's start."""
         name = config, place.topic, place.partition
         found = self.partitions.get(name)
@@ -104,8 +104,8 @@ class _Kept(threading.local):
             self.forget(name)
             brokers = self.brokers.get(config)
             if brokers is None:
-                brokers = self.brokers[config] = Brokers(config)
-            found = Partition(brokers, place.topic, place.partition, place.start, TIMEOUT_S)
+                brokers = self.brokers[config] = PulsarBrokers(config)
+            found = PulsarPartition(brokers, place.topic, place.partition, place.start, TIMEOUT_S)
         self.partitions.pop(name, None)
         self.partitions[name] = found
         return found
@@ -122,7 +122,7 @@ class _Kept(threading.local):
             del sizes[0]
 
 
-def _close_all(brokers: dict[PulsarConfig, Brokers]) -> None:
+def _close_all(brokers: dict[PulsarConfig, PulsarBrokers]) -> None:
     for each in brokers.values():
         each.close()
     brokers.clear()
@@ -134,12 +134,12 @@ _clients: dict[PulsarConfig, pulsar.Client] = {}
 
 def read(
     config: PulsarConfig,
-    places: Sequence[Range],
+    places: Sequence[OffsetRange],
     data_loss: str,
-    lost: Callable[[Range, int], None],
-    failed: Callable[[Range, HelenusError], None],
-    make: Callable[[Range, Entry], list[Message]] | None = None,
-) -> Generator[list[Message], None, None]:
+    lost: Callable[[OffsetRange, int], None],
+    failed: Callable[[OffsetRange, HelenusError], None],
+    make: Callable[[OffsetRange, PulsarEntry], list[PulsarMessage]] | None = None,
+) -> Generator[list[PulsarMessage], None, None]:
     """As `choice.read`, one range after the other; as `choice.read_data` with `records`, and as `choice.read_signals`
     with `texts`.
 
@@ -167,12 +167,15 @@ def read(
 
 
 def _read(
-    reading: Partition, place: Range, patience: float, make: Callable[[Range, Entry], list[Message]]
-) -> Generator[list[Message], None, bool]:
+    reading: PulsarPartition,
+    place: OffsetRange,
+    patience: float,
+    make: Callable[[OffsetRange, PulsarEntry], list[PulsarMessage]],
+) -> Generator[list[PulsarMessage], None, bool]:
     """Reads to the range's end; False if the topic's comes first."""
-    chunk: list[Message] = []
+    chunk: list[PulsarMessage] = []
     size = 0
-    last: Entry | None = None
+    last: PulsarEntry | None = None
     for entry in reading.entries(place.end, patience):
         # The range may start and end in an entry, or between two.
         start, end = max(0, reading.at - entry.first), min(entry.count, place.end - entry.first)
@@ -195,16 +198,16 @@ def _read(
     return reading.at >= place.end
 
 
-def events(place: Range, entry: Entry) -> list[Message]:
+def events(place: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
     """The messages of an events topic."""
     time_ms = entry.metadata.publish_time
     return [
-        Message(place, at, time_ms, _key(single.partition_key), unsorted_value(value))
+        PulsarMessage(place, at, time_ms, _key(single.partition_key), unsorted_value(value))
         for at, (single, value) in enumerate(entry.singles(), entry.first)
     ]
 
 
-def records(place: Range, entry: Entry) -> list[Message]:
+def records(place: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
     """The messages of a data topic: no bytes are null, and properties are headers."""
     named = entry.metadata.schema_version
     version = int.from_bytes(named, "big") if len(named) == _VERSION_BYTES else -1
@@ -212,15 +215,15 @@ def records(place: Range, entry: Entry) -> list[Message]:
     found = []
     for at, (single, value) in enumerate(entry.singles(), entry.first):
         headers = [(_text(one.key), _raw(one.value)) for one in single.properties]
-        found.append(Message(place, at, time_ms, _key(single.partition_key), value or None, headers, version))
+        found.append(PulsarMessage(place, at, time_ms, _key(single.partition_key), value or None, headers, version))
     return found
 
 
-def texts(place: Range, entry: Entry) -> list[Message]:
+def texts(place: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
     """Messages whose keys are text."""
     time_ms = entry.metadata.publish_time
     return [
-        Message(place, at, time_ms, _raw(single.partition_key) or None, value or None)
+        PulsarMessage(place, at, time_ms, _raw(single.partition_key) or None, value or None)
         for at, (single, value) in enumerate(entry.singles(), entry.first)
     ]
 
@@ -241,11 +244,11 @@ def _text(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def converted(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
+def converted(place: OffsetRange, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> PulsarMessage:
     """A message of pulsar-client's as ours."""
     time_ms = message.publish_timestamp()
     key = _key(message.partition_key())
-    return Message(place, offset_of(message), time_ms, key, unsorted_value(message.data()), headers)
+    return PulsarMessage(place, offset_of(message), time_ms, key, unsorted_value(message.data()), headers)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from helenus_sinks.pulsar.errors import pulsar_error
 from helenus_sinks.pulsar.wire import texts_of
 
 
-class Schemas:
+class PulsarTopicSchemas:
     """Those of one topic."""
 
     def __init__(self, config: PulsarConfig, topic: str) -> None:

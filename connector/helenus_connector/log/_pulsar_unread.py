@@ -12,8 +12,8 @@ from typing import Any
 import pulsar
 
 from helenus_connector.log._pulsar_offsets import offset, offset_of, parts
-from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log._pulsar_reader import Message, converted, opened
+from helenus_connector.log._pulsar_planner import PulsarPlanner
+from helenus_connector.log._pulsar_reader import PulsarMessage, converted, opened
 from helenus_sinks.pulsar.config import PulsarConfig
 
 _CHUNK = 5_000
@@ -21,15 +21,15 @@ _PATIENCE_S = 60.0
 _SLICE_MS = 500
 
 
-def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
+def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[PulsarMessage]]:
     """As `choice.unread`."""
-    planner = Planner(config)
+    planner = PulsarPlanner(config)
     try:
         place = planner.unread(group, topic, partition)
         if place.start >= place.end:
             return
         with opened(config, topic, partition, place.start) as reader:
-            chunk: list[Message] = []
+            chunk: list[PulsarMessage] = []
             while reader.has_message_available():
                 message = _next(reader)
                 at = offset_of(message) + 1

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log import _kafka_planner, _kafka_reader
-from helenus_connector.log.events import Message, Planner, Range
+from helenus_connector.log.events import Message, OffsetRange, Planner
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.log import KafkaLog
-from helenus_sinks.log import Log, Schemas
+from helenus_sinks.log import DeclaredSchemas, Log
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -35,25 +35,25 @@ def data_log(worker: WorkerSettings) -> Log:
     return _log(worker, worker.log_of_data, is_by_key=worker.pulsar_key_based_batcher)
 
 
-def event_schemas(table: Table) -> Schemas:
+def event_schemas(table: Table) -> DeclaredSchemas:
     """The schemas of a table's events topic, for a Log that keeps them. Raises Unmappable, naming the column."""
-    return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
+    return DeclaredSchemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
 def planner(worker: WorkerSettings, watches: bool = False) -> Planner:
     """For asking after events topics; with `watches` for who does so all the time. Raises as `events_log`."""
     if worker.log == "pulsar":
-        found: Planner = _of_pulsar("_pulsar_planner").Planner(_pulsar(worker))
+        found: Planner = _of_pulsar("_pulsar_planner").PulsarPlanner(_pulsar(worker))
         return found
-    return _kafka_planner.Planner(worker.consumer_config, watches)
+    return _kafka_planner.KafkaPlanner(worker.consumer_config, watches)
 
 
 def read(
     worker: WorkerSettings,
-    places: Sequence[Range],
+    places: Sequence[OffsetRange],
     data_loss: str,
-    lost: Callable[[Range, int], None],
-    failed: Callable[[Range, HelenusError], None],
+    lost: Callable[[OffsetRange, int], None],
+    failed: Callable[[OffsetRange, HelenusError], None],
 ) -> Generator[list[Message], None, None]:
     """The records of several ranges, in chunks, each of one partition; in order within a range.
 
@@ -72,13 +72,13 @@ def read(
 def data_planner(worker: WorkerSettings, watches: bool = False) -> Planner:
     """For asking after data topics, as `planner`. Raises as `events_log`."""
     if worker.log_of_data == "pulsar":
-        found: Planner = _of_pulsar("_pulsar_planner").Planner(_pulsar(worker))
+        found: Planner = _of_pulsar("_pulsar_planner").PulsarPlanner(_pulsar(worker))
         return found
-    return _kafka_planner.Planner(worker.consumer_config, watches)
+    return _kafka_planner.KafkaPlanner(worker.consumer_config, watches)
 
 
 def read_data(
-    worker: WorkerSettings, places: Sequence[Range], failed: Callable[[Range, HelenusError], None]
+    worker: WorkerSettings, places: Sequence[OffsetRange], failed: Callable[[OffsetRange, HelenusError], None]
 ) -> Generator[list[Message], None, None]:
     """As `read`, of data topics, with their records' headers. What a topic no longer has is left out."""
     if worker.log_of_data == "pulsar":
@@ -91,7 +91,7 @@ def read_data(
 
 
 def read_signals(
-    worker: WorkerSettings, places: Sequence[Range], failed: Callable[[Range, HelenusError], None]
+    worker: WorkerSettings, places: Sequence[OffsetRange], failed: Callable[[OffsetRange, HelenusError], None]
 ) -> Generator[list[Message], None, None]:
     """As `read`, of topics of signals, where the events are: keys are text. What a topic no longer has is left out."""
     if worker.log == "pulsar":
@@ -108,7 +108,7 @@ def data_schemas(worker: WorkerSettings, topic: str) -> Iterator[Callable[[int],
     """Gives the schemas of keys and values by the version that a record names, where brokers keep schemas. Raises as
     `events_log`.
     """
-    schemas = _of_pulsar("_pulsar_schemas").Schemas(_pulsar(worker), topic)
+    schemas = _of_pulsar("_pulsar_schemas").PulsarTopicSchemas(_pulsar(worker), topic)
     try:
         yield schemas.texts
     finally:
@@ -126,7 +126,7 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
     return _kafka_reader.unread(worker.consumer_config, group, topic, partition)
 
 
-def _ignored(place: Range, events: int) -> None:
+def _ignored(place: OffsetRange, events: int) -> None:
     pass
 
 
@@ -145,7 +145,7 @@ def _pulsar(worker: WorkerSettings, is_by_key: bool = False) -> PulsarConfig:
     with _installed():
         from helenus_sinks.pulsar.config import PulsarConfig
     # Not exclusive: Spark's workers take turns at a partition.
-    return PulsarConfig.of(worker, batches="key" if is_by_key else "mixed", linger=_LINGER_S)
+    return PulsarConfig.from_settings(worker, batches="key" if is_by_key else "mixed", linger=_LINGER_S)
 
 
 def _of_pulsar(module: str) -> ModuleType:

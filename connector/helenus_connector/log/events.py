@@ -16,7 +16,7 @@ Offsets = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Records of one partition from offset `start` up to, not including, `end`."""
 
     topic: str
@@ -33,9 +33,9 @@ def pace_s(partitions: int) -> float:
     return min(max(5.0, partitions / 20), 30.0)
 
 
-def behind(topic: str, at: Mapping[str, int], ends: Mapping[str, int]) -> list[Range]:
+def behind(topic: str, at: Mapping[str, int], ends: Mapping[str, int]) -> list[OffsetRange]:
     """What a reader that is `at` these offsets has not read of a topic, up to these ends, both by partition."""
-    ranges = (Range(topic, int(p), at.get(p, 0), end) for p, end in ends.items())
+    ranges = (OffsetRange(topic, int(p), at.get(p, 0), end) for p, end in ends.items())
     return [place for place in ranges if place.start < place.end]
 
 
@@ -125,11 +125,11 @@ class Planner(Protocol):
         """
         ...
 
-    def size(self, place: Range) -> int:
+    def size(self, place: OffsetRange) -> int:
         """How many events are in a range, as far as is known without reading it."""
         ...
 
-    def advance(self, place: Range, events: int) -> int:
+    def advance(self, place: OffsetRange, events: int) -> int:
         """The end of about the first so many events of a range: at most its own end."""
         ...
 

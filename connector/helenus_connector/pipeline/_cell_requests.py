@@ -15,13 +15,13 @@ from typing import Any
 import structlog
 from cassandra import ConsistencyLevel
 
-from helenus_connector.cassandra_rows.budget import Budget
-from helenus_connector.cassandra_rows.cell_reader import CellReader, Found, Unreadable
+from helenus_connector.cassandra_rows.budget import ReadBudget
+from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow, UnreadableKey
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.event import decoded
+from helenus_connector.gate.event_content import decode_event
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import Merged
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -37,7 +37,7 @@ Append = Callable[[int, bytes, bytes], None]
 """Appends an event: its partition, key and value."""
 
 
-class Asked:
+class CellRequests:
     """Answers events without cells of one version of a table. `append` puts events on their topic.
 
     A write that a read does not show yet is asked again, until it is `settle.min.age.ms` old: by then each replica has
@@ -45,7 +45,7 @@ class Asked:
     """
 
     def __init__(
-        self, settings: ConnectorSettings, session: Any, table: Table, append: Append, budget: Budget | None = None
+        self, settings: ConnectorSettings, session: Any, table: Table, append: Append, budget: ReadBudget | None = None
     ) -> None:
         self._table = table
         self._codec = KeyCodec(table)
@@ -54,12 +54,12 @@ class Asked:
         self._patience_s = settings.settle_min_age_ms / 1000
         self._append = append
 
-    def answer(self, asks: Sequence[Merged], outcome: Outcome) -> None:
+    def answer(self, asks: Sequence[MergedChange], outcome: BatchOutcome) -> None:
         """Read their rows, each once, and append what is there; of one that can't be read now, that it is to be read
         later. Raises as `CellReader`, CASSANDRA_READ if the replicas of all keys are away, and TABLE_UNSUPPORTED for an
         event of more than a row, which no read can answer.
         """
-        by_key: dict[tuple[Key, Scope], list[tuple[Merged, Change]]] = {}
+        by_key: dict[tuple[Key, Scope], list[tuple[MergedChange, Change]]] = {}
         for ask in asks:
             change, values = self._change(ask)
             if change.scope is Scope.STATIC:
@@ -75,7 +75,7 @@ class Asked:
             self._check(answers)
             for key, row in zip(some, answers, strict=True):
                 for ask, change in by_key[key]:
-                    if isinstance(row, Unreadable):
+                    if isinstance(row, UnreadableKey):
                         # It is not read again at once: that may be what is too much for its replicas.
                         self._append(ask.partition, ask.key, request(change.scope, Origin.STATE))
                         continue
@@ -86,9 +86,9 @@ class Asked:
                             answer = answer._replace(position=ask.expires * 1000)
                         self._append(ask.partition, ask.key, encode(answer))
 
-    def _check(self, answers: Sequence[Found | Unreadable | None]) -> None:
+    def _check(self, answers: Sequence[ReadRow | UnreadableKey | None]) -> None:
         """Log keys that can't be read. Raises HelenusError CASSANDRA_READ if nothing answers."""
-        unreadable = [answer for answer in answers if isinstance(answer, Unreadable)]
+        unreadable = [answer for answer in answers if isinstance(answer, UnreadableKey)]
         if not unreadable:
             return
         reason = unreadable[0].reason
@@ -96,21 +96,21 @@ class Asked:
             raise HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {reason}", self._table.full_name)
         _log.warning("state.rows_unreadable", table=self._table.full_name, rows=len(unreadable), reason=reason)
 
-    def _change(self, ask: Merged) -> tuple[Change, Key]:
+    def _change(self, ask: MergedChange) -> tuple[Change, Key]:
         """What asks, as a Change: that of its event, or one of the state; and the values of its key."""
         event = ask.event
         if event is None:
             effect = int(Effect.LIVE) if ask.write_time is None else 0
             asking = Change(None, None, ask.scope, write_time=ask.write_time, effect=effect, origin=Origin.STATE)
             return asking, self._codec.decode(ask.key)
-        change, key = decoded(event, self._codec)
+        change, key = decode_event(event, self._codec)
         if change.scope not in (Scope.ROW, Scope.STATIC):
             what = "the delete of more than a row, without its write time: no read can say what it took away"
             where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, where, "set cells.include.list of the agents")
         return change, self._codec.decode(key)
 
-    def _answer(self, event: Event | None, change: Change, found: Found | None, began: int) -> Change | None:
+    def _answer(self, event: Event | None, change: Change, found: ReadRow | None, began: int) -> Change | None:
         """What is appended: that the row was read, or that it is to be read again. None for a row that was deleted
         since it was asked for, which is an event of its own. `began`: when the read did, ms since the epoch.
         """
@@ -127,7 +127,7 @@ class Asked:
         answer = _of_read(change.scope, change.origin, at, began, cells)
         return answer._replace(write_time=gone_at, effect=0 if gone_at is not None else int(Effect.LIVE))
 
-    def _of_log(self, event: Event, change: Change, found: Found | None, began: int) -> Change:
+    def _of_log(self, event: Event, change: Change, found: ReadRow | None, began: int) -> Change:
         """Of an event of a commit log. That the row itself was written, or deleted, it says without a read."""
         since = min(_since(event, change), began / 1000)  # the agent's clock may be ahead of this one, by years
         if not _shows(change, found) and began / 1000 - since < self._patience_s:
@@ -147,7 +147,7 @@ class Asked:
             cells = cells._replace(deletion=Deletion(written, at // 1000))
         return _of_read(change.scope, Origin.STATE, at, began, cells)._replace(write_time=written, effect=effect)
 
-    def _cells(self, found: Found | None) -> Cells:
+    def _cells(self, found: ReadRow | None) -> Cells:
         if found is not None:
             return found.cells
         return Cells(self._table.id.bytes, bytes.fromhex(self._table.schema_id), {})
@@ -164,7 +164,7 @@ def _since(event: Event, change: Change) -> float:
     return (change.segment if change.digest is None and change.segment >= 0 else event.timestamp) / 1000
 
 
-def _shows(change: Change, found: Found | None) -> bool:
+def _shows(change: Change, found: ReadRow | None) -> bool:
     """Whether a read shows what a change wrote, or something newer. Of a change that only deletes there is nothing that
     a read could show.
     """

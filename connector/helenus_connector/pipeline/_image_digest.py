@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 
-from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.interfaces.shape import Record, ShapedRecord
 
 
-def digest_of(records: Iterable[Shaped | None], take: Callable[[Shaped | None], None] | None = None) -> bytes:
+def digest_of(
+    records: Iterable[ShapedRecord | None], take: Callable[[ShapedRecord | None], None] | None = None
+) -> bytes:
     """Identifies an image of a key, or of a scope's rows; `take` is given each record on the way."""
     digest = hashlib.md5(usedforsecurity=False)
     for shaped in records:

@@ -6,30 +6,30 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from helenus_connector.cassandra_rows.table_definition import definition
+from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
-from helenus_connector.shape.choice import shape_of
+from helenus_connector.shape.choice import make_shape
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.shape.row.row import shown
-from helenus_connector.shape.schemas import declared
+from helenus_connector.shape.row.row import shown_table
+from helenus_connector.shape.schemas import topic_schemas
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Log, Schemas
+from helenus_sinks.log import DeclaredSchemas, Log
 
 _log = structlog.get_logger(__name__)
 _UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
 
 
-class Version(NamedTuple):
-    """One version of a table, as it is `shown`. Its records go to `topic`, which declares the `schemas`, if any."""
+class TableVersion(NamedTuple):
+    """One version of a table, as records show it. They go to `topic`, which declares the `schemas`, if any."""
 
     table: Table
     codec: KeyCodec
     topic: str
     shape: Shape
-    schemas: Schemas | None
+    schemas: DeclaredSchemas | None
 
     @property
     def made_at(self) -> float:
@@ -42,13 +42,14 @@ class Version(NamedTuple):
         return self.table.id, [(c.kind, c.type) for c in self.table.primary_key]
 
 
-class Versions:
+class TableVersions:
     """Follows a table's definition. `now` is there after the first `follow`.
 
-    Its methods raise HelenusError as `definition`, `RowShape` and the Log's `create` and `declare`; then `now` stays.
+    Its methods raise HelenusError as `read_definition`, `RowShape` and the Log's `create` and `declare`; then `now`
+    stays.
     """
 
-    now: Version
+    now: TableVersion
 
     def __init__(self, settings: ConnectorSettings, session: Any, registry: Registry | None) -> None:
         self._settings = settings
@@ -58,16 +59,16 @@ class Versions:
 
     def follow(self, log: Log, asked: Any = None) -> None:
         """Take over a new definition: one small read says whether any schema changed, which may be `asked` already."""
-        self._take(definition(self._session, self._settings, self._known, asked), log, force=False)
+        self._take(read_definition(self._session, self._settings, self._known, asked), log, force=False)
 
     def is_altered(self) -> bool:
         """Whether a row that was just read may be of another definition: of a table that was recreated, or with a
         column of another type. A column that was added or dropped meanwhile is noticed when someone writes it.
         """
-        found = definition(self._session, self._settings, self._known)
+        found = read_definition(self._session, self._settings, self._known)
         if found is None:
             return False
-        table = shown(found[1], self._settings)
+        table = shown_table(found[1], self._settings)
         types = {c.name: c.type for c in table.columns}
         return table.id != self.now.table.id or any(types.get(c.name, c.type) != c.type for c in self.now.table.columns)
 
@@ -76,7 +77,7 @@ class Versions:
         was admitted, and read, as one of another table, or of keys of another form.
         """
         before = self.now.keyed
-        self._take(definition(self._session, self._settings, None), log, force=True)
+        self._take(read_definition(self._session, self._settings, None), log, force=True)
         if self.now.keyed != before:
             what = "the table was recreated, or its key altered, while a batch of it was under way"
             raise HelenusError(Kind.BATCH_FAILED, what, self.now.table.full_name)
@@ -103,11 +104,11 @@ class Versions:
     def _take(self, found: tuple[object, Table] | None, log: Log, force: bool) -> None:
         if found is None:
             return
-        known, table = found[0], shown(found[1], self._settings)
+        known, table = found[0], shown_table(found[1], self._settings)
         if force or self._known is None or self._is_other(table):
             topic, shape = self.shaped(table, log)
             # All or nothing: rows of one definition are none of another's.
-            self.now = Version(table, KeyCodec(table), topic, shape, self._declared(table))
+            self.now = TableVersion(table, KeyCodec(table), topic, shape, self._declared(table))
         self._known = known
 
     def _moved(self, table: Table, topic: str, other: str, log: Log, why: HelenusError) -> Shape:
@@ -128,10 +129,10 @@ class Versions:
             log.declare(topic, schemas)
         return shape
 
-    def _declared(self, table: Table) -> Schemas | None:
+    def _declared(self, table: Table) -> DeclaredSchemas | None:
         """The schemas of a topic of a Log that keeps them itself."""
-        return declared(table, self._settings) if self._registry is None else None
+        return topic_schemas(table, self._settings) if self._registry is None else None
 
     def _shape(self, table: Table, topic: str) -> Shape:
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
-        return shape_of(table, self._settings, self._registry, topic, cluster)
+        return make_shape(table, self._settings, self._registry, topic, cluster)

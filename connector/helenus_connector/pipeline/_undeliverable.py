@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.event import scope_asked
+from helenus_connector.gate.event_content import requested_scope
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.interfaces.shape import Record, Shape, Shaped
+from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import encode
@@ -39,14 +39,16 @@ class Undeliverable:
             count += 1
         return count
 
-    def key(self, log: Log, resolved: Resolved, cause: HelenusError) -> None:
+    def key(self, log: Log, resolved: ResolvedKey, cause: HelenusError) -> None:
         """Dead-letter a key that can't be read. Raises `cause` if the connector stops."""
         cause = self._placed(resolved, cause, cause.where)
         if self._stops:
             raise cause
         self._bury(log, resolved, resolved.key, cause)
 
-    def row(self, log: Log, resolved: Resolved, key: bytes, cause: HelenusError, altered: Callable[[], bool]) -> None:
+    def row(
+        self, log: Log, resolved: ResolvedKey, key: bytes, cause: HelenusError, altered: Callable[[], bool]
+    ) -> None:
         """Dead-letter a row that no record can hold. If the connector stops, raises `cause`; or SchemaChanged if the
         table was altered meanwhile: the row may be one of another definition.
         """
@@ -60,8 +62,8 @@ class Undeliverable:
     def large(
         self,
         log: Log,
-        resolved: Resolved,
-        shaped: Shaped,
+        resolved: ResolvedKey,
+        shaped: ShapedRecord,
         shape: Shape,
         append: Callable[[Record], None],
         error: HelenusError,
@@ -84,14 +86,14 @@ class Undeliverable:
                         raise
         raise cause
 
-    def _placed(self, resolved: Resolved, error: HelenusError, where: str) -> HelenusError:
+    def _placed(self, resolved: ResolvedKey, error: HelenusError, where: str) -> HelenusError:
         offset = f", offset {resolved.event.offset}" if resolved.event else ""
         return error.at(f"{where}, event of {resolved.topic} {resolved.partition}{offset}")
 
-    def _bury(self, log: Log, resolved: Resolved, key: bytes, cause: HelenusError) -> None:
+    def _bury(self, log: Log, resolved: ResolvedKey, key: bytes, cause: HelenusError) -> None:
         """Append a dead letter: the event that asked for a key, or one that would."""
         own, event = key == resolved.key, resolved.event
-        if not own or event is None or scope_asked(event, resolved.values) is not resolved.scope:
+        if not own or event is None or requested_scope(event, resolved.values) is not resolved.scope:
             event = _event(resolved, key)
         self._append(log, event, cause)
         resolved.dead_lettered |= own
@@ -100,7 +102,7 @@ class Undeliverable:
         dead_letters.append(log, self._settings.dead_letters, self._settings.name, event, cause)
 
 
-def _event(resolved: Resolved, key: bytes) -> Event:
+def _event(resolved: ResolvedKey, key: bytes) -> Event:
     """An event that asks for a key by itself: of a live row after a marker, or of a key that is read again."""
     own = key == resolved.key
     start, end = resolved.bounds if own and resolved.bounds else (None, None)

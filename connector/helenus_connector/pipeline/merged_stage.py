@@ -18,15 +18,15 @@ from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.event import Event, Gap
-from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
-from helenus_connector.pipeline._cell_requests import Append, Asked
-from helenus_connector.pipeline._record_append import Appending
-from helenus_connector.pipeline._table_version import Versions
+from helenus_connector.interfaces.merged_change import ASK, GAP, POISON, MergedChange
+from helenus_connector.pipeline._cell_requests import Append, CellRequests
+from helenus_connector.pipeline._record_appender import RecordAppender
+from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.resolve.merge import FromState
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.resolve.merge import StateResolver
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.shape.row.row import shown
+from helenus_connector.shape.row.row import shown_table
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed
@@ -58,10 +58,10 @@ class MergedStage:
         self._append = append
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
-        self._versions = Versions(settings, session, self._registry)
-        self._budget = budget.of(directory, settings)
+        self._versions = TableVersions(settings, session, self._registry)
+        self._budget = budget.budget_for(directory, settings)
         self._undeliverable = Undeliverable(settings)
-        self._appending = Appending(settings, self._versions, self._undeliverable)
+        self._appending = RecordAppender(settings, self._versions, self._undeliverable)
         self._table: Table | None = None
         self._begin()
 
@@ -70,20 +70,20 @@ class MergedStage:
         self._begin()
         if self._table != table:
             self._table = table
-            self._asked = Asked(self.settings, self._session, table, self._append, self._budget)
+            self._asked = CellRequests(self.settings, self._session, table, self._append, self._budget)
         self._versions.follow(self.log)
         now = self._versions.now
-        self._resolver = FromState(self.settings.events, now.table, now.codec)
+        self._resolver = StateResolver(self.settings.events, now.table, now.codec)
         if now.schemas is not None:
             self.log.declare(now.topic, now.schemas)
             if not self.settings.markers:
                 self.log.declare(marker_topic(self.settings.data), now.schemas)
 
     def _begin(self) -> None:
-        self.outcome = Outcome()
-        self._asks: list[Merged] = []
+        self.outcome = BatchOutcome()
+        self._asks: list[MergedChange] = []
 
-    def take(self, merged: Merged) -> None:
+    def take(self, merged: MergedChange) -> None:
         """Publish what became of a row, or of the scope of a delete."""
         if merged.op in (ASK, POISON, GAP):
             self._take_event(merged)
@@ -106,13 +106,13 @@ class MergedStage:
         """
         assert self._table is not None
         known = {column.name: column.type for column in self._table.values}
-        published = {column.name: column.type for column in shown(self._table, self.settings).values}
+        published = {column.name: column.type for column in shown_table(self._table, self.settings).values}
         of_records = {column.name: column.type for column in self._versions.now.table.values}
         if not columns <= known.items() or not published.items() <= of_records.items():
             what = "the table was altered while a batch of it was under way, and not each process knows it yet"
             raise HelenusError(Kind.BATCH_FAILED, what, self._name)
 
-    def end(self) -> Outcome:
+    def end(self) -> BatchOutcome:
         """What became of the batch, once its records are acknowledged. Events may not be yet."""
         if self._versions.is_altered():
             raise HelenusError(Kind.BATCH_FAILED, "the table was altered while a batch of it was under way", self._name)
@@ -126,7 +126,7 @@ class MergedStage:
         if self._registry is not None:
             self._registry.close()
 
-    def _take_event(self, merged: Merged) -> None:
+    def _take_event(self, merged: MergedChange) -> None:
         if merged.op == ASK:
             self._asks.append(merged)
             return
@@ -136,7 +136,7 @@ class MergedStage:
         else:
             self.outcome.gaps.append(_gap(merged.event))
 
-    def _poison(self, merged: Merged, why: str) -> None:
+    def _poison(self, merged: MergedChange, why: str) -> None:
         assert merged.event is not None
         cause = HelenusError(Kind.POISON_EVENT, why, self._name)
         self.outcome.dead_lettered += self._undeliverable.poison(self.log, [(merged.event, cause)])

@@ -20,20 +20,20 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
-from helenus_connector.gate.level_gate import LevelGate, settle
+from helenus_connector.gate.level_gate import LevelGate, settle_verified
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Gate, Intake, Waits
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Gate, GateWaits, Intake
 from helenus_connector.interfaces.resolver import Resolver, SchemaChanged
-from helenus_connector.pipeline._publish import Publishing
-from helenus_connector.pipeline._record_append import Appending
-from helenus_connector.pipeline._table_version import Version, Versions
+from helenus_connector.pipeline._publisher import Publisher
+from helenus_connector.pipeline._record_appender import RecordAppender
+from helenus_connector.pipeline._table_version import TableVersion, TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.resolver import Reread
-from helenus_connector.resolve.none import AsWritten
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.reread.resolver import RereadResolver
+from helenus_connector.resolve.none import WrittenResolver
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log
@@ -67,31 +67,31 @@ class Stage:
         is_one = settings.gate == "one"
         gate = OneGate(self._replicas, caches) if is_one else LevelGate(self._replicas, caches, settings)
         self._gate: Gate = gate
-        self._versions = Versions(settings, session, self._registry)
-        self._resolver: Resolver = Reread(
+        self._versions = TableVersions(settings, session, self._registry)
+        self._resolver: Resolver = RereadResolver(
             settings,
             session,
             self._gate,
             self._replicas,
             caches,
-            budget.of(shared or directory, settings),
+            budget.budget_for(shared or directory, settings),
             lambda: self.log.topics()[self._now.topic],
         )
         if settings.resolver == "none":
-            self._resolver = AsWritten(self._gate, self._resolver, settings.published)
+            self._resolver = WrittenResolver(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
-        appending = Appending(settings, self._versions, self._undeliverable)
-        self._publishing = Publishing(self._resolver, self._versions, appending, self._undeliverable)
+        appending = RecordAppender(settings, self._versions, self._undeliverable)
+        self._publishing = Publisher(self._resolver, self._versions, appending, self._undeliverable)
 
     def run(
         self,
         events: Iterable[Event],
-        due: Sequence[Unconfirmed],
+        due: Sequence[UnconfirmedKey],
         trust_images: bool,
         may_wait: int = MOST_WAITING,
-        waits: Waits = NOTHING_WAITS,
+        waits: GateWaits = NOTHING_WAITS,
         asked: Any = None,
-    ) -> Outcome:
+    ) -> BatchOutcome:
         """Do one batch. `due` are unconfirmed keys of the same partitions, to be read again. `trust_images` says that
         no earlier attempt at this batch can have published something newer than a due key's image. At most `may_wait`
         keys with events are left to wait because they can't be read. `waits` is what waits at the gate, and `asked` as
@@ -119,7 +119,7 @@ class Stage:
         reach("connector.after-mark")
         # 7. hand back
         outcome.add(handed)
-        outcome.dropped += settle(intake.at_gate, handed.verified, handed.unseen)
+        outcome.dropped += settle_verified(intake.at_gate, handed.verified, handed.unseen)
         return outcome
 
     def close(self) -> None:
@@ -130,16 +130,16 @@ class Stage:
             self._registry.close()
 
     @property
-    def _now(self) -> Version:
+    def _now(self) -> TableVersion:
         return self._versions.now
 
     def _renew(self) -> None:
         self._versions.renew(self.log)
         self._resolver.use(self._now.table, self._now.codec, is_certain=True)
 
-    def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> Outcome | None:
+    def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> BatchOutcome | None:
         """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""
-        outcome = Outcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
+        outcome = BatchOutcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
         outcome.dropped, outcome.at_gate, outcome.paused = intake.dropped, intake.at_gate, intake.paused
         if self._now.schemas is not None:
             self.log.declare(self._now.topic, self._now.schemas)

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from helenus_connector.log.events import Offsets, Planner, Range
+from helenus_connector.log.events import OffsetRange, Offsets, Planner
 from helenus_schemas.errors import HelenusError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TopicRanges:
     """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
 
     `events` is about how many events they have, `lost` how many are known to be gone before they were read. Up to the
     offsets in `read`, by partition, an earlier run has read them.
     """
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     data_loss: str
     epoch: int
     error: HelenusError | None = None
@@ -29,10 +29,10 @@ class Part:
     read: Mapping[int, int] = field(default_factory=dict)
 
 
-class Parts(InputPartition):
+class TaskRanges(InputPartition):
     """The work of one task, which reads at most about so many bytes of it. `now` is the batch's time."""
 
-    def __init__(self, parts: Sequence[Part], most_bytes: int, now: float = 0.0) -> None:
+    def __init__(self, parts: Sequence[TopicRanges], most_bytes: int, now: float = 0.0) -> None:
         self.parts = tuple(parts)
         self.most_bytes = most_bytes
         self.now = now
@@ -48,7 +48,7 @@ def limited(
     counted stays where it is, and is put among those that are `wrong`.
     """
     end: Offsets = dict(start)
-    places: list[Range] = []
+    places: list[OffsetRange] = []
     for topic, ends in latest.items():
         if start.get(topic) == ends:
             continue
@@ -57,7 +57,7 @@ def limited(
         for p, last in ends.items():
             first = at.setdefault(p, 0)
             if first < last:
-                places.append(Range(topic, int(p), first, last))
+                places.append(OffsetRange(topic, int(p), first, last))
     sizes = {place: broker.size(place) for place in places}
     left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
     waiting = len(places)
@@ -76,11 +76,11 @@ def limited(
     return end
 
 
-def shared_out(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
+def shared_out(parts: Sequence[TopicRanges], tasks: int) -> list[list[TopicRanges]]:
     """Parts for at most so many tasks, the large ones first, to the task that has the least."""
     if len(parts) <= tasks:
         return [[part] for part in parts]
-    loads: list[tuple[int, int, list[Part]]] = [(0, i, []) for i in range(tasks)]
+    loads: list[tuple[int, int, list[TopicRanges]]] = [(0, i, []) for i in range(tasks)]
     for part in sorted(parts, key=lambda p: -p.events):
         events, i, held = min(loads, key=lambda load: load[:2])
         held.append(part)

@@ -16,13 +16,13 @@ import structlog
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.positions import overlaid
 from helenus_connector.log.choice import planner
-from helenus_connector.log.events import Offsets, Planner, Range, pace_s
-from helenus_connector.query._batch_limits import Part, Parts, limited, shared_out
-from helenus_connector.query._restart import Resume
-from helenus_connector.query._topic_losses import Lineages, Losses, cuts_in, lineage, lineages_in, text_of
+from helenus_connector.log.events import OffsetRange, Offsets, Planner, pace_s
+from helenus_connector.query._batch_limits import TaskRanges, TopicRanges, limited, shared_out
+from helenus_connector.query._restart import RestartPositions
+from helenus_connector.query._topic_losses import Lineages, TopicLosses, cuts_in, lineage, lineages_in, text_of
 from helenus_schemas.errors import HelenusError, Kind
 
 _POLL_S = 0.02
@@ -32,21 +32,21 @@ _KEEP_WARM_S = 25.0
 _COMMIT_ALL_S = 20.0
 
 
-class Planning:
+class BatchPlanner:
     """The batches of one query. With `prepare_available_now` it plans what is there by then, in batches of the usual
     size, and no more.
     """
 
     def __init__(self, plan_file: str) -> None:
-        self.plan = Plan.load(plan_file)
+        self.plan = QueryPlan.load(plan_file)
         self._plan_file, self._due_file = self.plan.file, self.plan.due_file  # looked at fifty times a second
         self._seen: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
         self._ids: dict[str, str] = {}
         self._counted = 0.0
-        self._resume = Resume()
-        self._losses = Losses()
+        self._resume = RestartPositions()
+        self._losses = TopicLosses()
         self._wrong: dict[str, HelenusError] = {}
         self._away: str | None = ""  # an earlier planner may have left its file
         self._target: Offsets | None = None
@@ -54,7 +54,7 @@ class Planning:
         self._known_by: tuple[object, Lineages] = None, {}
         self._done: Offsets = {}
         self._all_done_at = 0.0
-        self._idle: tuple[dict[str, Any], Offsets, Lineages, Plan] | None = None
+        self._idle: tuple[dict[str, Any], Offsets, Lineages, QueryPlan] | None = None
 
     def prepare_available_now(self) -> None:
         self._target = self._broker().latest(self._known())
@@ -162,7 +162,7 @@ class Planning:
         gone = self._gone({topic: begin[topic] for topic in asked})
         gone.update({topic: list(partitions) for topic, partitions in cut.items()})
         begin.update(fresh)
-        parts: list[Part] = []
+        parts: list[TopicRanges] = []
         for topic in topics:
             connector, ends, starts = self.plan.connectors[topic], end["topics"].get(topic, {}), begin.get(topic, {})
             loss, epoch = connector.data_loss, self.plan.epochs.get(topic, 0)
@@ -172,7 +172,7 @@ class Planning:
                 error = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}, partition {', '.join(lost)}")
             everything = start["tick"] != end["tick"] or topic in fresh or error is not None or bool(lost)
             ranges = [
-                Range(topic, int(p), starts.get(p, last), last)
+                OffsetRange(topic, int(p), starts.get(p, last), last)
                 for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
             ]
             # A range may lie before what is held, if that was moved since the batch was planned.
@@ -182,9 +182,9 @@ class Planning:
             for i in range(shares):
                 share = tuple(ranges[i::shares])
                 events = sum(map(self._broker().size, share))
-                parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost), read))
+                parts.append(TopicRanges(share, loss, epoch, error, events, 0 if i else len(lost), read))
         tasks = shared_out(parts, max(self.plan.tasks_max, self.plan.slots))
-        return [Parts(task, self.plan.max_batch_bytes // len(tasks), end.get("now", 0.0)) for task in tasks]
+        return [TaskRanges(task, self.plan.max_batch_bytes // len(tasks), end.get("now", 0.0)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         # A part of the batch may be held: that is not done. `latest_offset` alone takes the plan over: Spark commits a
@@ -227,11 +227,11 @@ class Planning:
             if self._planner is not None:
                 self._planner.keep(self.plan.groups)
 
-    def _changed(self) -> tuple[Plan, object] | None:
+    def _changed(self) -> tuple[QueryPlan, object] | None:
         """The plan in its file, and its identity, if it changed since it was applied."""
         stat = self._plan_file.stat()
         seen = (stat.st_mtime_ns, stat.st_ino)
-        return None if seen == self._seen else (Plan.load(str(self._plan_file)), seen)
+        return None if seen == self._seen else (QueryPlan.load(str(self._plan_file)), seen)
 
     def _broker_is(self, away: str | None) -> None:
         """Log, once each time, that the broker is away or back; the driver too, which would not notice."""

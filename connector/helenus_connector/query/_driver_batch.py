@@ -11,18 +11,18 @@ import structlog
 from helenus_connector import metrics
 from helenus_connector.config.run_directory import replace
 from helenus_connector.control.checkpoint import committed, latest, planned
-from helenus_connector.control.plan import Plan
-from helenus_connector.control.positions import Held, overlaid
+from helenus_connector.control.plan import QueryPlan
+from helenus_connector.control.positions import HeldPositions, overlaid
 from helenus_connector.control.status import Task
-from helenus_connector.gate.waiting import NOTHING, Limits, WaitingChanges
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.gate.waiting import NOTHING, WaitingChanges, WaitingLimits
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _spark_job as job
-from helenus_connector.query._batch_limits import Parts
-from helenus_connector.query._spark_job import Jobs
-from helenus_connector.query._worker_task import Done, task
+from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query._spark_job import SparkJobs
+from helenus_connector.query._worker_task import TopicResult, topic_task
 from helenus_connector.query.batch_metrics import ADVICE, count, failed_once
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
-from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
@@ -33,7 +33,7 @@ _WAITING = (
 )
 
 
-class Batches:
+class DriverBatches:
     """Processes the micro-batches of one streaming query, from one of its starts to its end.
 
     `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
@@ -44,9 +44,9 @@ class Batches:
 
     def __init__(
         self,
-        planned: Callable[[], tuple[Plan, Mapping[str, Task]]],
-        begun: Callable[[], tuple[Plan, Mapping[str, Task]]],
-        held: Held,
+        planned: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
+        begun: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
+        held: HeldPositions,
         unconfirmed: UnconfirmedKeys,
         waiting: WaitingChanges,
         lost: Callable[[Task, str], None],
@@ -57,7 +57,7 @@ class Batches:
         self.unconfirmed = unconfirmed
         self.waiting = waiting
         self._lost = lost
-        self._used: Plan | None = None
+        self._used: QueryPlan | None = None
         self._due: tuple[float | None, Path | None] = None, None
         unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = planned()
@@ -70,7 +70,7 @@ class Batches:
         self.has_begun = False
         self.done = 0
 
-    def process(self, jobs: Jobs, batch_id: int) -> None:
+    def process(self, jobs: SparkJobs, batch_id: int) -> None:
         """The function for `foreachBatch`. An error of a table concerns that table alone: its part of the batch is held
         and done again, or its task fails; the others go on. Raises when Spark could not run the batch at all.
         """
@@ -96,29 +96,29 @@ class Batches:
         metrics.BATCH_SECONDS.observe(seconds)
         _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
 
-    def _use(self, plan: Plan) -> None:
+    def _use(self, plan: QueryPlan) -> None:
         if plan is self._used:
             return
         self.unconfirmed.use(
             {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
             {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
         )
-        self.waiting.use({t: Limits.of(c) for t, c in plan.connectors.items()})
+        self.waiting.use({t: WaitingLimits.from_settings(c) for t, c in plan.connectors.items()})
         self._used = plan
 
-    def _run(self, jobs: Jobs, plan: Plan) -> list[Done]:
-        due: dict[str, list[Unconfirmed]] = {}
+    def _run(self, jobs: SparkJobs, plan: QueryPlan) -> list[TopicResult]:
+        due: dict[str, list[UnconfirmedKey]] = {}
         for unconfirmed in self.unconfirmed.due(time.time(), plan.max_batch_size):
             due.setdefault(unconfirmed.topic, []).append(unconfirmed)
         may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
         waits = self.waiting.hand_out(plan.max_batch_size)
 
-        def of(topics: set[str]) -> Callable[[Iterator[Parts]], Iterator[Done]]:
-            return task(plan.only(topics), due, may_wait, waits)
+        def of(topics: set[str]) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
+            return topic_task(plan.only(topics), due, may_wait, waits)
 
         return job.run(jobs, plan.parts_file, of)
 
-    def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
+    def _keep_absent(self, plan: QueryPlan, batch: int, present: set[str]) -> None:
         """The first batch may have been planned by a run that died. Topics that are not in the plan now are not
         processed by it.
         """
@@ -129,11 +129,11 @@ class Batches:
                 # topic that joins with the batch, this was to read nothing.
                 self._held.keep(topic, {p: min(before.get(topic, {}).get(p, end), end) for p, end in ends.items()})
 
-    def _apply(self, tasks: Mapping[str, Task], all_done: list[Done], stepped_back: bool) -> None:
+    def _apply(self, tasks: Mapping[str, Task], all_done: list[TopicResult], stepped_back: bool) -> None:
         now = time.time()
         self._tick(tasks, all_done, now)
         # An operator may move a topic at any time: then a batch's positions of it no longer count.
-        current: list[Done] = []
+        current: list[TopicResult] = []
         for done in all_done:
             if done.epoch == self._held.epoch(done.topic):
                 current.append(done)
@@ -171,9 +171,9 @@ class Batches:
                 self.unconfirmed.forget_images(done.topic)
         self._show(tasks)
 
-    def _tick(self, tasks: Mapping[str, Task], all_done: list[Done], now: float) -> None:
+    def _tick(self, tasks: Mapping[str, Task], all_done: list[TopicResult], now: float) -> None:
         """Move the clocks on by which changes wait at the gate: those of topics of which nothing failed."""
-        by_topic: dict[str, list[Outcome | None]] = {}
+        by_topic: dict[str, list[BatchOutcome | None]] = {}
         for done in all_done:
             by_topic.setdefault(done.topic, []).append(done.outcome)
         for topic in self.waiting.topics & tasks.keys():
@@ -202,7 +202,7 @@ class Batches:
                 for metric, value in zip(_WAITING, now, strict=True):
                     metric.labels(*of_topic.labels).set(value)
 
-    def _count_gaps(self, done: Done, outcome: Outcome, of_topic: Task) -> None:
+    def _count_gaps(self, done: TopicResult, outcome: BatchOutcome, of_topic: Task) -> None:
         """Count and report each gap once: it is in every partition, and read again where a run steps back."""
         stood = self._stood.get(done.topic, {}).get("0", 0)
         if outcome.lost or done.starts.get("0", -1) >= stood:
@@ -219,7 +219,7 @@ class Batches:
             where = {"connector": of_topic.connector, "topic": done.topic, "node": gap.node, "until_us": gap.until}
             _log.warning("events.gap", **where, advice=ADVICE)
 
-    def _wake(self, plan: Plan) -> None:
+    def _wake(self, plan: QueryPlan) -> None:
         now = time.time()
         found = [due for due in (self.unconfirmed.next_due(), self.waiting.next_due(now)) if due is not None]
         due = min(found, default=None)
@@ -228,6 +228,6 @@ class Batches:
             self._due = due, plan.due_file
 
 
-def _is_stuck(outcome: Outcome) -> bool:
+def _is_stuck(outcome: BatchOutcome) -> bool:
     """Whether no more events may wait at the gate, and none of those that wait went on."""
     return bool(outcome.at_gate.stopped) and not outcome.at_gate.gone

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.events import Offsets, Planner
 from helenus_connector.unconfirmed.files import begins
 from helenus_schemas.errors import HelenusError
@@ -15,7 +15,7 @@ from helenus_schemas.errors import HelenusError
 _ASKED = 16  # topics at a time: each answer may take a while
 
 
-class Resume:
+class RestartPositions:
     """The start positions of topics that have their first batch in this process."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Resume:
         return self._fresh[1] if self._fresh[0] == start else {}
 
     def step_back(
-        self, plan: Plan, broker: Planner, start: dict[str, Any], begin: Offsets, partitions: Mapping[str, int]
+        self, plan: QueryPlan, broker: Planner, start: dict[str, Any], begin: Offsets, partitions: Mapping[str, int]
     ) -> dict[str, HelenusError]:
         """Have new topics of `begin` be `fresh` in the batch from `start`. Topics without an answer from the broker are
         returned with its error, and asked for when they come again.
@@ -75,7 +75,7 @@ class Resume:
             }
         return failed
 
-    def read(self, plan: Plan, topic: str) -> dict[str, int]:
+    def read(self, plan: QueryPlan, topic: str) -> dict[str, int]:
         """Up to which offsets an earlier run has read the partitions of a topic, and kept what it left to be read."""
         epoch, stood = self._stood.get(topic, (0, {}))
         return stood if topic in self._kept and epoch == plan.epochs.get(topic, 0) else {}
@@ -84,7 +84,7 @@ class Resume:
         """These topics have other events now at the offsets that an earlier run has read."""
         self._kept.difference_update(topics)
 
-    def again(self, plan: Plan, offsets: Offsets) -> set[str]:
+    def again(self, plan: QueryPlan, offsets: Offsets) -> set[str]:
         """The topics that are read again there: events of them that are gone by now were read by an earlier run."""
         return {
             topic

@@ -23,25 +23,25 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import CloudPickleSerializer, CPickleSerializer
 
 from helenus_connector.config.run_directory import replace
-from helenus_connector.query._batch_limits import Parts
+from helenus_connector.query._batch_limits import TaskRanges
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 T = TypeVar("T")
-Function = Callable[[Iterator[Parts]], Iterator[T]]
+Function = Callable[[Iterator[TaskRanges]], Iterator[T]]
 _PICKLED = CPickleSerializer()
 """Rows of a file: four bytes of length, and the pickled object."""
 _LARGE = 1 << 20
 """Bytes of a pickled function from which on PySpark hands it to Java by a file."""
 
 
-def offer(file: Path, parts: Sequence[Parts]) -> None:
+def offer(file: Path, parts: Sequence[TaskRanges]) -> None:
     """In the planner: what each task of the next batch reads."""
     rows = io.BytesIO()
     _PICKLED.dump_stream(parts, rows)
     replace(file, rows.getvalue())
 
 
-class Jobs:
+class SparkJobs:
     """Runs jobs in a Spark context, in the pool and the job group of the thread that asks."""
 
     def __init__(self, context: Any) -> None:
@@ -49,7 +49,7 @@ class Jobs:
         python = context.environment, context._python_includes, context.pythonExec, context.pythonVer
         self._java = context._jvm.helenus.Job(context._jsc, *python, context._javaAccumulator)
 
-    def collect(self, file: Path, parts: Sequence[Parts], function: Function[T]) -> list[T]:
+    def collect(self, file: Path, parts: Sequence[TaskRanges], function: Function[T]) -> list[T]:
         """What a function yields for each of the parts, of which each is a task and a row of the file. As
         `mapPartitions(function).collect()`, and with its errors. What was found comes by a file in `spark.local.dir`:
         on a full disk it fails after the tasks did their work.
@@ -63,11 +63,11 @@ class Jobs:
             return list(_PICKLED.load_stream(found))
 
 
-def _of_partition(function: Function[T], _: int, parts: Iterator[Parts]) -> Iterator[T]:
+def _of_partition(function: Function[T], _: int, parts: Iterator[TaskRanges]) -> Iterator[T]:
     return function(parts)
 
 
-def run(jobs: Jobs, file: Path, function_for: Callable[[set[str]], Function[T]]) -> list[T]:
+def run(jobs: SparkJobs, file: Path, function_for: Callable[[set[str]], Function[T]]) -> list[T]:
     """In the driver: the results of a function over what was offered for a batch. What it is is asked with the topics
     that the batch reads. Raises HelenusError if a task raised it, and what Spark raises.
     """

@@ -13,12 +13,12 @@ from itertools import chain, repeat
 import pyarrow as pa
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.interfaces.event import Event
 from helenus_connector.log.choice import read
-from helenus_connector.log.events import Message, Range
-from helenus_connector.query._batch_limits import Parts
-from helenus_connector.query.event_packs import Copies, Note, packed, placed_row
+from helenus_connector.log.events import Message, OffsetRange
+from helenus_connector.query._batch_limits import TaskRanges
+from helenus_connector.query.event_packs import CopyFilter, PartitionNote, pack_events, placed_row
 from helenus_schemas.errors import HelenusError, Kind
 
 _FIELDS_BYTES = 16
@@ -26,10 +26,10 @@ _FIELDS_BYTES = 16
 _new = tuple.__new__
 
 
-def read_parts(worker: WorkerSettings, partition: Parts) -> tuple[list[Note], dict[str, list[Event]]]:
+def read_parts(worker: WorkerSettings, partition: TaskRanges) -> tuple[list[PartitionNote], dict[str, list[Event]]]:
     """Notes of the partitions of one task's parts, and their events by topic, in order within a partition."""
     found = [
-        Note(r.topic, r.partition, r.start, p.epoch, error=p.error, read=p.read.get(r.partition, 0))
+        PartitionNote(r.topic, r.partition, r.start, p.epoch, error=p.error, read=p.read.get(r.partition, 0))
         for p in partition.parts
         for r in p.ranges
     ]
@@ -38,16 +38,16 @@ def read_parts(worker: WorkerSettings, partition: Parts) -> tuple[list[Note], di
     for part in partition.parts:
         if part.lost:
             place = part.ranges[0]
-            found.append(Note(place.topic, place.partition, place.start, part.epoch, lost=part.lost))
+            found.append(PartitionNote(place.topic, place.partition, place.start, part.epoch, lost=part.lost))
 
-    def lost(place: Range, count: int) -> None:
+    def lost(place: OffsetRange, count: int) -> None:
         if count:
             epoch = epochs[place.topic, place.partition]
-            found.append(Note(place.topic, place.partition, place.start, epoch, lost=count))
+            found.append(PartitionNote(place.topic, place.partition, place.start, epoch, lost=count))
 
-    def failed(place: Range, error: HelenusError) -> None:
+    def failed(place: OffsetRange, error: HelenusError) -> None:
         epoch = epochs[place.topic, place.partition]
-        found.append(Note(place.topic, place.partition, place.start, epoch, error=error))
+        found.append(PartitionNote(place.topic, place.partition, place.start, epoch, error=error))
 
     left = partition.most_bytes
     for data_loss in ("fail", "continue"):
@@ -77,7 +77,7 @@ def read_parts(worker: WorkerSettings, partition: Parts) -> tuple[list[Note], di
         for place in places:
             name = place.topic, place.partition
             if at[name] < place.end and name not in wrong:
-                found.append(Note(*name, place.start, epochs[name], end=at[name]))
+                found.append(PartitionNote(*name, place.start, epochs[name], end=at[name]))
     return found, events
 
 
@@ -92,7 +92,7 @@ def events_of(chunk: Sequence[Message]) -> tuple[list[Event], int]:
     return events, _FIELDS_BYTES * len(events) + sum(map(len, filter(None, chain(keys, values))))
 
 
-def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
+def read_places(plan: QueryPlan, partition: TaskRanges) -> Iterator[pa.RecordBatch]:
     """For an operator with state: rows of `PLACED`, of each partition a note of it before its events.
 
     All of its ranges are read, whatever their bytes: a batch that is repeated must have the same events.
@@ -103,11 +103,13 @@ def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
         turns[place] += 1
         return placed_row(plan.places[place], turns[place] - 1, **fields)
 
-    places: list[Range] = []
-    about: dict[int, Note] = {}
+    places: list[OffsetRange] = []
+    about: dict[int, PartitionNote] = {}
     for part in partition.parts:
         for r in part.ranges:
-            about[r.partition] = Note(r.topic, r.partition, r.start, part.epoch, error=part.error, now=partition.now)
+            about[r.partition] = PartitionNote(
+                r.topic, r.partition, r.start, part.epoch, error=part.error, now=partition.now
+            )
             places += [r] if part.error is None else []
         if part.lost:
             first = part.ranges[0].partition
@@ -119,22 +121,22 @@ def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
             yield placed_row(plan.places[0], 0, notes=pickle.dumps([note]))
             return
         yield placed(number, notes=pickle.dumps([note]))
-    found: list[Note] = []
+    found: list[PartitionNote] = []
 
-    def lost(place: Range, events: int) -> None:
+    def lost(place: OffsetRange, events: int) -> None:
         if events:
             found.append(replace(about[place.partition], lost=events))
 
-    def failed(place: Range, error: HelenusError) -> None:
+    def failed(place: OffsetRange, error: HelenusError) -> None:
         found.append(replace(about[place.partition], error=error))
 
     random.shuffle(places)
-    copies = defaultdict[int, Copies](Copies)
+    copies = defaultdict[int, CopyFilter](CopyFilter)
     try:
         with closing(read(plan.worker, places, partition.parts[0].data_loss, lost, failed)) as chunks:
             for chunk in chunks:
                 at = chunk[0].partition()
-                for events in packed(copies[at].left_out(chunk)):
+                for events in pack_events(copies[at].left_out(chunk)):
                     yield placed(at, events=events)
     except HelenusError as error:  # of the client, on this host
         for place in places:

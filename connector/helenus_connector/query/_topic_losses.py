@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from helenus_connector.config.state import begin_anew
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.events import Offsets, Planner
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -84,7 +84,7 @@ def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusErro
     return HelenusError(Kind.PARTITIONS_CHANGED, f"{topic} has {len(now)} partitions, and had {len(before)}")
 
 
-class Losses:
+class TopicLosses:
     """Finds lost events between two batches. A topic that is shorter than it was gets some time to recover."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Losses:
         return bool(self._short)
 
     def find(
-        self, plan: Plan, broker: Planner, before: Lineages, begin: Offsets, latest: Offsets, now_is: Lineages
+        self, plan: QueryPlan, broker: Planner, before: Lineages, begin: Offsets, latest: Offsets, now_is: Lineages
     ) -> tuple[Offsets, dict[str, HelenusError]]:
         """The partitions that lost records, by topic, each with the offset where it goes on; and the errors of topics,
         which stop their connectors.
@@ -163,7 +163,7 @@ class Losses:
         return self._compared[2]
 
 
-def _advice(plan: Plan, topic: str) -> str:
+def _advice(plan: QueryPlan, topic: str) -> str:
     """What to do when events are gone that were not read. Rows that a state keeps are of the positions that it has read
     up to, so these can't be moved.
     """
@@ -174,7 +174,7 @@ def _advice(plan: Plan, topic: str) -> str:
 
 
 def _lost(
-    plan: Plan, broker: Planner, topic: str, at: dict[str, int], noted: Lineages, now_is: Lineages
+    plan: QueryPlan, broker: Planner, topic: str, at: dict[str, int], noted: Lineages, now_is: Lineages
 ) -> dict[str, int]:
     """The partitions of a topic that lost records, each with the offset where it goes on. Raises HelenusError if the
     loss must stop the topic's connector.

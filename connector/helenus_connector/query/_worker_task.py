@@ -13,32 +13,32 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from helenus_connector.cassandra_rows.table_definition import ask
+from helenus_connector.cassandra_rows.table_definition import request_version
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.control.fences import enter
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.gate.cache import prune
-from helenus_connector.gate.event import is_repeated
+from helenus_connector.gate.event_content import is_repeated
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Waits
+from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits
 from helenus_connector.log.choice import data_log
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query import cassandra_sessions
-from helenus_connector.query._batch_limits import Parts
+from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._task_reader import read_parts
 from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.query.garbage import freeze
-from helenus_connector.shape.encoding.registry import registered
-from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, Unconfirmed
+from helenus_connector.shape.encoding.registry import registry_memory
+from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
 from helenus_sinks.log import Log
 
 
 @dataclass(slots=True)
-class Done:
+class TopicResult:
     """The result for some partitions of one topic: either its `outcome` or the `error` that stopped it.
 
     `starts` is where they were read from, by partition as text, as planned in `epoch`. `ends` are the last positions of
@@ -50,7 +50,7 @@ class Done:
     epoch: int = 0
     starts: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    outcome: Outcome | None = None
+    outcome: BatchOutcome | None = None
     error: HelenusError | None = None
     read: dict[int, int] = field(default_factory=dict)
 
@@ -64,13 +64,13 @@ _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for the producer that most tables share."""
 
 
-def task(
-    plan: Plan,
-    due: dict[str, list[Unconfirmed]],
+def topic_task(
+    plan: QueryPlan,
+    due: dict[str, list[UnconfirmedKey]],
     may_wait: int = MOST_WAITING,
-    waits: Mapping[str, Waits] | None = None,
-) -> Callable[[Iterator[Parts]], Iterator[Done]]:
-    """The function for `job.run`, which yields one `Done` a topic. `due` are unconfirmed keys by events topic.
+    waits: Mapping[str, GateWaits] | None = None,
+) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
+    """The function for `job.run`, which yields one `TopicResult` a topic. `due` are unconfirmed keys by events topic.
     `may_wait` is how many more may wait. `waits` is what waits at the gates, by events topic too.
 
     As all functions for Spark, it is one of a module: of a nested one, Spark makes a copy in each task, which has
@@ -80,18 +80,18 @@ def task(
 
 
 def _run_parts(
-    plan: Plan,
-    due: Mapping[str, list[Unconfirmed]],
+    plan: QueryPlan,
+    due: Mapping[str, list[UnconfirmedKey]],
     may_wait: int,
-    waits: Mapping[str, Waits] | None,
-    given: Iterator[Parts],
-) -> Iterator[Done]:
+    waits: Mapping[str, GateWaits] | None,
+    given: Iterator[TaskRanges],
+) -> Iterator[TopicResult]:
     end_with_parent()
     logs.follow(plan.logging)
     _prune(plan)
     context = TaskContext.get()
     first = context is None or context.attemptNumber() == 0
-    done: dict[str, Done] = {}
+    done: dict[str, TopicResult] = {}
     lost: dict[str, int] = {}
     events: dict[str, list[Event]] = {}
     asked: dict[int, Any] = {}
@@ -100,7 +100,7 @@ def _run_parts(
         notes, found = read_parts(plan.worker, parts)
         events.update(found)
         for note in notes:
-            about = done.setdefault(note.topic, Done(note.topic))
+            about = done.setdefault(note.topic, TopicResult(note.topic))
             about.starts[str(note.partition)] = note.start
             about.epoch = note.epoch
             about.error = about.error or note.error
@@ -123,14 +123,14 @@ def _run_parts(
 
 
 def _run(
-    plan: Plan,
+    plan: QueryPlan,
     settings: ConnectorSettings,
     events: list[Event],
-    due: list[Unconfirmed],
+    due: list[UnconfirmedKey],
     trust_images: bool,
-    about: Done,
+    about: TopicResult,
     may_wait: int = MOST_WAITING,
-    waits: Waits = NOTHING_WAITS,
+    waits: GateWaits = NOTHING_WAITS,
     asked: Mapping[int, Any] = MappingProxyType({}),
 ) -> None:
     """Run a table's stage. Its errors go to the driver, which handles each kind."""
@@ -139,7 +139,7 @@ def _run(
         events = [event for event in events if event.offset >= about.read.get(event.partition, 0) or is_repeated(event)]
     done = read - len(events)
     if not (events or due or waits.overdue):
-        about.outcome = Outcome(read=done, confirmed=done)
+        about.outcome = BatchOutcome(read=done, confirmed=done)
         return
     own, shared = (plan.directory, settings.events), (plan.directory, "")
     log = _logs.get(own) or _logs.get(shared)
@@ -175,31 +175,31 @@ def _run(
             _logs[own] = _logs.pop(shared)
 
 
-def _ask(plan: Plan, parts: Parts, asked: dict[int, Any]) -> None:
+def _ask(plan: QueryPlan, parts: TaskRanges, asked: dict[int, Any]) -> None:
     """Ask for the schema's version while events are read, once for all tables of a session: by its `id`. That is late
     enough: which events are to be read is known, so all of them were written.
     """
     for topic in {place.topic for part in parts.parts for place in part.ranges}:
         _, stage = _stages.get((plan.directory, plan.group, topic), (-1, None))
         if stage is not None and id(stage.session) not in asked:
-            asked[id(stage.session)] = ask(stage.session)
+            asked[id(stage.session)] = request_version(stage.session)
 
 
-def _within(waits: Waits | None, partitions: Mapping[str, int]) -> Waits:
+def _within(waits: GateWaits | None, partitions: Mapping[str, int]) -> GateWaits:
     """What waits at the gate of these partitions."""
     if waits is None:
         return NOTHING_WAITS
     return waits._replace(overdue=[waiting for waiting in waits.overdue if str(waiting.event.partition) in partitions])
 
 
-def _note_times(outcome: Outcome, events: list[Event]) -> None:
+def _note_times(outcome: BatchOutcome, events: list[Event]) -> None:
     """Note of when the oldest event is, and the oldest of the partitions' last ones."""
     first = {event.partition: event.timestamp for event in reversed(events)}
     last = {event.partition: event.timestamp for event in events}
     outcome.read_from, outcome.read_until = min(first.values()) / 1000, min(last.values()) / 1000
 
 
-def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
+def _stage(plan: QueryPlan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
     """This process's stage for a table, recreated when its settings changed.
 
     Caches belong to a group, since another group may read the same topic for another sink; and to an epoch, since the
@@ -211,17 +211,17 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
         shared = use(Path(plan.directory)) / plan.group
         directory = shared / str(epoch)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        session = cassandra_sessions.of(settings)
+        session = cassandra_sessions.session_for(settings)
         if stage is not None:
             del _stages[name]  # if the next one can't be created, this one must not be closed again
             stage.close()
-        stage = Stage(settings, session, log, directory, shared, registered(plan.worker.checkpoint_dir))
+        stage = Stage(settings, session, log, directory, shared, registry_memory(plan.worker.checkpoint_dir))
         _stages[name] = epoch, stage
     stage.log = log
     return stage
 
 
-def _prune(plan: Plan) -> None:
+def _prune(plan: QueryPlan) -> None:
     """When the group's tables change: close the stages of tables that left, and remove their caches from this host."""
     name = (plan.directory, plan.group)
     if _pruned.get(name) == plan.tables:
@@ -241,7 +241,7 @@ def _reconnect(settings: ConnectorSettings) -> None:
     if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
         return
     del _failing[settings.server]
-    session = cassandra_sessions.taken(settings)
+    session = cassandra_sessions.take_session(settings)
     for name, (_, stage) in list(_stages.items()):
         if stage.session is session:
             stage.close()

@@ -10,7 +10,7 @@ import structlog
 
 from helenus_connector import metrics
 from helenus_connector.control.status import Task
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ def _warn_of_repeats(labels: Sequence[str], table: str, node: str) -> None:
     _log.warning("changes.repeated", connector=labels[0], table=table, node=node, does=does, advice=_REPEATS)
 
 
-def count(of_topic: Task, outcome: Outcome, now: float) -> None:
+def count(of_topic: Task, outcome: BatchOutcome, now: float) -> None:
     """Count what became of a table's batch, and log what is lost or doubtful."""
     labels = of_topic.labels
     metrics.EVENTS_READ.labels(*labels).inc(outcome.read)

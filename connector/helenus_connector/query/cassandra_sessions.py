@@ -16,7 +16,7 @@ from helenus_schemas.service.cassandra import connect
 _sessions: dict[tuple[object, ...], Any] = {}
 
 
-def of(settings: ConnectorSettings) -> Any:
+def session_for(settings: ConnectorSettings) -> Any:
     """This process's session, whose rows of user tables are CQL bytes. Raises as `connect`."""
     session = _sessions.get(settings.server)
     if session is None:
@@ -25,8 +25,8 @@ def of(settings: ConnectorSettings) -> Any:
     return session
 
 
-def taken(settings: ConnectorSettings) -> Any:
-    """This process's session, or None; the next `of` connects again. The caller shuts it down."""
+def take_session(settings: ConnectorSettings) -> Any:
+    """This process's session, or None; the next `session_for` connects again. The caller shuts it down."""
     return _sessions.pop(settings.server, None)
 
 

@@ -10,7 +10,7 @@ from itertools import accumulate, repeat
 
 import pyarrow as pa
 
-from helenus_connector.gate.event import identity
+from helenus_connector.gate.event_content import identity
 from helenus_connector.interfaces.event import Event
 from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
@@ -24,14 +24,14 @@ _new = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class PartitionNote:
     """What a task must know of a partition, in addition to its records.
 
     In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
     events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
     including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it. Only for an
     operator with state: `now` is the batch's time, s since the epoch, the same if the batch is repeated, and `copies`
-    counts by node what was left out as `Copies` says.
+    counts by node what was left out as `CopyFilter` says.
     """
 
     topic: str
@@ -46,7 +46,7 @@ class Note:
     copies: Mapping[str, int] = field(default_factory=dict)
 
 
-class Copies:
+class CopyFilter:
     """Leaves out of a partition's events, in one batch, what another node has reported before: the same digest for the
     same key, both with cells. It would change nothing, and to shuffle it costs more than to find it. `found` counts by
     node.
@@ -84,8 +84,8 @@ class Copies:
         return True
 
 
-def packed(messages: Sequence[Message]) -> Iterator[bytes]:
-    """Messages of one partition as the fields of `Event`s, many in one piece of bytes: what `unpacked` takes."""
+def pack_events(messages: Sequence[Message]) -> Iterator[bytes]:
+    """Messages of one partition as the fields of `Event`s, many in one piece of bytes: what `unpack_events` takes."""
     at = 0
     while at < len(messages):
         # A field of all of them after the other: that takes two thirds of the time.
@@ -104,7 +104,7 @@ def _size(key: bytes | None, value: bytes | None) -> int:
     return len(key or b"") + len(value or b"")
 
 
-def unpacked(events: bytes) -> list[Event]:
+def unpack_events(events: bytes) -> list[Event]:
     """The events in a piece that a process of this run packed: at least one, all of one partition."""
     topic, partition, *columns = marshal.loads(events)
     # By its own constructor a named tuple takes twice as long.

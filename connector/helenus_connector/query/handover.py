@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 
 
 @dataclass(frozen=True)
-class Batch:
+class MicroBatch:
     """A micro-batch: its number, and its rows for who needs them."""
 
     number: int
@@ -34,7 +34,7 @@ class Batch:
         return DataFrame(rows, SparkSession(self._context, rows.sparkSession()))
 
 
-def start_query(context: Any, writer: Any, process: Callable[[Batch], None]) -> Any:
+def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]) -> Any:
     """Start the query of a DataStreamWriter and return it. `process` is called for each of its batches, in a thread of
     its own, in the pool and the job group of the query. What it raises ends the query.
     """
@@ -46,7 +46,7 @@ def start_query(context: Any, writer: Any, process: Callable[[Batch], None]) -> 
     return query
 
 
-def _serve(context: Any, java: Any, query: Any, process: Callable[[Batch], None]) -> None:
+def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], None]) -> None:
     error: str | None = None
     while True:
         try:
@@ -56,7 +56,7 @@ def _serve(context: Any, java: Any, query: Any, process: Callable[[Batch], None]
         if number < 0:
             return
         try:
-            process(Batch(number, context, java))
+            process(MicroBatch(number, context, java))
             error = None
         except BaseException:
             error = traceback.format_exc()

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from helenus_connector.query._batch_planner import Planning
+    from helenus_connector.query._batch_planner import BatchPlanner
 
 PLACED = "place int, turn int, notes binary, events binary"
 """What an operator with state gets: each row is of one partition, which `place` names, and has
@@ -25,8 +25,9 @@ PLACED = "place int, turn int, notes binary, events binary"
 
 
 class EventsSource(DataSource):
-    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `Plan`'s path. With the option `placed`
-    it has rows of `PLACED`. Otherwise it has none: `job.run` runs the tasks, which read their events themselves.
+    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `QueryPlan`'s path. With the option
+    `placed` it has rows of `PLACED`. Otherwise it has none: `job.run` runs the tasks, which read their events
+    themselves.
     """
 
     @classmethod
@@ -47,7 +48,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan_file = plan_file
         self._placed = placed
         self._plan = Path(plan_file).read_bytes()  # for workers, on other hosts too
-        self._planning_: Planning | None = None
+        self._planning_: BatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the process that opened them.
@@ -81,13 +82,13 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from helenus_connector.control.plan import Plan
-        from helenus_connector.query._batch_limits import Parts
+        from helenus_connector.control.plan import QueryPlan
+        from helenus_connector.query._batch_limits import TaskRanges
         from helenus_connector.query._task_reader import read_places
         from helenus_connector.query.garbage import freeze
 
-        assert isinstance(partition, Parts)
-        yield from read_places(Plan.loads(self._plan), partition)
+        assert isinstance(partition, TaskRanges)
+        yield from read_places(QueryPlan.loads(self._plan), partition)
         freeze("source")
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -97,9 +98,9 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planning_ is not None:
             self._planning_.stop()
 
-    def _planning(self) -> Planning:
+    def _planning(self) -> BatchPlanner:
         if self._planning_ is None:
-            from helenus_connector.query._batch_planner import Planning
+            from helenus_connector.query._batch_planner import BatchPlanner
 
-            self._planning_ = Planning(self._plan_file)
+            self._planning_ = BatchPlanner(self._plan_file)
         return self._planning_

@@ -77,7 +77,7 @@ logger.executor.level = off
 """
 
 
-def session(worker: WorkerSettings, directory: Path, has_state: bool = False) -> Any:
+def start_session(worker: WorkerSettings, directory: Path, has_state: bool = False) -> Any:
     """Start Spark with the worker's `spark.*` over our defaults, for queries of which some may have state. Raises
     HelenusError if there is no Java 17, or Spark does not start.
     """
@@ -112,7 +112,7 @@ def session(worker: WorkerSettings, directory: Path, has_state: bool = False) ->
     return spark
 
 
-def warm(spark: Any) -> None:
+def load_modules(spark: Any) -> None:
     """Have the process that Spark's Python workers are forked from load our modules, which takes seconds, while the
     first query is planned. Does not wait for it.
     """
@@ -201,7 +201,7 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
         starting.clear()
 
 
-def answers(spark: Any) -> bool:
+def is_spark_alive(spark: Any) -> bool:
     """Whether Spark's Java process is there."""
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
@@ -214,18 +214,18 @@ def is_local(master: str) -> bool:
     return re.match(r"local($|\[)", master) is not None
 
 
-def slots(spark: Any) -> int:
+def task_slots(spark: Any) -> int:
     """How many tasks Spark runs at once now: on a cluster executors come and go."""
     return int(spark.sparkContext.defaultParallelism)
 
 
-def settled_slots(spark: Any, is_over: Callable[[], bool]) -> int:
+def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
     """The same for what stays as it is then. On a cluster executors register one by one once the session is there: it
     waits until their number stays the same, half a minute at most, or until it `is_over`.
     """
     context = spark.sparkContext
     if is_local(context.master):
-        return slots(spark)
+        return task_slots(spark)
     begun = since = time.monotonic()
     executors = -1
     _log.info("spark.waiting", reason="executors register", at_most_s=_EXECUTORS_S)
@@ -236,7 +236,7 @@ def settled_slots(spark: Any, is_over: Callable[[], bool]) -> int:
         elif executors > 0 and time.monotonic() > since + _STEADY_S:
             break
         time.sleep(_POLL_S)
-    found = slots(spark)
+    found = task_slots(spark)
     fields = {"executors": max(executors, 0), "slots": found, "waited_s": round(time.monotonic() - begun, 1)}
     if executors > 0:
         _log.info("spark.executors", **fields)

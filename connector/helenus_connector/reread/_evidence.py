@@ -10,13 +10,21 @@ from cassandra import ConsistencyLevel
 
 from helenus_connector.gate.cache import MAY, Caches, ChangeCache
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.gate import Gate
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread._key_read import PROVEN, Proof, Work
-from helenus_connector.reread._proof import ALL_COLUMNS, Deletion, Row, Witness, block_for, is_proven, witness
-from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.reread._key_read import PROVEN, KeyRead, Proof
+from helenus_connector.reread._proof import (
+    ALL_COLUMNS,
+    ReportedDeletion,
+    RowEvidence,
+    Witness,
+    is_proven,
+    judge_row,
+    required_replicas,
+)
 from helenus_connector.unconfirmed.unconfirmed_key import Place
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Effect, Scope
 
@@ -25,7 +33,7 @@ _TABLE = Scope.TABLE  # an enum's members are slow to look up
 _WHOLE = 5  # the kind of a row's deletion, apart from those of columns of it
 
 
-def note_deletion(caches: Caches, admitted: Admitted) -> None:
+def note_deletion(caches: Caches, admitted: AdmittedChange) -> None:
     """Remember what expires and what is deleted: a row that shows older cells later on is not what it will be.
 
     Of a change that writes too it is not known which columns it deletes, and a truncation takes rows whatever their
@@ -74,7 +82,11 @@ class Evidence:
         """
         least = self._least.get(consistency)
         if least is None:
-            least = 0 if consistency == ConsistencyLevel.ALL else self.factor - block_for(consistency, self.factor) + 1
+            least = (
+                0
+                if consistency == ConsistencyLevel.ALL
+                else self.factor - required_replicas(consistency, self.factor) + 1
+            )
             if consistency == ConsistencyLevel.QUORUM and not self._replicas.counts_everywhere:
                 least = self.factor + 1  # it may meet few of the replicas that are counted
             self._least[consistency] = 0 if least == 1 and self._replicas.alone() else least
@@ -84,7 +96,7 @@ class Evidence:
         """Whether any deletion was reported in an events partition, of whichever key."""
         return self._caches.of(*place).has_deletions
 
-    def is_undone(self, work: Work) -> bool:
+    def is_undone(self, work: KeyRead) -> bool:
         """Whether a row that was read may show what a deletion takes away that was reported: of the row, of columns of
         it or of its partition. If not, it is as if there were none for the changes that the row shows.
         """
@@ -94,7 +106,7 @@ class Evidence:
         row = _row(work.after)
         return not row.times or any(deletion.undone_by(row) for deletion in deletions)
 
-    def proof(self, work: Work) -> Proof:
+    def proof(self, work: KeyRead) -> Proof:
         """What the read of a key proves of its changes."""
         if work.read_at is None:
             return Proof(work.awaited)
@@ -105,7 +117,7 @@ class Evidence:
         cache = self._caches.of(work.topic, work.partition)
         deletions = self._deletions(cache, work) if cache.has_deletions else []
         may_show = image is not None and not deletions and not (work.is_marked and self._has_rows)
-        others: list[tuple[bytes, Awaited, bool, Witness | None]] = []
+        others: list[tuple[bytes, UnprovenChange, bool, Witness | None]] = []
         for change, awaited in work.awaited.items():
             met = not least or nodes(work.topic, work.partition, work.values, change) >= least
             effect = awaited.effect
@@ -117,7 +129,7 @@ class Evidence:
                 others.append((change, awaited, met, None))
         return self._judged(work, others, cache, deletions) if others else PROVEN
 
-    def unseen(self, work: Work) -> set[bytes]:
+    def unseen(self, work: KeyRead) -> set[bytes]:
         """The changes of a row that its read speaks against. Of more than a row it never does: what lives in the scope
         is read, and follows the marker.
         """
@@ -133,17 +145,17 @@ class Evidence:
 
     def _judged(
         self,
-        work: Work,
-        changes: Iterable[tuple[bytes, Awaited, bool, Witness | None]],
+        work: KeyRead,
+        changes: Iterable[tuple[bytes, UnprovenChange, bool, Witness | None]],
         cache: ChangeCache,
-        deletions: Sequence[Deletion],
+        deletions: Sequence[ReportedDeletion],
     ) -> Proof:
         """The proof of changes, each with whether the read meets a replica that reported it, and what its row says of
         it if that is known.
         """
         row = _row(work.after)
         handed = work.unconfirmed.handed if work.unconfirmed else 0.0
-        unproven: dict[bytes, Awaited] = {}
+        unproven: dict[bytes, UnprovenChange] = {}
         by_age: list[bytes] = []
         contradicted, rest = 0, math.inf
         for change, awaited, met, shown in changes:
@@ -160,7 +172,12 @@ class Evidence:
         return Proof(unproven, tuple(by_age), contradicted, rest)
 
     def _witness(
-        self, work: Work, awaited: Awaited, row: Row, deletions: Sequence[Deletion], cache: ChangeCache
+        self,
+        work: KeyRead,
+        awaited: UnprovenChange,
+        row: RowEvidence,
+        deletions: Sequence[ReportedDeletion],
+        cache: ChangeCache,
     ) -> Witness:
         now = time.time()
         # What is not of the whole scope is of a partition's static columns.
@@ -169,13 +186,18 @@ class Evidence:
             return _of_scope(work, awaited, row)
         if row.exists and any(deletion.undone_by(row) for deletion in deletions):
             return Witness.AGAINST  # cells that are there will go
-        said = witness(awaited, row, deletions, now)
+        said = judge_row(awaited, row, deletions, now)
         if said is Witness.AGAINST and self._is_unsure(work, awaited, deletions, cache, now):
-            return witness(awaited, row, deletions, now, unsure=True)
+            return judge_row(awaited, row, deletions, now, unsure=True)
         return said
 
     def _is_unsure(
-        self, work: Work, awaited: Awaited, deletions: Sequence[Deletion], cache: ChangeCache, now: float
+        self,
+        work: KeyRead,
+        awaited: UnprovenChange,
+        deletions: Sequence[ReportedDeletion],
+        cache: ChangeCache,
+        now: float,
     ) -> bool:
         """Whether something that was written since may have taken away what a change wrote: a range that held it,
         nulls among other values, deletions of its columns one by one, a truncation, a cell that has expired.
@@ -189,7 +211,7 @@ class Evidence:
             return True
         return any(other.may_hide(awaited, now) for other in work.awaited.values() if other is not awaited)
 
-    def _deletions(self, cache: ChangeCache, work: Work) -> list[Deletion]:
+    def _deletions(self, cache: ChangeCache, work: KeyRead) -> list[ReportedDeletion]:
         """The newest deletions that were reported of a row's columns, of it, and of its whole partition."""
         kinds: tuple[int, ...] = (work.scope,)
         if not self._has_rows:
@@ -203,7 +225,7 @@ class Evidence:
             found.append(self._of_partition(cache, Scope.PARTITION, work))
         return [one for one in found if one is not None]
 
-    def _of_partition(self, cache: ChangeCache, scope: Scope, work: Work) -> Deletion | None:
+    def _of_partition(self, cache: ChangeCache, scope: Scope, work: KeyRead) -> ReportedDeletion | None:
         """The newest deletion of this scope that was reported of a row's partition."""
         if not self._has_rows or not cache.deletes(scope):
             return None
@@ -211,20 +233,20 @@ class Evidence:
         return _known(cache, scope, self._codec.encode([*work.values[:n], *[None] * (len(work.values) - n)]))
 
 
-def _known(cache: ChangeCache, kind: int, key: bytes) -> Deletion | None:
+def _known(cache: ChangeCache, kind: int, key: bytes) -> ReportedDeletion | None:
     found = cache.deletion(kind, key)
-    return None if found is None else Deletion(*found)
+    return None if found is None else ReportedDeletion(*found)
 
 
-def _row(image: Image | None) -> Row:
+def _row(image: Image | None) -> RowEvidence:
     """A row as its proof has it."""
     if image is None:
-        return Row(False)
+        return RowEvidence(False)
     times = [None if time is None else int.from_bytes(time, "big", signed=True) for time in image.times]
-    return Row(True, times, image.timed) if len(times) == len(image.timed.bits) else Row(True)
+    return RowEvidence(True, times, image.timed) if len(times) == len(image.timed.bits) else RowEvidence(True)
 
 
-def _of_scope(work: Work, awaited: Awaited, row: Row) -> Witness:
+def _of_scope(work: KeyRead, awaited: UnprovenChange, row: RowEvidence) -> Witness:
     """What the rows that live in a marker's scope, and a partition's static `row`, say of a change."""
     written, effect = awaited.write_time, awaited.effect
     if written is None or not effect:

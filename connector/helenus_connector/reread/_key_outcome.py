@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from helenus_connector.interfaces.resolver import HandedBack
-from helenus_connector.reread._key_read import Proof, Work
-from helenus_connector.unconfirmed.awaited import packed
-from helenus_connector.unconfirmed.unconfirmed_key import Published, Unconfirmed
+from helenus_connector.interfaces.resolver import ResolverOutcome
+from helenus_connector.reread._key_read import KeyRead, Proof
+from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import pack_changes
 
 
-def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
+def hand_back(work: KeyRead, handed: ResolverOutcome, image: bytes | None) -> None:
     """Count a key's events, and have it wait if a change of it is not confirmed. `image` is the digest of what was
     published last.
     """
@@ -38,13 +38,15 @@ def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
         return
     attempts = unconfirmed.attempts + 1 if unconfirmed and not is_new and unconfirmed.key == work.key else 0
     topic, partition, key, bounds = work.name
-    again = Unconfirmed(topic, partition, key, work.scope, packed(unproven), image, waits, attempts, bounds=bounds)
+    again = UnconfirmedKey(
+        topic, partition, key, work.scope, pack_changes(unproven), image, waits, attempts, bounds=bounds
+    )
     again.since, again.rest = work.since, proof.rest
     again.newest, again.deleted_at = work.newest, work.deleted_at
     handed.waiting.append(again)
 
 
-def last_published(work: Work, published: Published, is_scope: bool) -> bytes | None:
+def last_published(work: KeyRead, published: PublishedKeys, is_scope: bool) -> bytes | None:
     """The digest of what was published last of a key, or of a marker's scope; None if that is not known."""
     is_read = work.read_at is not None
     if is_scope and published.touches(work.key, more_than=int(is_read and work.published)):

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.unconfirmed.awaited import Awaited
-from helenus_connector.unconfirmed.unconfirmed_key import Name, Unconfirmed, later
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.unconfirmed.unconfirmed_key import Name, UnconfirmedKey, later_time
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.event.change import Change, Scope
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Proof(NamedTuple):
     these so many were `contradicted` by their row to the end. `rest` is for how many seconds no read can prove more.
     """
 
-    unproven: Mapping[bytes, Awaited]
+    unproven: Mapping[bytes, UnprovenChange]
     by_age: Collection[bytes] = ()
     contradicted: int = 0
     rest: float = 0.0
@@ -43,7 +43,7 @@ class Proof(NamedTuple):
 PROVEN = Proof({})
 
 
-class Work(Resolved):
+class KeyRead(ResolvedKey):
     """A key to read, or the scope of a marker: the batch's events that touch it, and its `unconfirmed` key if due.
 
     It is read at level `consistency`; `read_at` is when the read began, s since the epoch, None if it was not read.
@@ -57,12 +57,12 @@ class Work(Resolved):
     newest write time in µs of its changes that delete a whole partition, a range or the table.
     """
 
-    awaited: dict[bytes, Awaited]
-    unconfirmed: Unconfirmed | None
+    awaited: dict[bytes, UnprovenChange]
+    unconfirmed: UnconfirmedKey | None
     read_at: float | None
     first_expires: int | None
     oldest: int | None
-    verifying: list[Admitted] | None
+    verifying: list[AdmittedChange] | None
     unseen: AbstractSet[bytes]
     deleted_at: int | None
 
@@ -79,7 +79,7 @@ class Work(Resolved):
         consistency: int = 0,
         is_scanned: bool = False,
     ) -> None:
-        Resolved.__init__(self, topic, partition, key, values, scope, bounds, parts, event)
+        ResolvedKey.__init__(self, topic, partition, key, values, scope, bounds, parts, event)
         self.consistency = consistency
         self.is_scanned = is_scanned
         self.awaited = {}
@@ -110,8 +110,8 @@ class Work(Resolved):
 
     def note(self, change: Change) -> None:
         """Take note of the write time of a change of it."""
-        self.newest = later(self.newest, change.write_time)
-        self.deleted_at = later(self.deleted_at, deletion_time(change))
+        self.newest = later_time(self.newest, change.write_time)
+        self.deleted_at = later_time(self.deleted_at, deletion_time(change))
 
     def begin(self) -> None:
         """Forget an earlier attempt."""
@@ -133,16 +133,16 @@ def deletion_time(change: Change) -> int | None:
     return change.write_time if change.scope in _MARKED else None
 
 
-def awaited_of(change: Change) -> Awaited:
+def unproven_change(change: Change) -> UnprovenChange:
     """What a change waits with."""
-    return Awaited(change.write_time, math.nan, effect_of(change.effect), expiry_of(change.all_expired_at))
+    return UnprovenChange(change.write_time, math.nan, known_effect(change.effect), known_expiry(change.all_expired_at))
 
 
-def effect_of(effect: int) -> int:
+def known_effect(effect: int) -> int:
     """The effect of a change; one that no agent writes counts as none."""
     return effect if 0 <= effect < 1 << 32 else 0
 
 
-def expiry_of(at: int | None) -> int | None:
+def known_expiry(at: int | None) -> int | None:
     """When a change's last cell expires; a time that no agent writes counts as none."""
     return at if at is None or 0 < at < 1 << 32 else None

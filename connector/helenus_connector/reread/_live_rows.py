@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Rows, stripe_of
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, Rows, stripe_of
 from helenus_connector.interfaces.image import LiveRow
 from helenus_connector.interfaces.resolver import RowsFailed, SchemaChanged
-from helenus_connector.reread._key_read import Work
+from helenus_connector.reread._key_read import KeyRead
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError
@@ -22,25 +22,25 @@ class LiveRows:
     says from which stripe of the ring on a truncation's rows are still to be read; both by the work's id().
     """
 
-    def __init__(self, reader: Reader, codec: KeyCodec) -> None:
+    def __init__(self, reader: RowReader, codec: KeyCodec) -> None:
         self.ahead: dict[int, Rows] = {}
         self.left: dict[int, int] = {}
         self._reader = reader
         self._codec = codec
         self._late = time.monotonic() + _SCAN_S
 
-    def of_scope(self, work: Work) -> Iterator[LiveRow]:
+    def of_scope(self, work: KeyRead) -> Iterator[LiveRow]:
         """Of a partition, or a range of it."""
         rows = self.ahead.pop(id(work), None)
         if rows is None:
             rows = self._reader.range(work.values, work.bounds or (None, None), work.consistency)
         return self._live(work, rows)
 
-    def of_table(self, work: Work) -> Iterator[LiveRow]:
+    def of_table(self, work: KeyRead) -> Iterator[LiveRow]:
         """Of the table in a topic partition, for some seconds."""
         return self._live(work, self._scan(work))
 
-    def _live(self, work: Work, rows: Rows) -> Iterator[LiveRow]:
+    def _live(self, work: KeyRead, rows: Rows) -> Iterator[LiveRow]:
         """The rows with their keys; the work takes note of what they show."""
         work.oldest, work.timeless = None, False
         if work.scope is Scope.PARTITION and work.after and work.after.values.count(None) < len(work.after.values):
@@ -57,7 +57,7 @@ class LiveRows:
         except (HelenusError, SchemaChanged, KeyRefused) as error:
             raise RowsFailed(error) from None
 
-    def _scan(self, work: Work) -> Rows:
+    def _scan(self, work: KeyRead) -> Rows:
         """`left` says where to go on; it says nothing when all are read."""
         reached: int | None = None
         for values, image in self._reader.part(work.partition, work.parts, work.consistency, first_stripe(work)):
@@ -72,6 +72,6 @@ class LiveRows:
         self.left.pop(id(work), None)
 
 
-def first_stripe(work: Work) -> int:
+def first_stripe(work: KeyRead) -> int:
     """Of the ring, where a truncation is to be read from: an earlier batch may have begun it."""
     return work.unconfirmed.stripe if work.unconfirmed and not work.event else 0

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
 
-from helenus_connector.interfaces.image import Timed
-from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.interfaces.image import TimedColumns
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.event.change import COLUMN_BITS, FIRST_COLUMN, Effect
 
 _LIVE, _DELETES, _ROW, _GONE, _COUNTER = map(
@@ -27,21 +27,21 @@ AGAINST = 10
 deleted. That may be so for good, after a tombstone was purged, say."""
 
 
-def block_for(consistency: int, rf: int) -> int:
+def required_replicas(consistency: int, rf: int) -> int:
     """How many replicas a read of this level waits for, of the `rf` in its data centre."""
     if consistency in (ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.EACH_QUORUM):
         return rf // 2 + 1
     return rf if consistency == ConsistencyLevel.ALL else 1
 
 
-def level(consistency: int, nodes: int, rf: int) -> int:
+def lowest_level(consistency: int, nodes: int, rf: int) -> int:
     """The lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
-    return consistency if meets(consistency, nodes, rf) else ConsistencyLevel.ALL
+    return consistency if meets_reporter(consistency, nodes, rf) else ConsistencyLevel.ALL
 
 
-def meets(consistency: int, nodes: int, rf: int) -> bool:
+def meets_reporter(consistency: int, nodes: int, rf: int) -> bool:
     """Whether each read of this level meets one of so many `nodes` of the `rf` replicas."""
-    return consistency == ConsistencyLevel.ALL or nodes + block_for(consistency, rf) > rf
+    return consistency == ConsistencyLevel.ALL or nodes + required_replicas(consistency, rf) > rf
 
 
 class Witness(enum.Enum):
@@ -58,7 +58,7 @@ class Witness(enum.Enum):
     AGAINST = 3
 
 
-class Row(NamedTuple):
+class RowEvidence(NamedTuple):
     """What a read found: whether the row `exists`, and the write times of its cells, µs, in the order of `timed`.
 
     A time is None where the column is null.
@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
     exists: bool
     times: Sequence[int | None] = ()
-    timed: Timed = Timed()
+    timed: TimedColumns = TimedColumns()
 
     def shows(self, write_time: int, effect: int) -> bool:
         """Whether a cell was written at that very time, by a change of this effect."""
@@ -76,7 +76,7 @@ class Row(NamedTuple):
         return bool(effect & _LIVE) and any(time == write_time and bit & effect for time, bit in cells)
 
 
-class Deletion(NamedTuple):
+class ReportedDeletion(NamedTuple):
     """The newest deletion that was reported of a row, or its partition: its time in µs, and the bits of the columns it
     deletes. Reported is not yet visible: a row that shows older cells of them is not what it will be.
     """
@@ -84,7 +84,7 @@ class Deletion(NamedTuple):
     time: int
     columns: int
 
-    def undone_by(self, row: Row) -> bool:
+    def undone_by(self, row: RowEvidence) -> bool:
         """Whether a row shows what it deletes."""
         columns = self.certain(row.timed)
         return any(
@@ -92,12 +92,14 @@ class Deletion(NamedTuple):
             for time, bit in zip(row.times, row.timed.bits, strict=True)
         )
 
-    def certain(self, timed: Timed) -> int:
+    def certain(self, timed: TimedColumns) -> int:
         """The columns that it deletes for sure: of one with many cells, it may be of one cell alone."""
         return self.columns if self.columns == ALL_COLUMNS else self.columns & ~timed.shared & ~timed.many
 
 
-def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float, unsure: bool = False) -> Witness:
+def judge_row(
+    change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], now: float, unsure: bool = False
+) -> Witness:
     """What a row says of a change, where these `deletions` are known of it; `now` in s since the epoch.
     `unsure` says that something written since may have taken away what is missing.
 
@@ -115,7 +117,9 @@ def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float
     return _of_deletion(time, effect, row)
 
 
-def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion], unsure: bool) -> Witness:
+def _of_write(
+    time: int, change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], unsure: bool
+) -> Witness:
     effect, timed = change.effect, row.timed
     columns = effect & ALL_COLUMNS
     null = older = newer = 0
@@ -158,7 +162,7 @@ def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion
     return Witness.AGAINST if (newer | null) == columns else Witness.SILENT
 
 
-def _of_deletion(time: int, effect: int, row: Row) -> Witness:
+def _of_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
     if not row.exists:
         return Witness.ABSENT
     timed = row.timed

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.reread._key_read import PROVEN, Work
-from helenus_connector.unconfirmed.unconfirmed_key import Place, Published
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.reread._key_read import PROVEN, KeyRead
+from helenus_connector.unconfirmed.unconfirmed_key import Place, PublishedKeys
 
 COMPILED = not __file__.endswith(".py")
 
 
-def note_published(resolved: Iterable[Resolved], published: Mapping[Place, Published]) -> None:
+def note_published(resolved: Iterable[ResolvedKey], published: Mapping[Place, PublishedKeys]) -> None:
     """Note what is about to be published where, by its place."""
     place: Place | None = None
     keys: list[bytes] = []
@@ -31,10 +31,10 @@ def note_published(resolved: Iterable[Resolved], published: Mapping[Place, Publi
 
 
 def mark_confirmed(
-    works: Iterable[Work],
+    works: Iterable[KeyRead],
     left: Mapping[int, int],
     mark: Callable[[str, int, Iterable[bytes], bool], None],
-    rest: Callable[[Work], None],
+    rest: Callable[[KeyRead], None],
 ) -> int:
     """How many events are published and confirmed: each such change is `mark`ed, those of a partition at once. What is
     more than that to do of a work is for `rest`; so is one of which a part is `left`.

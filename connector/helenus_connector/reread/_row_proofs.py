@@ -10,9 +10,9 @@ from typing import Final
 
 from helenus_connector.cassandra_rows.row_images import signed_64
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread._key_read import PROVEN, Proof, Work
-from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.reread._key_read import PROVEN, KeyRead, Proof
 from helenus_connector.unconfirmed.unconfirmed_key import Place
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import Key
 from helenus_schemas.event.change import Effect, Scope
 
@@ -33,17 +33,17 @@ Answers = Sequence[tuple[Key, "Image | None"]]
 
 
 def prove_row_reads(
-    works: Mapping[Key, Work],
+    works: Mapping[Key, KeyRead],
     answers: Answers,
-    more: Mapping[Key, Sequence[Work]],
+    more: Mapping[Key, Sequence[KeyRead]],
     start: float,
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
     has_deletions: Callable[[Place], bool],
-    is_undone: Callable[[Work], bool],
+    is_undone: Callable[[KeyRead], bool],
     shows_all_times: bool,
-    prepare: Callable[[Work], None],
-) -> list[Work]:
+    prepare: Callable[[KeyRead], None],
+) -> list[KeyRead]:
     """The works of keys, and `more` of them, each with its row as it was read at `start`, s since the epoch, and what
     that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`, such
     as a row that shows what a deletion takes away that was reported, as `is_undone` says.
@@ -91,7 +91,7 @@ def prove_row_reads(
 
 
 def prove_row_read(
-    work: Work,
+    work: KeyRead,
     image: Image | None,
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
@@ -99,7 +99,7 @@ def prove_row_read(
     """What the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone; of a row
     that lives no deletion is known. None if more is to be asked.
     """
-    unproven: dict[bytes, Awaited] | None = None
+    unproven: dict[bytes, UnprovenChange] | None = None
     for name, awaited in work.awaited.items():
         time, effect = awaited[0], awaited[2]
         if time is None:

@@ -1,7 +1,7 @@
 # C types for _row_reads.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
-from helenus_connector.interfaces.admitted cimport Admitted
-from helenus_connector.reread._key_read cimport Work
+from helenus_connector.interfaces.admitted_change cimport AdmittedChange
+from helenus_connector.reread._key_read cimport KeyRead
 from helenus_schemas.event.own_format cimport Match
 
 cdef object _ROW, _PARTITION, _TABLE, _LOG, _NAN, _new, _Awaited
@@ -10,15 +10,15 @@ cdef int _WRITTEN, _EXPIRY, _EXPIRED
 cdef long long _DELETES
 
 @cython.locals(
-    admitted=Admitted, match=Match, has=int, effect=cython.longlong, values=tuple, name=tuple, name_of=bytes,
-    awaited=dict, some_asked=bint, is_row=bint, key=bytes, work=Work,
+    admitted=AdmittedChange, match=Match, has=int, effect=cython.longlong, values=tuple, name=tuple, name_of=bytes,
+    awaited=dict, some_asked=bint, is_row=bint, key=bytes, work=KeyRead,
 )
 cpdef bint collect_row_reads(
     object changes, dict by_name, list taken, object consistency, bint has_rows, object note, object add
 ) except -1
 
-@cython.locals(found=dict, more=dict, work=Work)
+@cython.locals(found=dict, more=dict, work=KeyRead)
 cpdef tuple index_by_key(object works)
 
-@cython.locals(found=dict, others=list, members=list, is_row=bint, work=Work)
+@cython.locals(found=dict, others=list, members=list, is_row=bint, work=KeyRead)
 cpdef tuple group_by_level(object works, bint clustered)

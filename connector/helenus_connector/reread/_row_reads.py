@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from helenus_connector.interfaces.admitted import Admitted
-from helenus_connector.reread._key_read import Work, effect_of, expiry_of
-from helenus_connector.unconfirmed.awaited import Awaited
+from helenus_connector.interfaces.admitted_change import AdmittedChange
+from helenus_connector.reread._key_read import KeyRead, known_effect, known_expiry
 from helenus_connector.unconfirmed.unconfirmed_key import Name
+from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import Key
 from helenus_schemas.event.change import Effect, Origin, Scope
 from helenus_schemas.event.own_format import HAS_EXPIRED, HAS_EXPIRES, HAS_WRITTEN
@@ -24,17 +24,17 @@ _WRITTEN, _EXPIRY, _EXPIRED = HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED  # in C
 _DELETES = int(Effect.GONE | Effect.DELETES)
 _NAN = math.nan
 _new = tuple.__new__
-_Awaited = Awaited
+_Awaited = UnprovenChange
 
 
 def collect_row_reads(
-    changes: Iterable[Admitted],
-    by_name: dict[Name, Work],
-    taken: list[tuple[Work, Admitted]],
+    changes: Iterable[AdmittedChange],
+    by_name: dict[Name, KeyRead],
+    taken: list[tuple[KeyRead, AdmittedChange]],
     consistency: int,
     has_rows: bool,
-    note: Callable[[Admitted], None],
-    add: Callable[[Admitted], None],
+    note: Callable[[AdmittedChange], None],
+    add: Callable[[AdmittedChange], None],
 ) -> bool:
     """Read the keys of changes: what changes of one key have in common is one work, by its name. Those that delete, or
     write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed. Unless a table `has_rows`
@@ -70,7 +70,7 @@ def collect_row_reads(
             if name_of is not None and (admitted.is_published or admitted.pause_s):
                 add(admitted)
                 continue
-            work = Work(topic, partition, key, values, scope, None, parts, event, consistency)
+            work = KeyRead(topic, partition, key, values, scope, None, parts, event, consistency)
             work.events = 1
             work.newest = written
             if origin is not _LOG:
@@ -92,14 +92,14 @@ def collect_row_reads(
         if name_of is not None:
             awaited = work.awaited
             if name_of not in awaited:
-                awaited[name_of] = _new(_Awaited, (written, _NAN, effect_of(effect), expiry_of(expired)))
+                awaited[name_of] = _new(_Awaited, (written, _NAN, known_effect(effect), known_expiry(expired)))
     return some_asked
 
 
-def index_by_key(works: Sequence[Work]) -> tuple[dict[Key, Work], dict[Key, list[Work]]]:
+def index_by_key(works: Sequence[KeyRead]) -> tuple[dict[Key, KeyRead], dict[Key, list[KeyRead]]]:
     """Works by the keys that they read; and more of them, where several read one key."""
     found = {work.values: work for work in works}
-    more: dict[Key, list[Work]] = {}
+    more: dict[Key, list[KeyRead]] = {}
     if len(found) < len(works):
         for work in works:
             if found[work.values] is not work:
@@ -107,14 +107,14 @@ def index_by_key(works: Sequence[Work]) -> tuple[dict[Key, Work], dict[Key, list
     return found, more
 
 
-def group_by_level(works: Iterable[Work], clustered: bool) -> tuple[dict[int, list[Work]], list[Work]]:
+def group_by_level(works: Iterable[KeyRead], clustered: bool) -> tuple[dict[int, list[KeyRead]], list[KeyRead]]:
     """The works of rows that changes alone ask for, by the level to read them at; and the others. Unless a table's rows
     are `clustered` in partitions, a partition is one row.
     """
-    found: dict[int, list[Work]] = {}
-    others: list[Work] = []
+    found: dict[int, list[KeyRead]] = {}
+    others: list[KeyRead] = []
     level: int | None = None
-    members: list[Work] = []
+    members: list[KeyRead] = []
     for work in works:
         scope = work.scope
         is_row = scope is _ROW or (scope is _PARTITION and not clustered)

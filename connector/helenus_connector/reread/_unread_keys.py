@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from helenus_connector.cassandra_rows.row_reader import Unread
-from helenus_connector.reread._key_read import Work
-from helenus_connector.unconfirmed.awaited import packed
-from helenus_connector.unconfirmed.unconfirmed_key import AWAY, STUCK, Name, Unconfirmed
+from helenus_connector.cassandra_rows.row_reader import UnreadReason
+from helenus_connector.reread._key_read import KeyRead
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, STUCK, Name, UnconfirmedKey
+from helenus_connector.unconfirmed.unproven_changes import pack_changes
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.text import as_text
@@ -30,7 +30,7 @@ class UnreadKeys:
     """The keys of one table that one process could not read."""
 
     def __init__(self) -> None:
-        self._causes: dict[int, Unread] = {}
+        self._causes: dict[int, UnreadReason] = {}
         self._stuck: dict[Name, None] = {}
         self._cut: set[Name] = set()
 
@@ -38,7 +38,7 @@ class UnreadKeys:
         """Forget the causes of the batch before."""
         self._causes.clear()
 
-    def note(self, work: Work, cause: Unread) -> None:
+    def note(self, work: KeyRead, cause: UnreadReason) -> None:
         """A key was not read."""
         self._causes.setdefault(id(work), cause)
         if work.is_asked_for and not cause.is_away:  # else only its confirmation was not to be had
@@ -51,24 +51,24 @@ class UnreadKeys:
         """Whether the last read of any key failed though its replicas were there."""
         return bool(self._stuck)
 
-    def is_stuck(self, work: Work) -> bool:
+    def is_stuck(self, work: KeyRead) -> bool:
         """Whether a key's last read failed though its replicas were there."""
         if work.unconfirmed is not None and work.unconfirmed.unread == STUCK:
             return True
         return bool(self._stuck) and work.name in self._stuck
 
-    def cut(self, work: Work) -> None:
+    def cut(self, work: KeyRead) -> None:
         """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
         self._cut.add(work.name)
 
-    def was_cut(self, work: Work) -> bool:
+    def was_cut(self, work: KeyRead) -> bool:
         """Whether the attempt before failed for this marker; it is tried again after this one."""
         if work.name not in self._cut:
             return False
         self._cut.remove(work.name)
         return True
 
-    def left(self, works: Iterable[Work]) -> list[Work]:
+    def left(self, works: Iterable[KeyRead]) -> list[KeyRead]:
         """Those that were to be published and were not read."""
         found = []
         for work in works:
@@ -79,34 +79,34 @@ class UnreadKeys:
                 found.append(work)
         return found
 
-    def is_away(self, work: Work) -> bool:
+    def is_away(self, work: KeyRead) -> bool:
         """Whether a key that is left waits for its replicas alone."""
         cause = self._causes.get(id(work))
         return cause is None or cause.is_away
 
-    def attempts(self, work: Work) -> int:
+    def attempts(self, work: KeyRead) -> int:
         """How many reads of a key that is left failed before this one. An outage is not the key's fault, and counts for
         a part of them only.
         """
         failed = work.unconfirmed.attempts + 1 if work.unconfirmed and work.unconfirmed.unread else 0
         return min(failed, _MOST_WHILE_AWAY) if self.is_away(work) else failed
 
-    def cause(self, work: Work, table: Table) -> HelenusError:
+    def cause(self, work: KeyRead, table: Table) -> HelenusError:
         """Why a key that is left was not read."""
         cause = self._causes.get(id(work))
         why = cause.error.what if cause else "cannot read rows"
         where = ", ".join(filter(None, (table.full_name, key_text(table, work.values))))
         return HelenusError(Kind.CASSANDRA_READ if self.is_away(work) else Kind.ROW_UNREADABLE, why, where)
 
-    def unconfirmed(self, work: Work) -> Unconfirmed:
+    def unconfirmed(self, work: KeyRead) -> UnconfirmedKey:
         """A key that is left, as it waits: its events have no outcome yet."""
         unconfirmed = work.unconfirmed
-        return Unconfirmed(
+        return UnconfirmedKey(
             work.topic,
             work.partition,
             work.key,
             work.scope,
-            packed(work.awaited),
+            pack_changes(work.awaited),
             copies=work.events + (unconfirmed.copies if unconfirmed else 0),
             attempts=self.attempts(work),
             bounds=work.bounds,
@@ -136,5 +136,5 @@ def _text(of: CqlType, value: bytes) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _name(work: Work) -> Name:
+def _name(work: KeyRead) -> Name:
     return work.topic, work.partition, work.key, work.bounds

@@ -17,28 +17,28 @@ from typing import Any
 import structlog
 from cassandra import ConsistencyLevel
 
-from helenus_connector.cassandra_rows.budget import Budget
-from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
+from helenus_connector.cassandra_rows.budget import ReadBudget
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, UnreadReason
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.cache import Caches
-from helenus_connector.gate.event import written_at
+from helenus_connector.gate.event_content import event_time
 from helenus_connector.gate.levels import read_level
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.gate import Gate
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.resolver import HandedBack, RowsFailed, SchemaChanged
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.resolver import ResolverOutcome, RowsFailed, SchemaChanged
 from helenus_connector.reread._evidence import Evidence, note_deletion
 from helenus_connector.reread._key_outcome import hand_back, last_published
-from helenus_connector.reread._key_read import PROVEN, Work
-from helenus_connector.reread._key_reads import Works, in_turn
+from helenus_connector.reread._key_read import PROVEN, KeyRead
+from helenus_connector.reread._key_reads import KeyReads, order_reads
 from helenus_connector.reread._live_rows import LiveRows, first_stripe
-from helenus_connector.reread._proof import level
+from helenus_connector.reread._proof import lowest_level
 from helenus_connector.reread._row_outcomes import mark_confirmed, note_published
 from helenus_connector.reread._row_proofs import prove_row_reads
 from helenus_connector.reread._row_reads import index_by_key
 from helenus_connector.reread._unread_keys import MOST_READS, UnreadKeys
-from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Place, Published, Unconfirmed
+from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Place, PublishedKeys, UnconfirmedKey
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -47,11 +47,11 @@ from helenus_schemas.event.change import Scope
 _PROOF_S = 2.0
 _VERIFY_S = 5.0
 _log = structlog.get_logger(__name__)
-Groups = Iterator[Sequence[Resolved]]
+Groups = Iterator[Sequence[ResolvedKey]]
 _TABLE = Scope.TABLE  # an enum's members are slow to look up
 
 
-class Reread:
+class RereadResolver:
     """The resolver of one table in one process. Keeps its statements between batches.
 
     `partitions` says how many partitions the data topic has.
@@ -64,7 +64,7 @@ class Reread:
         gate: Gate,
         replicas: Replicas,
         caches: Caches,
-        budget: Budget,
+        budget: ReadBudget,
         partitions: Callable[[], int],
     ) -> None:
         self.consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
@@ -76,13 +76,13 @@ class Reread:
         self._budget = budget
         self._partitions = partitions
         self._unread = UnreadKeys()
-        self._reader: Reader | None = None
+        self._reader: RowReader | None = None
         self._codec: KeyCodec
-        self._works: Works
+        self._works: KeyReads
         self._evidence: Evidence
-        self._read: list[Work] = []
-        self._handed = HandedBack()
-        self._published: dict[Place, Published] = {}
+        self._read: list[KeyRead] = []
+        self._handed = ResolverOutcome()
+        self._published: dict[Place, PublishedKeys] = {}
         self._made_at = self._patience = 0.0
         self._trusts_known = self._has_begun = False
         self._failure: Exception | None = None
@@ -90,33 +90,33 @@ class Reread:
         self._live: LiveRows
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> RowReader:
         assert self._reader is not None, "use() comes first"
         return self._reader
 
     def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
         if self._reader is None or self._reader.table is not table:
-            self._reader = Reader(self._session, table, self._settings)
+            self._reader = RowReader(self._session, table, self._settings)
             self._reader.budget = self._budget
         self._codec = codec
         self._reader.is_current = is_certain
 
-    def take(self, changes: Iterable[Admitted], due: Sequence[Unconfirmed], made_at: float) -> None:
+    def take(self, changes: Iterable[AdmittedChange], due: Sequence[UnconfirmedKey], made_at: float) -> None:
         self._made_at = made_at
-        self._published = defaultdict(partial(Published, len(self.reader.table.clustering)))
-        works = self._works = Works(self._codec, self.consistency, read_level(self._settings))
+        self._published = defaultdict(partial(PublishedKeys, len(self.reader.table.clustering)))
+        works = self._works = KeyReads(self._codec, self.consistency, read_level(self._settings))
         self._has_begun = False
         min_age_s = self._settings.settle_min_age_ms / 1000
         self._evidence = Evidence(self._gate, self._replicas, self._caches, self._codec, min_age_s)
         works.take(changes, partial(note_deletion, self._caches))
         works.add_due(due, self._level)
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
         reader, found = self.reader, self._works
         shows_expiry = "expires" in self._settings.headers and (found.asks_ttl or self._caches.has_expiring)
         reader.asks_ttl = self._settings.state == "keys" or shows_expiry
         reader.saw_ttl = False
-        self._handed = HandedBack(
+        self._handed = ResolverOutcome(
             outdated=sum(unconfirmed.copies for unconfirmed in found.gone),
             waiting=list(found.waiting.values()),
             done=list(found.gone),
@@ -140,7 +140,7 @@ class Reread:
         self._handed.query_seconds = reader.seconds - seconds
         yield from self._leave(works, may_wait)
 
-    def publishing(self, resolved: Iterable[Resolved]) -> None:
+    def publishing(self, resolved: Iterable[ResolvedKey]) -> None:
         note_published(resolved, self._published)
 
     def failed(self, error: RowsFailed) -> None:
@@ -149,26 +149,26 @@ class Reread:
     def close(self) -> None:
         self._budget.close()
 
-    def _level(self, unconfirmed: Unconfirmed, values: Key, changes: Iterable[bytes]) -> int:
+    def _level(self, unconfirmed: UnconfirmedKey, values: Key, changes: Iterable[bytes]) -> int:
         """The level at which a read of a due key confirms all of its changes."""
         topic, partition = unconfirmed.place
         nodes = min((self._gate.nodes(topic, partition, values, change) for change in changes), default=1)
-        return level(self.consistency, nodes, self._evidence.factor)
+        return lowest_level(self.consistency, nodes, self._evidence.factor)
 
-    def _resolve(self, works: Sequence[Work]) -> Groups:
+    def _resolve(self, works: Sequence[KeyRead]) -> Groups:
         clustered = len(self.reader.table.clustering) > 0
-        turns = in_turn(works, clustered, self._codec.partition_columns, self._unread)
+        turns = order_reads(works, clustered, self._codec.partition_columns, self._unread)
         for work in turns.tables:
             yield from self._or_wait([work], partial(self._truncated, work))
         for (_, _, stuck, _), members in sorted(turns.scopes.items(), key=lambda item: item[0][:3]):
-            cut: list[tuple[Work, HelenusError]] = []
+            cut: list[tuple[KeyRead, HelenusError]] = []
             yield from self._or_wait(members, partial(self._scopes, members, cut), stuck)
             for work, error in cut:
                 yield from self._again(work, error)
         for (_, stuck, consistency), members in sorted(turns.rows.items(), key=lambda item: item[0][:2]):
             yield from self._or_wait(members, partial(self._rows, members, consistency), stuck)
 
-    def _or_wait(self, works: Sequence[Work], read: Callable[[], Groups], stuck: bool = False) -> Groups:
+    def _or_wait(self, works: Sequence[KeyRead], read: Callable[[], Groups], stuck: bool = False) -> Groups:
         """Read keys. Those that are read to be confirmed alone give up after 2 s instead of failing the batch, and none
         more is read at their level when that took long. Those that are `stuck` are read one by one, and wait too.
         """
@@ -188,7 +188,7 @@ class Reread:
                 raise
             for work in works:
                 if work.read_at is None:
-                    self._unread.note(work, Unread(error, True))
+                    self._unread.note(work, UnreadReason(error, True))
             if not stuck and time.monotonic() > self._patience:
                 self._unreached.add(consistency)
         except SchemaChanged:
@@ -199,7 +199,7 @@ class Reread:
         finally:
             reader.is_single = False
 
-    def _truncated(self, work: Work) -> Groups:
+    def _truncated(self, work: KeyRead) -> Groups:
         """A truncation, and the rows that live. A table that is full again may take long: what is left after some
         seconds, or when a read fails, is left to a later batch.
         """
@@ -219,27 +219,27 @@ class Reread:
         if not is_whole:
             since = work.event.timestamp / 1000 if work.event else work.unconfirmed.since if work.unconfirmed else start
             stripe = self._live.left[id(work)]
-            rest = Unconfirmed(
+            rest = UnconfirmedKey(
                 work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe
             )
             rest.newest, rest.deleted_at = work.newest, work.deleted_at
             self._handed.waiting.append(rest)
 
-    def _scopes(self, works: Sequence[Work], cut: list[tuple[Work, HelenusError]]) -> Groups:
+    def _scopes(self, works: Sequence[KeyRead], cut: list[tuple[KeyRead, HelenusError]]) -> Groups:
         """Markers, each with the rows of its scope that live, and static columns. A partition is in one work. `cut` is
         to hold those of which a part was published, and why no more.
         """
-        asked: list[Work] = []
+        asked: list[KeyRead] = []
         for work in works:
             if self._unread.was_cut(work):
                 error = HelenusError(Kind.CASSANDRA_READ, "the read failed when a part of the rows was there")
-                self._unread.note(work, Unread(error, False))
+                self._unread.note(work, UnreadReason(error, False))
             else:
                 asked.append(work)
         start, consistency = time.time(), works[0].consistency
         for place, found in self.reader.scopes([(w.scope, w.values, w.bounds) for w in asked], consistency):
             work = asked[place]
-            if isinstance(found, Unread):
+            if isinstance(found, UnreadReason):
                 self._unread.note(work, found)
                 continue
             work.read_at = start
@@ -257,12 +257,12 @@ class Reread:
                 if work.records:
                     cut.append((work, failure))
                     continue
-                self._unread.note(work, Unread(failure, False))
+                self._unread.note(work, UnreadReason(failure, False))
                 keys = self._published[work.topic, work.partition].keys
                 if keys[-1:] == [work.key]:
                     keys.pop()
 
-    def _again(self, work: Work, error: HelenusError) -> Groups:
+    def _again(self, work: KeyRead, error: HelenusError) -> Groups:
         """For who honours the marker, the rows that did not follow are gone: what can't be published whole is not
         published at all.
         """
@@ -280,12 +280,12 @@ class Reread:
             work.read_at = start
             yield from self._refuse(work, refusal)
 
-    def _rows(self, works: Sequence[Work], consistency: int) -> Groups:
+    def _rows(self, works: Sequence[KeyRead], consistency: int) -> Groups:
         """Rows as the answers come: a batch's images are never held together, and reads go on meanwhile."""
         asked, again = index_by_key(works)
         start, least = time.time(), self._evidence.nodes_needed(consistency)
         for answers in self._images(asked, consistency):
-            if isinstance(answers[0][1], (KeyRefused, Unread)):
+            if isinstance(answers[0][1], (KeyRefused, UnreadReason)):
                 for key, answer in answers:
                     for work in (asked[key], *again.get(key, ())):
                         yield from self._unanswered(work, answer, start)
@@ -297,20 +297,20 @@ class Reread:
             for work in group:
                 work.after = None
 
-    def _unanswered(self, work: Work, answer: KeyRefused | Unread, start: float) -> Groups:
-        if isinstance(answer, Unread):
+    def _unanswered(self, work: KeyRead, answer: KeyRefused | UnreadReason, start: float) -> Groups:
+        if isinstance(answer, UnreadReason):
             self._unread.note(work, answer)
             return
         work.read_at = start
         yield from self._refuse(work, answer)
 
-    def _is_verified(self, work: Work) -> bool:
+    def _is_verified(self, work: KeyRead) -> bool:
         """Whether a read at the gate's level shows some of the changes that a row is read for."""
         work.unseen = self._evidence.unseen(work)
         return len(work.unseen) < len(work.awaited)
 
-    def _images(self, asked: Mapping[Key, Work], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
-        """Each key once, with its row, as `Reader.answers`. What changed comes first: it does not wait for what a
+    def _images(self, asked: Mapping[Key, KeyRead], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
+        """Each key once, with its row, as `RowReader.answers`. What changed comes first: it does not wait for what a
         snapshot scanned, most of which is read in the order of the ring.
         """
         scanned: list[Key] = []
@@ -326,12 +326,12 @@ class Reread:
         if left:
             yield from self.reader.answers(left, consistency)
 
-    def _give_scope(self, work: Work) -> Groups:
+    def _give_scope(self, work: KeyRead) -> Groups:
         if work.is_marked:
             work.read_rows = self._live.of_scope
         return self._give(work)
 
-    def _give(self, work: Work) -> Groups:
+    def _give(self, work: KeyRead) -> Groups:
         """Give one, and raise what kept the stage from publishing all of it."""
         self._handed.keys_read += 1
         self._prepare(work)
@@ -345,7 +345,7 @@ class Reread:
         if work.read_rows is not None:
             work.proof = self._evidence.proof(work)
 
-    def _prepare(self, work: Work) -> None:
+    def _prepare(self, work: KeyRead) -> None:
         """Fill in what the stage and the shape go by."""
         # A marker's time is that of the deletion. Of the same partition a newer change of its static columns may wait,
         # and who goes by times must not take rows for deleted that were written between the two.
@@ -368,9 +368,9 @@ class Reread:
         first, of_row = work.first_expires, image.expires
         work.expires = of_row if first is None else first if of_row is None else min(first, of_row)
 
-    def _refuse(self, work: Work, refusal: KeyRefused) -> Groups:
+    def _refuse(self, work: KeyRead, refusal: KeyRefused) -> Groups:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
-        since = [written_at(work.event)] if work.event else []
+        since = [event_time(work.event)] if work.event else []
         work.is_outdated = min(since + ([work.unconfirmed.since] if work.unconfirmed else [])) < self._made_at
         if not (work.is_asked_for or work.verifying or work.is_outdated):
             work.read_at = None  # it was read before
@@ -381,7 +381,7 @@ class Reread:
             work.failure = HelenusError(Kind.POISON_EVENT, f"no key of this table: {refusal}", name)
             yield [work]
 
-    def _leave(self, works: Sequence[Work], may_wait: int) -> Groups:
+    def _leave(self, works: Sequence[KeyRead], may_wait: int) -> Groups:
         """Have the keys that were not read wait, each alone. After many reads a key may become a dead letter."""
         self._read = list(works)
         left = self._unread.left(works)
@@ -407,15 +407,15 @@ class Reread:
         handed.unread = len(waiting)
         self._read = [work for work in works if id(work) not in waiting]
 
-    def confirm(self) -> HandedBack:
+    def confirm(self) -> ResolverOutcome:
         handed = self._handed
         published = mark_confirmed(self._read, self._live.left, self._gate.mark, self._confirm)
         handed.published += published
         # Of a batch that is over nothing is held until the next one.
-        self._works, self._read, self._handed, self._published = Works(self._codec, 0), [], HandedBack(), {}
+        self._works, self._read, self._handed, self._published = KeyReads(self._codec, 0), [], ResolverOutcome(), {}
         return handed
 
-    def _confirm(self, work: Work) -> None:
+    def _confirm(self, work: KeyRead) -> None:
         if work.verifying is not None and not self._takes(work):
             return
         proof = work.proof
@@ -430,7 +430,7 @@ class Reread:
                 is_confirmed = change not in proof.unproven
                 self._gate.mark(work.topic, work.partition, [change], is_confirmed, change in proof.by_age)
 
-    def _takes(self, work: Work) -> bool:
+    def _takes(self, work: KeyRead) -> bool:
         """Whether changes that a read was to show are published now: as if their events had come with this batch."""
         if work.read_at is None:
             return False
@@ -443,6 +443,6 @@ class Reread:
         work.proof = work.proof._replace(unproven=unproven)
         return bool(found)
 
-    def _is_covered(self, work: Work) -> bool:
+    def _is_covered(self, work: KeyRead) -> bool:
         """Whether a key may have been published with a marker of this batch."""
         return self._published[work.topic, work.partition].covers(work.key)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from helenus_connector.gate.event import values_of
+from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.image import Image, LiveRow
-from helenus_connector.interfaces.merged import Merged
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.change import Change, Origin, Scope
@@ -21,18 +21,18 @@ _ROW, _STATIC, _TABLE = Scope.ROW, Scope.STATIC, Scope.TABLE  # an enum's member
 _SNAPSHOT = (Origin.SNAPSHOT, Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT_LAST)
 
 
-class FromState:
-    """Makes `Resolved` of what was merged, for one version of a table as it is `shown`."""
+class StateResolver:
+    """Makes `ResolvedKey` of what was merged, for one version of a table as it is `shown`."""
 
     def __init__(self, topic: str, table: Table, codec: KeyCodec) -> None:
         self._topic = topic
         self._codec = codec
         self._names = [column.name for column in table.values]
 
-    def resolved(self, merged: Merged) -> Resolved | None:
+    def resolved(self, merged: MergedChange) -> ResolvedKey | None:
         """None if nothing of what is published changed. Raises Malformed for a key that is none of the table's."""
-        values = values_of(self._codec, merged.key) if merged.scope is not _TABLE else ()
-        found = Resolved(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
+        values = decode_key(self._codec, merged.key) if merged.scope is not _TABLE else ()
+        found = ResolvedKey(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
         found.event, found.events, found.is_confirmed = merged.event, int(merged.event is not None), True
         asked = None if merged.event is None else _asked(merged.event.value or b"")
         found.newest = merged.write_time if merged.event is not None and _is_change(asked) else None
@@ -46,13 +46,13 @@ class FromState:
             found.op = "r"
         return found
 
-    def _is_alike(self, merged: Merged, found: Resolved) -> bool:
+    def _is_alike(self, merged: MergedChange, found: ResolvedKey) -> bool:
         """Whether only columns changed that are not published."""
         if merged.before is None or merged.after is None or found.before is None or found.after is None:
             return False
         return merged.before != merged.after and found.before.values == found.after.values
 
-    def _image(self, row: Mapping[str, bytes | None] | None, merged: Merged) -> Image | None:
+    def _image(self, row: Mapping[str, bytes | None] | None, merged: MergedChange) -> Image | None:
         if row is None:
             return None
         return Image(tuple(map(row.get, self._names)), merged.write_time, expires=merged.expires)
@@ -70,7 +70,7 @@ def _is_change(asked: Change | None) -> bool:
     )
 
 
-def _no_rows(_: Resolved) -> Iterator[LiveRow]:
+def _no_rows(_: ResolvedKey) -> Iterator[LiveRow]:
     """No rows follow a marker here: those of its scope come by themselves, deleted ones and others."""
     rows: Sequence[LiveRow] = ()
     return iter(rows)

@@ -17,10 +17,10 @@ from uuid import UUID
 
 import structlog
 
-from helenus_connector.interfaces.admitted import Admitted
+from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.gate import Gate
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.resolver import HandedBack, Resolver, RowsFailed, SchemaChanged
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.resolver import Resolver, ResolverOutcome, RowsFailed, SchemaChanged
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import has_more_fields
@@ -38,7 +38,7 @@ _GROUP = 500  # changes that are shaped together
 _is_said: set[str] = set()  # tables of which it was logged that their events have no cells, in this process
 
 
-class AsWritten:
+class WrittenResolver:
     """The resolver of one table in one process. `columns` is the pattern of those that are published; `reread` resolves
     what has no cells.
     """
@@ -53,8 +53,8 @@ class AsWritten:
         self._latest: bytes | tuple[()] = ()  # the one of them that was met last; nothing begins with none
         self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
         self._head_bytes = 0
-        self._written: list[Admitted] = []
-        self._handed = HandedBack()
+        self._written: list[AdmittedChange] = []
+        self._handed = ResolverOutcome()
 
     def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
         self._table = table
@@ -66,12 +66,12 @@ class AsWritten:
         self._latest = ()
         self._reread.use(table, codec, is_certain)
 
-    def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
+    def take(self, changes: Iterable[AdmittedChange], due: Sequence[Any], made_at: float) -> None:
         self._written = []
         self._reread.take(self._without_cells(changes), due, made_at)
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
-        handed = self._handed = HandedBack()
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
+        handed = self._handed = ResolverOutcome()
         for at in range(0, len(self._written), _GROUP):
             found = [(self._resolved(admitted), admitted.copies) for admitted in self._written[at : at + _GROUP]]
             handed.outdated += sum(copies for resolved, copies in found if resolved is None)
@@ -85,13 +85,13 @@ class AsWritten:
         # What was published last of a due key may be a change of this batch.
         yield from self._reread.resolve(trusts_known and not self._written, may_wait)
 
-    def publishing(self, resolved: Iterable[Resolved]) -> None:
+    def publishing(self, resolved: Iterable[ResolvedKey]) -> None:
         self._reread.publishing(resolved)
 
     def failed(self, error: RowsFailed) -> None:
         self._reread.failed(error)
 
-    def confirm(self) -> HandedBack:
+    def confirm(self) -> ResolverOutcome:
         handed = self._reread.confirm()
         handed.published += self._handed.published
         handed.dead_lettered += self._handed.dead_lettered
@@ -99,19 +99,19 @@ class AsWritten:
         for admitted in self._written:
             if admitted.id is not None:
                 self._gate.mark(admitted.event.topic, admitted.event.partition, [admitted.id], True)
-        self._written, self._handed = [], HandedBack()
+        self._written, self._handed = [], ResolverOutcome()
         return handed
 
     def close(self) -> None:
         self._reread.close()
 
-    def _without_cells(self, changes: Iterable[Admitted]) -> Iterator[Admitted]:
+    def _without_cells(self, changes: Iterable[AdmittedChange]) -> Iterator[AdmittedChange]:
         """Keep the changes with cells, and give the others. What was published before it is confirmed was read: its
         later copies wait with the key, whatever they have. What the gate wants verified is for a read to decide.
 
         A gate may let copies of a range deletion through that come in one batch: they are one change.
         """
-        kept: dict[bytes, Admitted] = {}
+        kept: dict[bytes, AdmittedChange] = {}
         for admitted in changes:
             change = admitted.change
             if change.cells is not None and not admitted.is_published and admitted.verifying is None:
@@ -132,13 +132,15 @@ class AsWritten:
             advice = "list the table in cells.include.list of every agent; a table with counters has no cells"
             _log.warning("cells.missing", table=name, node=change.node, does="the rows are read", advice=advice)
 
-    def _resolved(self, admitted: Admitted) -> Resolved | None:
+    def _resolved(self, admitted: AdmittedChange) -> ResolvedKey | None:
         """None for a change of a table that was dropped, and made again since. Raises SchemaChanged for one that was
         written by a definition which is not known yet.
         """
         event, change = admitted.event, admitted.change
         bounds = (change.start, change.end) if change.scope is _RANGE else None
-        made = Resolved(event.topic, event.partition, admitted.key, admitted.values, change.scope, bounds, event=event)
+        made = ResolvedKey(
+            event.topic, event.partition, admitted.key, admitted.values, change.scope, bounds, event=event
+        )
         made.events, made.is_confirmed, made.is_released = admitted.copies, True, admitted.is_released
         made.newest = made.write_time = change.write_time
         made.expires = change.expires_at

@@ -18,13 +18,13 @@ from starlette.responses import Response
 
 from helenus_connector.config.connector import is_class
 from helenus_connector.config.model import Model
-from helenus_connector.control.connectors import Unknown
+from helenus_connector.control.connectors import UnknownConnector
 from helenus_connector.rest import _definitions as plugin
 from helenus_schemas.settings.properties import ConfigError
 
 
 @dataclass(frozen=True)
-class Call:
+class RestCall:
     """A request: its URL, the parts of its path, its query, its body as JSON, None if it has none, and what
     it accepts."""
 
@@ -72,7 +72,7 @@ class Call:
         return wanted
 
 
-Handler = Callable[[Call], Response]
+Handler = Callable[[RestCall], Response]
 Resources = dict[str, dict[str, Handler]]
 """Path -> method -> handler."""
 
@@ -111,15 +111,15 @@ def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
     return {**given, "name": name}
 
 
-def checked(
+def checked_properties(
     given: Mapping[str, str | None],
     stored: Mapping[str, str],
     model: Model,
     file: Mapping[str, str],
     request: Mapping[str, str | None] | None = None,
 ) -> dict[str, str]:
-    """Properties that a connector can have, with its stored secrets in the place of stars; `file` as of `Model.of`.
-    `request` are those of a request that has not all of them.
+    """Properties that a connector can have, with its stored secrets in the place of stars; `file` as of
+    `Model.read_settings`. `request` are those of a request that has not all of them.
 
     Raises 400.
     """
@@ -147,7 +147,7 @@ def known(otherwise: str) -> Iterator[None]:
     """404 for a connector that is not there."""
     try:
         yield
-    except Unknown:
+    except UnknownConnector:
         raise HTTPException(404, otherwise) from None
 
 

@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector.control import offsets
-from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
-from helenus_connector.control.status import Status, TaskStatus, Wanted
+from helenus_connector.control.connectors import Connectors, NotStopped, UnknownConnector
+from helenus_connector.control.status import ConnectorStatus, TaskStatus, Wanted
 from helenus_connector.rest import _definitions as plugin
-from helenus_connector.rest._call import Call, Resources, checked, invalid, known, named, texts
+from helenus_connector.rest._call import Resources, RestCall, checked_properties, invalid, known, named, texts
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
@@ -50,7 +50,7 @@ class ConnectorResources:
             f"{one}/topics/reset": {"PUT": self._reset_topics},
         }
 
-    def _list(self, call: Call) -> Response:
+    def _list(self, call: RestCall) -> Response:
         names = sorted(self._connectors.shown())
         if "expand" not in call.query:
             return JSONResponse(names)
@@ -60,11 +60,11 @@ class ConnectorResources:
         for name in names:
             try:
                 answer[name] = {key: show(name) for key, show in wanted.items()}
-            except Unknown:  # it was deleted meanwhile
+            except UnknownConnector:  # it was deleted meanwhile
                 continue
         return JSONResponse(answer)
 
-    def _create(self, call: Call) -> Response:
+    def _create(self, call: RestCall) -> Response:
         body = call.body
         if not isinstance(body, dict):
             raise HTTPException(500, "a JSON object with name and config is expected")
@@ -82,7 +82,7 @@ class ConnectorResources:
             self._store(name, config, cast("Wanted", state))
         return self._created(call, name)
 
-    def _put(self, call: Call) -> Response:
+    def _put(self, call: RestCall) -> Response:
         given = named(call.name, call.texts())
         with self._connectors.lock:
             there = call.name in self._connectors.names()
@@ -90,7 +90,7 @@ class ConnectorResources:
             self._store(call.name, self._checked(call.name, given, stored))
         return JSONResponse(self._shown(call.name)) if there else self._created(call, call.name)
 
-    def _patch(self, call: Call) -> Response:
+    def _patch(self, call: RestCall) -> Response:
         changes = named(call.name, call.texts())
         with self._connectors.lock, known(f"Connector {call.name} not found"):
             stored = self._connectors.config(call.name)
@@ -106,7 +106,7 @@ class ConnectorResources:
         stored: Mapping[str, str],
         request: Mapping[str, str | None] | None = None,
     ) -> dict[str, str]:
-        return checked(given, stored, self._connectors.model, self._connectors.file(name), request)
+        return checked_properties(given, stored, self._connectors.model, self._connectors.file(name), request)
 
     def _store(self, name: str, given: Mapping[str, str], state: Wanted | None = None) -> None:
         names = self._connectors.names()
@@ -117,27 +117,27 @@ class ConnectorResources:
         except ConfigError as error:
             raise invalid([problem.reason for problem in error.problems]) from None
 
-    def _created(self, call: Call, name: str) -> Response:
+    def _created(self, call: RestCall, name: str) -> Response:
         return JSONResponse(self._shown(name), 201, {"Location": f"{call.base}connectors/{quote(name, safe='')}"})
 
-    def _info(self, call: Call) -> Response:
+    def _info(self, call: RestCall) -> Response:
         with known(f"Connector {call.name} not found"):
             return JSONResponse(self._shown(call.name))
 
-    def _config(self, call: Call) -> Response:
+    def _config(self, call: RestCall) -> Response:
         with known(f"Connector {call.name} not found"):
             return JSONResponse(plugin.shown(self._connectors.config(call.name)))
 
-    def _delete(self, call: Call) -> Response:
+    def _delete(self, call: RestCall) -> Response:
         with known(f"Connector {call.name} not found"):
             self._connectors.delete(call.name)
         return Response(status_code=204)
 
-    def _status(self, call: Call) -> Response:
+    def _status(self, call: RestCall) -> Response:
         with known(f"No status found for connector {call.name}"):
             return JSONResponse(self._shown_status(call.name))
 
-    def _tasks(self, call: Call) -> Response:
+    def _tasks(self, call: RestCall) -> Response:
         with known(f"Connector {call.name} not found"), self._connectors.lock:
             ids = [task.id for task in self._connectors.status(call.name).tasks]
             configs = [plugin.shown(config) for config in self._connectors.tasks(call.name)]
@@ -148,7 +148,7 @@ class ConnectorResources:
             ]
         )
 
-    def _task_status(self, call: Call) -> Response:
+    def _task_status(self, call: RestCall) -> Response:
         number = call.task
         what = f"No status found for task {call.name}-{number}"
         with known(what):
@@ -157,7 +157,7 @@ class ConnectorResources:
             raise HTTPException(404, what)
         return JSONResponse(self._shown_task(found[0]))
 
-    def _restart_task(self, call: Call) -> Response:
+    def _restart_task(self, call: RestCall) -> Response:
         number = call.task
         with known(f"Unknown connector: {call.name}"), self._connectors.lock:
             if number not in [task.id for task in self._connectors.status(call.name).tasks]:
@@ -165,7 +165,7 @@ class ConnectorResources:
             self._connectors.restart(call.name, task=number)
         return Response(status_code=204)
 
-    def _restart(self, call: Call) -> Response:
+    def _restart(self, call: RestCall) -> Response:
         tasks, only_failed = call.wants("includeTasks"), call.wants("onlyFailed")
         with known(f"Unknown connector: {call.name}"), self._connectors.lock:
             before = self._connectors.status(call.name)
@@ -179,12 +179,12 @@ class ConnectorResources:
                 shown["state"] = "RESTARTING"
         return JSONResponse(answer, 202)
 
-    def _want(self, call: Call, state: Wanted, status: int) -> Response:
+    def _want(self, call: RestCall, state: Wanted, status: int) -> Response:
         with known(f"Unknown connector {call.name}"):
             self._connectors.want(call.name, state)
         return Response(status_code=status)
 
-    def _offsets(self, call: Call) -> Response:
+    def _offsets(self, call: RestCall) -> Response:
         with known(f"Connector {call.name} not found"):
             found = offsets.offsets(self._connectors, call.name)
         answer = [
@@ -194,26 +194,26 @@ class ConnectorResources:
         ]
         return JSONResponse({"offsets": answer})
 
-    def _alter(self, call: Call) -> Response:
+    def _alter(self, call: RestCall) -> Response:
         with known(f"Connector {call.name} not found"), _stopped(call.name):
             self._connectors.config(call.name)
             offsets.alter(self._connectors, call.name, call.offsets())
         return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
 
-    def _reset(self, call: Call) -> Response:
+    def _reset(self, call: RestCall) -> Response:
         with known(f"Connector {call.name} not found"), _stopped(call.name):
             offsets.reset(self._connectors, call.name)
         return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
 
-    def _topics(self, call: Call) -> Response:
+    def _topics(self, call: RestCall) -> Response:
         try:
             topics = self._connectors.topics(call.name)
-        except Unknown:  # as in Kafka Connect: a connector that is not known has used none
+        except UnknownConnector:  # as in Kafka Connect: a connector that is not known has used none
             topics = []
         return JSONResponse({call.name: {"topics": topics}})
 
-    def _reset_topics(self, call: Call) -> Response:
-        with contextlib.suppress(Unknown):
+    def _reset_topics(self, call: RestCall) -> Response:
+        with contextlib.suppress(UnknownConnector):
             self._connectors.reset_topics(call.name)
         return Response(status_code=202)
 
@@ -226,7 +226,7 @@ class ConnectorResources:
     def _shown_status(self, name: str) -> Json:
         return self._shown_of(name, self._connectors.status(name))
 
-    def _shown_of(self, name: str, status: Status) -> Json:
+    def _shown_of(self, name: str, status: ConnectorStatus) -> Json:
         tasks = [self._shown_task(task) for task in status.tasks]
         return {"name": name, "connector": self._state(status.state, status.trace), "tasks": tasks, "type": "source"}
 

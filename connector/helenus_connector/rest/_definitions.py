@@ -16,7 +16,7 @@ from helenus_connector.config.connector import CLASS, ConnectorSettings
 from helenus_connector.config.model import SERVERS, Model
 from helenus_schemas import __version__
 from helenus_schemas.settings import masking
-from helenus_schemas.settings.model import About
+from helenus_schemas.settings.model import Group
 from helenus_schemas.settings.properties import ConfigError, Problem
 
 Json = dict[str, Any]
@@ -33,9 +33,9 @@ def unknown(name: str) -> str:
 
 
 def problems(given: Mapping[str, str], source: str, model: Model, file: Mapping[str, str]) -> list[Problem]:
-    """All that is wrong with a connector's properties; `file` as of `Model.of`."""
+    """All that is wrong with a connector's properties; `file` as of `Model.read_settings`."""
     try:
-        model.of(given, source, file)
+        model.read_settings(given, source, file)
     except ConfigError as error:
         return list(error.problems)
     return []
@@ -153,8 +153,8 @@ def _fields() -> dict[str, FieldInfo]:
     return {key: fields[key] for key in dict.fromkeys([*_FIRST, *ordered])}
 
 
-def _about(field: FieldInfo) -> About:
-    return next(about for about in field.metadata if isinstance(about, About))
+def _about(field: FieldInfo) -> Group:
+    return next(about for about in field.metadata if isinstance(about, Group))
 
 
 def _types(field: FieldInfo) -> tuple[Any, ...]:

@@ -50,7 +50,7 @@ class Protocol(H11Protocol):
         """A client that would rather have a WebSocket is answered as all others: no reason for three lines of log."""
 
 
-class Limits:
+class RequestLimits:
     """Tells the listener how far a request is, so that the time for it is bounded; refuses long heads."""
 
     def __init__(self, app: ASGIApp, listener: BoundedListener) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector import metrics
-from helenus_connector.control.connectors import Connectors, Unknown
+from helenus_connector.control.connectors import Connectors, UnknownConnector
 from helenus_connector.control.status import Connector
 from helenus_connector.history import STEP_S, History
 from helenus_connector.metrics import Labels
-from helenus_connector.rest._call import Call, Resources
+from helenus_connector.rest._call import Resources, RestCall
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_schemas import __version__
 from helenus_schemas.service.monitoring import Ready
@@ -55,7 +55,7 @@ class OverviewResources:
     def resources(self) -> Resources:
         return {"/overview": {"GET": self._overview}}
 
-    def _overview(self, call: Call) -> Response:
+    def _overview(self, call: RestCall) -> Response:
         """All connectors and tables; with `?history=true` also the points of the last hour."""
         values = {name: metrics.by_table(metric) for name, metric in _VALUES.items()}
         dead = metrics.by_table(metrics.EVENTS, outcome="dead_lettered")
@@ -64,7 +64,7 @@ class OverviewResources:
         shown, own = [], set(self._connectors.names())
         for name, connector in sorted(self._connectors.shown().items()):
             snapshots: list[Json] = []
-            with suppress(Unknown):  # of a file of several keyspaces, or deleted meanwhile
+            with suppress(UnknownConnector):  # of a file of several keyspaces, or deleted meanwhile
                 snapshots = [one.shown() for one in self._snapshots.of(name)]
             of_one = self._connector(name, connector, values, rates, snapshots)
             shown.append({**of_one, "is_file": name not in own})

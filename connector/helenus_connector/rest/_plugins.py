@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from helenus_connector.config.connector import is_class
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.rest import _definitions as plugin
-from helenus_connector.rest._call import Call, Resources
+from helenus_connector.rest._call import Resources, RestCall
 from helenus_schemas.service import logs
 
 _LOGGER = re.compile(r"[\w$]+([.-][\w$]+)*", re.ASCII)
@@ -32,13 +32,13 @@ def resources(connectors: Connectors) -> Resources:
     }
 
 
-def _definitions(call: Call) -> Response:
+def _definitions(call: RestCall) -> Response:
     if not is_class(call.path["plugin"]):
         raise HTTPException(404, f"Unknown plugin {call.path['plugin']}.")
     return JSONResponse(plugin.definitions())
 
 
-def _validate(call: Call, connectors: Connectors) -> Response:
+def _validate(call: RestCall, connectors: Connectors) -> Response:
     given = {key: value for key, value in call.texts().items() if value is not None}
     asked, named = call.path["plugin"], given.get("connector.class")
     if named is not None and not _short(named).endswith(_short(asked)):
@@ -55,11 +55,11 @@ def _short(name: str) -> str:
     return name.removesuffix("Connector") or name
 
 
-def _loggers(_: Call) -> Response:
+def _loggers(_: RestCall) -> Response:
     return JSONResponse({name: _shown(level) for name, level in logs.levels().items()})
 
 
-def _logger(call: Call) -> Response:
+def _logger(call: RestCall) -> Response:
     name = call.path["logger"]
     found = logs.levels().get(name)
     if found is None:
@@ -67,7 +67,7 @@ def _logger(call: Call) -> Response:
     return JSONResponse(_shown(found))
 
 
-def _set_level(call: Call) -> Response:
+def _set_level(call: RestCall) -> Response:
     level = call.texts().get("level")
     if level is None:
         raise HTTPException(400, "Desired 'level' parameter was not specified in request.")

@@ -10,10 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector.control.connectors import UnderWay
-from helenus_connector.rest._call import Call, Resources, known
-from helenus_connector.snapshot.asked import Asked, of_key, token_range
+from helenus_connector.rest._call import Resources, RestCall, known
+from helenus_connector.snapshot.request import SnapshotRequest, request_for_key, token_range
+from helenus_connector.snapshot.snapshot_store import Snapshot
 from helenus_connector.snapshot.snapshots import Snapshots
-from helenus_connector.snapshot.state import Snapshot
 from helenus_schemas.errors import HelenusError, Kind
 
 _FIELDS = {"tables", "token_range", "key", "where"}
@@ -34,11 +34,11 @@ class SnapshotResources:
             f"{all_}/{{table}}": {"GET": self._list, "DELETE": self._stop},
         }
 
-    def _list(self, call: Call) -> Response:
+    def _list(self, call: RestCall) -> Response:
         with _known(call):
             return _answer(self._snapshots.of(call.name, _tables(call)))
 
-    def _begin(self, call: Call) -> Response:
+    def _begin(self, call: RestCall) -> Response:
         """202 with the snapshots; 400 for what can't be asked, 409 while another one is under way."""
         body = call.body if call.body is not None else {}
         if not isinstance(body, dict) or body.keys() - _FIELDS:
@@ -52,20 +52,20 @@ class SnapshotResources:
             except UnderWay as error:
                 raise HTTPException(409, str(error)) from None
 
-    def _stop(self, call: Call) -> Response:
+    def _stop(self, call: RestCall) -> Response:
         with _known(call):
             return _answer(self._snapshots.stop(call.name, _tables(call)))
 
-    def _pause(self, call: Call, paused: bool) -> Response:
+    def _pause(self, call: RestCall, paused: bool) -> Response:
         with _known(call):
             return _answer(self._snapshots.pause(call.name, paused), 202)
 
 
-def _asked(body: dict[str, Any]) -> Asked:
+def _asked(body: dict[str, Any]) -> SnapshotRequest:
     """Raises HTTPException, and HelenusError CONFIG."""
     given = [name for name in ("token_range", "key", "where") if body.get(name) is not None]
     if not given:
-        return Asked()
+        return SnapshotRequest()
     if len(given) > 1:
         raise HTTPException(400, f"give one of {' and '.join(given)}, not both")
     (name,) = given
@@ -73,19 +73,19 @@ def _asked(body: dict[str, Any]) -> Asked:
     if name == "key":
         if not isinstance(asked, dict) or not asked:
             raise HTTPException(400, 'key: a JSON object is expected: {"id": 5}')
-        return of_key(asked)
+        return request_for_key(asked)
     if not isinstance(asked, str) or not asked.strip():  # an empty one is a mistake, and not the whole table
         raise HTTPException(400, f"{name}: a text is expected")
-    return token_range(asked) if name == "token_range" else Asked(where=asked)
+    return token_range(asked) if name == "token_range" else SnapshotRequest(where=asked)
 
 
-def _tables(call: Call) -> Sequence[str]:
+def _tables(call: RestCall) -> Sequence[str]:
     """The table of a path that ends in one."""
     return [call.path["table"]] if "table" in call.path else ()
 
 
 @contextmanager
-def _known(call: Call) -> Iterator[None]:
+def _known(call: RestCall) -> Iterator[None]:
     """404 for a connector that is not there, 400 for what can't be asked of it."""
     try:
         with known(f"Connector {call.name} not found"):

@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector.control.connectors import UnderWay
-from helenus_connector.rest._call import Call, Resources, known
-from helenus_connector.verify.options import Options
+from helenus_connector.rest._call import Resources, RestCall, known
+from helenus_connector.verify.options import VerifyOptions
 from helenus_connector.verify.verifications import Verification, Verifications
 from helenus_schemas.errors import HelenusError
 
@@ -24,11 +24,11 @@ class VerificationResources:
     def resources(self) -> Resources:
         return {"/connectors/{name}/verifications": {"GET": self._list, "POST": self._begin, "DELETE": self._stop}}
 
-    def _list(self, call: Call) -> Response:
+    def _list(self, call: RestCall) -> Response:
         with _known(call):
             return _answer(self._verifications.of(call.name))
 
-    def _begin(self, call: Call) -> Response:
+    def _begin(self, call: RestCall) -> Response:
         """202 with the verifications; 400 for what can't be asked, 409 while another one is under way."""
         body = dict(call.body) if isinstance(call.body, dict) else {} if call.body is None else None
         if body is None:
@@ -37,7 +37,7 @@ class VerificationResources:
         if not isinstance(tables, list) or not all(isinstance(table, str) for table in tables):
             raise HTTPException(400, "tables: a list of names is expected")
         try:
-            options = Options.of(body)
+            options = VerifyOptions.from_words(body)
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         try:
@@ -48,12 +48,12 @@ class VerificationResources:
         except HelenusError as error:
             raise HTTPException(400, str(error)) from None
 
-    def _stop(self, call: Call) -> Response:
+    def _stop(self, call: RestCall) -> Response:
         with _known(call):
             return _answer(self._verifications.stop(call.name))
 
 
-def _known(call: Call) -> Any:
+def _known(call: RestCall) -> Any:
     return known(f"Connector {call.name} not found")
 
 

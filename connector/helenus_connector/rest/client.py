@@ -27,7 +27,7 @@ class _Refused(HelenusError):
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerClient:
     """How to reach a worker's listener. `login` is user:password; the address has none. Raises HelenusError."""
 
     url: str

@@ -31,13 +31,13 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.history import History
 from helenus_connector.log.choice import events_log
 from helenus_connector.rest import _plugins as rest_plugins
-from helenus_connector.rest._call import Call, Handler, Resources
+from helenus_connector.rest._call import Handler, Resources, RestCall
 from helenus_connector.rest._connectors import ConnectorResources
-from helenus_connector.rest._limits import Limits, Protocol, read_json
+from helenus_connector.rest._limits import Protocol, RequestLimits, read_json
 from helenus_connector.rest._overview import OverviewResources
 from helenus_connector.rest._snapshots import SnapshotResources
 from helenus_connector.rest._verifications import VerificationResources
-from helenus_connector.rest.listening import listen, tls
+from helenus_connector.rest.listener import listen, tls
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas import __version__
@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
             self._wake()
 
 
-class Listener:
+class RestListener:
     """Serves in a thread of its own until `shutdown`."""
 
     def __init__(self, config: uvicorn.Config, listening: BoundedListener) -> None:
@@ -113,7 +113,7 @@ def serve(
     history: History,
     ready: Ready,
     health: Ready,
-) -> Listener:
+) -> RestListener:
     """Listen on `listeners`. Raises HelenusError CONFIG for an address that is taken, and for certificates.
 
     `ready` is about all the work of the worker, `health` about the worker itself.
@@ -121,12 +121,12 @@ def serve(
     return _serve(settings, application(settings, connectors, snapshots, verifications, history, ready, health))
 
 
-def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> Listener:
+def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> RestListener:
     """Listen on `listeners` as `serve`, for a worker that waits for another one: it is alive and not ready, and has
     nothing else to show. `standby` says what it waits for.
     """
 
-    def refused(_: Call) -> Response:
+    def refused(_: RestCall) -> Response:
         return _error(503, standby())
 
     resources: Resources = {
@@ -139,13 +139,13 @@ def serve_standby(settings: WorkerSettings, standby: Callable[[], str]) -> Liste
     return _serve(settings, _guarded(settings, resources))
 
 
-def _serve(settings: WorkerSettings, app: ASGIApp) -> Listener:
+def _serve(settings: WorkerSettings, app: ASGIApp) -> RestListener:
     host, _ = settings.listener
     secret = settings.rest_basic_auth_user_info
     context = tls(settings) if settings.secure else None
     listening = listen(settings)
     config = uvicorn.Config(
-        Limits(app, listening),
+        RequestLimits(app, listening),
         lifespan="off",
         ws="none",
         http=Protocol,
@@ -169,7 +169,7 @@ def _serve(settings: WorkerSettings, app: ASGIApp) -> Listener:
         advice = "set rest.basic.auth.user.info: whoever reaches the listener may have these files sent anywhere"
         folders = ",".join(settings.config_providers_file_param_allowed_paths)
         _log.warning("rest.references_open", folders=folders, advice=advice)
-    return Listener(config, listening)
+    return RestListener(config, listening)
 
 
 def application(
@@ -237,7 +237,7 @@ class _Worker:
             "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
         }
 
-    def _root(self, call: Call) -> Response:
+    def _root(self, call: RestCall) -> Response:
         """The page for browsers, and for all others what Kafka Connect answers."""
         if page.is_wanted(call.accept):
             return Response(self._page.body, media_type="text/html", headers=dict(self._page.headers))
@@ -247,7 +247,7 @@ class _Worker:
             {"version": __version__, "commit": "unknown", "kafka_cluster_id": self._cluster}, headers={"Vary": "Accept"}
         )
 
-    def _health(self, _: Call) -> Response:
+    def _health(self, _: RestCall) -> Response:
         """As in Kafka Connect: a check of this may restart the worker, which helps no connector that failed."""
         reason = self._trouble()
         if reason is None:
@@ -256,7 +256,7 @@ class _Worker:
         status = "starting" if reason.startswith("starting") else "unhealthy"
         return JSONResponse({"status": status, "message": reason}, 503 if status == "starting" else 500)
 
-    def _is_ready(self, _: Call) -> Response:
+    def _is_ready(self, _: RestCall) -> Response:
         reason = self._ready()
         return PlainTextResponse(f"{reason or 'ready'}\n", 200 if reason is None else 503)
 
@@ -333,7 +333,7 @@ def _endpoint(handlers: dict[str, Handler], is_json: bool, limiter: CapacityLimi
         accept = request.headers.get("accept", "")
         if is_json and not _takes_json(accept):
             raise HTTPException(406)
-        call = Call(str(request.base_url), path, request.query_params, await read_json(request), accept)
+        call = RestCall(str(request.base_url), path, request.query_params, await read_json(request), accept)
         # However busy the threads are, this process lives.
         is_inline = request.scope["path"] == _OPEN
         answer = handler(call) if is_inline else await to_thread.run_sync(handler, call, limiter=limiter)

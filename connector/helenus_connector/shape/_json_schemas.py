@@ -13,10 +13,10 @@ from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.shape import Record, Shape, Shaped
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import Record, Shape, ShapedRecord
 from helenus_connector.shape.encoding.forms import truncation_key
-from helenus_connector.shape.schemas import TRUNCATION, described
+from helenus_connector.shape.schemas import TRUNCATION, record_schemas
 from helenus_schemas.cql.table import Table
 
 _KINDS = {"int": "int32", "long": "int64", "float": "float", "double": "double", "enum": "string"}
@@ -33,7 +33,7 @@ def with_schemas(shape: Shape, table: Table, settings: ConnectorSettings) -> Sha
     of_key, of_value = settings.json_schemas
     if not (of_key or of_value):
         return shape
-    key, value = described(table, settings)
+    key, value = record_schemas(table, settings)
     is_debezium = settings.output_format == "debezium-cassandra"
     opening = partial(_opening, adapt=_adapt_to_debezium if is_debezium else None)
     return WithSchemas(
@@ -54,16 +54,16 @@ class WithSchemas:
         self._truncation = truncation
         self._of_truncation = _opening(TRUNCATION if key else None)
 
-    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+    def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         return map(self._with_schemas, self._shape.records(resolved))
 
-    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         return [None] * len(resolved)
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)
 
-    def _with_schemas(self, shaped: Shaped | None) -> Shaped | None:
+    def _with_schemas(self, shaped: ShapedRecord | None) -> ShapedRecord | None:
         if shaped is None or shaped.cause is not None:
             return shaped
         make = shaped.make

@@ -8,13 +8,13 @@ from helenus_connector.shape._json_schemas import with_schemas
 from helenus_connector.shape.cep44.shape import Cep44
 from helenus_connector.shape.debezium.cassandra import DebeziumCassandra
 from helenus_connector.shape.debezium.envelope import Envelope
-from helenus_connector.shape.encoding.registry import Ids
+from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import Table
 
 
-def shape_of(
-    table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "", cluster: str | None = None
+def make_shape(
+    table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str = "", cluster: str | None = None
 ) -> Shape:
     """The shape of a table's records. Registers their schemas, if there is a registry: raises as `Registry.register`,
     and HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.

@@ -17,26 +17,26 @@ from helenus_connector.shape.row import row
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 
 TRUNCATION: Any = json.loads(avro.TRUNCATION)
 """Of the key of the marker that concerns the whole table."""
 
 
-def described(table: Table, settings: ConnectorSettings) -> tuple[Any, Any]:
+def record_schemas(table: Table, settings: ConnectorSettings) -> tuple[Any, Any]:
     """The Avro schemas of a table's keys and values as its records are, in Avro or JSON; None for keys that are text.
 
     `table` is as it is `shown`. Raises HelenusError TABLE_UNSUPPORTED.
     """
-    key, value = row.schemas(table, settings)
+    key, value = row.row_schemas(table, settings)
     form = settings.output_format
     if form == "debezium-cassandra":
-        key, value = cassandra_schemas.schemas(table, settings)
+        key, value = cassandra_schemas.cassandra_schemas(table, settings)
         return json.loads(key), json.loads(value)
     if form == "debezium":
-        value = envelope.schema(table)
+        value = envelope.envelope_schema(table)
     elif form == "cep44":
-        value = schema.schema(table, settings)
+        value = schema.envelope_schema(table, settings)
     if settings.is_avro:
         return None if settings.key_compat == "cep44" else json.loads(key), json.loads(value)
     try:
@@ -48,11 +48,11 @@ def described(table: Table, settings: ConnectorSettings) -> tuple[Any, Any]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def declared(table: Table, settings: ConnectorSettings) -> Schemas:
+def topic_schemas(table: Table, settings: ConnectorSettings) -> DeclaredSchemas:
     """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
-    key, value = described(table, settings)
+    key, value = record_schemas(table, settings)
     if settings.is_avro:
-        return Schemas(None if key is None else avro.text(key), avro.text(value))
+        return DeclaredSchemas(None if key is None else avro.text(key), avro.text(value))
     if settings.output_format == "json":
         key = None  # such a topic has keys that are text
     try:
@@ -61,4 +61,4 @@ def declared(table: Table, settings: ConnectorSettings) -> Schemas:
         shown = [None if schema is None else avro.text(avro.json_schema(table, schema)) for schema in (key, value)]
     except ValueError as error:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
-    return Schemas(shown[0], shown[1] or "", "JSON")
+    return DeclaredSchemas(shown[0], shown[1] or "", "JSON")

@@ -10,32 +10,32 @@ from typing import Any
 
 import structlog
 
-from helenus_connector.query.spark_session import slots
-from helenus_connector.snapshot._scan import Scanned, Slice, task
+from helenus_connector.query.spark_session import task_slots
+from helenus_connector.snapshot._scan import ScanResult, ScanSlice, task
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _POOL = "snapshots"
 
 
-class Jobs:
+class SnapshotJobs:
     """Runs slices, each in a thread. Its threads end with the process, which does not wait for them."""
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
         self._one = spark.sparkContext.parallelize([0], 1)
         self._context = spark.sparkContext
-        self._asked: queue.SimpleQueue[tuple[Slice, Future[Scanned]]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[ScanSlice, Future[ScanResult]]] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
 
     @property
     def most(self) -> int:
         """How many slices may run at once now: one task less than Spark runs, so that streaming goes on."""
-        return max(1, slots(self._spark) - 1)
+        return max(1, task_slots(self._spark) - 1)
 
-    def submit(self, slice_: Slice) -> Future[Scanned]:
+    def submit(self, slice_: ScanSlice) -> Future[ScanResult]:
         """The result of a slice, once it is there. It never raises: an error of Spark's is in the result."""
-        future: Future[Scanned] = Future()
+        future: Future[ScanResult] = Future()
         self._asked.put((slice_, future))
         if not self._idle.acquire(blocking=False):
             threading.Thread(target=self._work, name="snapshot-slices", daemon=True).start()
@@ -50,7 +50,7 @@ class Jobs:
                 [done] = self._one.mapPartitions(task(slice_)).collect()
             except Exception as error:  # Py4J's, of some kinds; a task that died
                 what = f"a task of the snapshot failed: {str(error).splitlines()[0][:300]}"
-                done = Scanned(error=HelenusError(Kind.BATCH_FAILED, what, slice_.table.full_name))
+                done = ScanResult(error=HelenusError(Kind.BATCH_FAILED, what, slice_.table.full_name))
             seconds = round(time.monotonic() - begun, 3)
             _log.debug(
                 "snapshot.slice", table=slice_.table.full_name, rows=done.rows, seconds=seconds, own=done.seconds

@@ -22,7 +22,7 @@ from cassandra.query import BoundStatement
 from helenus_connector.cassandra_rows.table_definition import GRANT
 from helenus_connector.gate.replicas import routing_key
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.snapshot._ring import Stretch
+from helenus_connector.snapshot._ring import TokenStretch
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
@@ -35,7 +35,7 @@ _UNANSWERED = (NoHostAvailable, RequestExecutionException, ConnectionException, 
 _token = struct.Struct(">q").pack
 
 
-class Keys(NamedTuple):
+class KeyPage(NamedTuple):
     """A page, and the paging state after it, None after the last one. A row is the key columns and the token, as CQL
     bytes; of static columns it is the partition key, the token, and the columns.
     """
@@ -53,7 +53,7 @@ class KeyReader:
         self._consistency = consistency
         self._prepared: dict[str, Any] = {}
 
-    def pages(self, stretch: Stretch, where: str, most: int) -> Iterator[Keys]:
+    def pages(self, stretch: TokenStretch, where: str, most: int) -> Iterator[KeyPage]:
         """The keys of what is left of a stretch, or of what `where` asks for. The next page is asked for while one is
         worked on, at a replica of where that ends, unless these are `most` keys by then.
 
@@ -74,7 +74,7 @@ class KeyReader:
                 place = routing_key(rows[-1][:partition])
             if paging is not None and wanted > 0:
                 asked = self._ask(statement, values, most, paging, place)
-            yield Keys(rows, paging)
+            yield KeyPage(rows, paging)
             if paging is None:
                 return
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from prometheus_client import Gauge
 
-from helenus_connector.snapshot.state import Snapshot
+from helenus_connector.snapshot.snapshot_store import Snapshot
 
 _LABELS = ("connector", "table")
 ROWS = Gauge("helenus_connector_snapshot_rows", "Keys that the table's last snapshot scanned.", _LABELS)

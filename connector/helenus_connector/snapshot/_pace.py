@@ -13,7 +13,7 @@ _LONGEST_REST_S = 5.0
 _IDLE_S = 2.0
 
 
-class Rate:
+class ScanRate:
     """Rows per second of one connector's snapshots. What was scanned above it is waited for."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,7 +54,7 @@ def room(most: int, behind: int, flying: int) -> int:
     return share if most - behind - flying >= share else 0
 
 
-class Turns:
+class ScanTurns:
     """Of a table that changes: a snapshot and the changes take turns. Keys are scanned for so many events as may be
     unprocessed, and once these are processed, none for half as long as that took.
 

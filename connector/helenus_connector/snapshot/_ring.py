@@ -17,7 +17,7 @@ _RING = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TokenStretch:
     """Partitions with tokens above `after`, up to `until`.
 
     `at` is the token of the last key that was scanned. `paging` is the server's paging state after it, in hexadecimal;
@@ -35,24 +35,24 @@ class Stretch:
         """How much of the ring is left of it, from 0 to 1."""
         return (self.until - self.at) / _RING
 
-    def halves(self) -> tuple[Stretch, Stretch] | None:
+    def halves(self) -> tuple[TokenStretch, TokenStretch] | None:
         """What is left in two, of which the first goes on where this one is; None if it is too short for that."""
         middle = self.at + (self.until - self.at) // 2
         if not self.at < middle < self.until:
             return None
-        return replace(self, until=middle), Stretch(middle, self.until, middle, None, self.statics)
+        return replace(self, until=middle), TokenStretch(middle, self.until, middle, None, self.statics)
 
-    def again(self) -> Stretch:
+    def again(self) -> TokenStretch:
         """The same without the server's paging state, from the beginning of the partition that it is in."""
         after = self.after if self.paging is None else max(self.after, self.at - 1)
         return replace(self, after=after, at=after, paging=None)
 
 
-def stretch(after: int = LEAST_TOKEN, until: int = MOST_TOKEN, statics: bool = False) -> Stretch:
+def stretch(after: int = LEAST_TOKEN, until: int = MOST_TOKEN, statics: bool = False) -> TokenStretch:
     """A stretch of which nothing is scanned."""
-    return Stretch(after, until, after, None, statics)
+    return TokenStretch(after, until, after, None, statics)
 
 
-def share(left: Iterable[Stretch]) -> float:
+def share(left: Iterable[TokenStretch]) -> float:
     """How much of the ring is left of rows, or of static columns, in all."""
     return sum(one.share for one in left)

@@ -14,10 +14,10 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import event_schemas, events_log
-from helenus_connector.snapshot._pace import Turns, is_quiet, room
-from helenus_connector.snapshot._ring import Stretch
-from helenus_connector.snapshot._scan import Scanned
-from helenus_connector.snapshot.state import Snapshot, Store
+from helenus_connector.snapshot._pace import ScanTurns, is_quiet, room
+from helenus_connector.snapshot._ring import TokenStretch
+from helenus_connector.snapshot._scan import ScanResult
+from helenus_connector.snapshot.snapshot_store import Snapshot, SnapshotStore
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError
 from helenus_schemas.event.change import Origin, Scope
@@ -33,7 +33,7 @@ _FLUSH_S = 30.0
 
 
 @dataclass(eq=False)
-class Run:
+class SnapshotRun:
     """A snapshot that is not over, of a table as it is now.
 
     `flying` are the slices that are scanned, with the keys that each may take. `behind` is how many events of the table
@@ -45,13 +45,13 @@ class Run:
     task: Task
     table: Table
     partitions: int
-    store: Store
-    flying: dict[Future[Scanned], tuple[Stretch, int]] = field(default_factory=dict)
+    store: SnapshotStore
+    flying: dict[Future[ScanResult], tuple[TokenStretch, int]] = field(default_factory=dict)
     behind: int = 0
     asked_at: float = 0.0
     retry_at: float = 0.0
     looks_again: bool = False
-    turns: Turns = field(default_factory=Turns)
+    turns: ScanTurns = field(default_factory=ScanTurns)
     has_begun: bool = False
     _failures: int = 0
     _lags_since: float | None = None
@@ -73,10 +73,10 @@ class Run:
         return has_mark and self.snapshot.last is not None and not self.snapshot.marked
 
     def room(self, tasks: int, ends: Callable[[], dict[str, int]], is_past: Callable[[dict[str, int]], bool]) -> int:
-        """How many keys a slice may scan now, of `tasks` that run at once; 0: none. `ends`, `is_past` as of `Turns`."""
+        """Return how many keys a slice may scan now, of `tasks` at once. `ends`, `is_past`: see `ScanTurns`."""
         most, now = self.task.settings.snapshot_max_lag, time.monotonic()
         if is_quiet(self.task.changed_at, now):
-            self.turns = Turns()
+            self.turns = ScanTurns()
             return room(most, self.behind, self.in_flight)
         return self.turns.room(most, tasks, self.behind, bool(self.flying), now, ends, is_past)
 
@@ -93,14 +93,14 @@ class Run:
         if not self.flying and now - self._lags_since > _LAGS_S and self.retry_at < now:
             self.snapshot.waiting = f"{self.behind:,} events of the table are not processed yet (snapshot.max.lag)"
 
-    def fly(self, future: Future[Scanned], stretch: Stretch, most: int) -> None:
+    def fly(self, future: Future[ScanResult], stretch: TokenStretch, most: int) -> None:
         """A slice is on its way."""
         self.turns.took(most)
         self.flying[future] = stretch, most
         if self._lags_since is not None:
             self._lags_since = self.snapshot.waiting = None
 
-    def next(self, most: int, tasks: int) -> Stretch | None:
+    def next(self, most: int, tasks: int) -> TokenStretch | None:
         """A stretch that no slice is at, None if there is none. The longest one is divided while tasks are idle."""
         flying = [one for one, _ in self.flying.values()]
         free = [one for one in self.snapshot.left if one not in flying]
@@ -125,7 +125,7 @@ class Run:
                 self._apply(stretch, scanned)
         return unused
 
-    def _apply(self, stretch: Stretch, scanned: Scanned) -> None:
+    def _apply(self, stretch: TokenStretch, scanned: ScanResult) -> None:
         one = self.snapshot
         at = one.left.index(stretch)
         if scanned.error is not None:
@@ -177,14 +177,14 @@ class Run:
         where = {"connector": self.snapshot.connector, "table": self.task.table}
         _log.info("snapshot.progress", **where, **{name: shown.get(name) for name in fields})
 
-    def _divide(self, stretch: Stretch) -> None:
+    def _divide(self, stretch: TokenStretch) -> None:
         halves = stretch.halves()
         if halves is not None:
             at = self.snapshot.left.index(stretch)
             with self.store.changing():
                 self.snapshot.left[at : at + 1] = halves
 
-    def _expects(self, stretch: Stretch) -> float:
+    def _expects(self, stretch: TokenStretch) -> float:
         """About how many keys are left in a stretch, by those that there were elsewhere; 0 if it can't be divided."""
         done = self.snapshot.done
         if self.snapshot.where or stretch.halves() is None or done <= 0:
@@ -192,7 +192,7 @@ class Run:
         return self.snapshot.rows / done * stretch.share / self.snapshot.whole
 
 
-def mark(worker: WorkerSettings, run: Run) -> None:
+def mark(worker: WorkerSettings, run: SnapshotRun) -> None:
     """Append the event of the row that was scanned last once more, marked as such. Raises HelenusError."""
     log = events_log(worker)
     topic = run.task.events

@@ -21,7 +21,7 @@ from helenus_connector.log.choice import event_schemas, events_log
 from helenus_connector.query import cassandra_sessions
 from helenus_connector.query.garbage import freeze
 from helenus_connector.snapshot._keys import KeyReader
-from helenus_connector.snapshot._ring import Stretch
+from helenus_connector.snapshot._ring import TokenStretch
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
@@ -41,7 +41,7 @@ _MAY_NOT = (
 
 
 @dataclass(frozen=True)
-class Slice:
+class ScanSlice:
     """What one task does of a table: of a stretch, or of what `where` names, at most about `most` keys, for about
     `seconds`.
 
@@ -51,7 +51,7 @@ class Slice:
     worker: WorkerSettings
     settings: ConnectorSettings
     table: Table
-    stretch: Stretch
+    stretch: TokenStretch
     where: str
     partitions: int
     most: int
@@ -61,7 +61,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Scanned:
+class ScanResult:
     """What a task did. `left` is None if the stretch is scanned to its end; else it goes on there. `last` is the topic
     partition and the key of the last row. `read` counts what Cassandra gave, with what has no event: partitions without
     static columns, say. `is_refused`: the server does not take the statement, or its paging state. `seconds` are the
@@ -71,19 +71,19 @@ class Scanned:
     rows: int = 0
     skipped: int = 0
     read: int = 0
-    left: Stretch | None = None
+    left: TokenStretch | None = None
     last: tuple[int, str] | None = None
     error: HelenusError | None = None
     is_refused: bool = False
     seconds: float = 0.0
 
 
-def task(slice_: Slice) -> Callable[[Iterable[object]], Iterator[Scanned]]:
+def task(slice_: ScanSlice) -> Callable[[Iterable[object]], Iterator[ScanResult]]:
     """The function for a Spark job of one task."""
     return partial(_run, slice_)
 
 
-def _run(slice_: Slice, nothing: Iterable[object]) -> Iterator[Scanned]:
+def _run(slice_: ScanSlice, nothing: Iterable[object]) -> Iterator[ScanResult]:
     for _ in nothing:  # Spark ends a Python worker whose input is not read to its end
         pass
     cassandra_sessions.end_with_parent()
@@ -97,7 +97,7 @@ _logs: dict[int, Log] = {}
 _readers: dict[tuple[object, ...], tuple[object, KeyReader]] = {}
 
 
-def scan(slice_: Slice) -> Scanned:
+def scan(slice_: ScanSlice) -> ScanResult:
     """Do a slice. Its errors are in what it returns; then none of it counts."""
     log = None
     try:
@@ -110,7 +110,7 @@ def scan(slice_: Slice) -> Scanned:
         what = f"Cassandra refuses to read keys: {error}"
         advice = "ask for other partitions" if slice_.where else "see the table's schema and Cassandra's guardrails"
         refused = HelenusError(Kind.CASSANDRA_READ, what, slice_.table.full_name, advice)
-        return Scanned(error=refused, is_refused=True)
+        return ScanResult(error=refused, is_refused=True)
     except HelenusError as error:
         if log is not None:
             log.close()
@@ -118,10 +118,10 @@ def scan(slice_: Slice) -> Scanned:
             _readers.clear()
         if error.kind is Kind.BROKER_REFUSED:
             error = HelenusError(error.kind, error.what, error.where, _MAY_NOT)
-        return Scanned(error=error)
+        return ScanResult(error=error)
 
 
-def _scan(slice_: Slice, log: Log) -> Scanned:
+def _scan(slice_: ScanSlice, log: Log) -> ScanResult:
     table, stretch, topic = slice_.table, slice_.stretch, slice_.settings.events
     codec, partitions = KeyCodec(table), slice_.partitions
     scope = Scope.STATIC if stretch.statics else Scope.ROW
@@ -159,14 +159,14 @@ def _scan(slice_: Slice, log: Log) -> Scanned:
         for place, some in records.items():
             log.extend(topic, place, some)
         if page.paging is None:
-            return Scanned(rows, skipped, read, None, last and (last[0], last[1].hex()))
+            return ScanResult(rows, skipped, read, None, last and (last[0], last[1].hex()))
         if read >= slice_.most or time.monotonic() > until:
             left = replace(stretch, at=min(at, stretch.until), paging=page.paging.hex())
-            return Scanned(rows, skipped, read, left, last and (last[0], last[1].hex()))
+            return ScanResult(rows, skipped, read, left, last and (last[0], last[1].hex()))
     raise AssertionError("pages end with one that has no paging state")
 
 
-def _log(slice_: Slice) -> Log:
+def _log(slice_: ScanSlice) -> Log:
     """This process's producer for events topics."""
     log = _logs.get(0)
     if log is None:
@@ -176,10 +176,10 @@ def _log(slice_: Slice) -> Log:
     return log
 
 
-def _reader(slice_: Slice) -> KeyReader:
+def _reader(slice_: ScanSlice) -> KeyReader:
     """This process's reader of a table."""
     settings = slice_.settings
-    session = cassandra_sessions.of(settings)
+    session = cassandra_sessions.session_for(settings)
     level: int = getattr(ConsistencyLevel, settings.snapshot_consistency)
     name = (*settings.server, slice_.table.id, slice_.table.primary_key, slice_.table.statics, level)
     made_for, reader = _readers.get(name, (None, None))

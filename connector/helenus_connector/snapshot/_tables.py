@@ -13,7 +13,7 @@ from cassandra.protocol import SyntaxException
 from cassandra.query import BoundStatement
 
 from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
-from helenus_connector.cassandra_rows.table_definition import definition
+from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
@@ -25,7 +25,7 @@ _CHECK_S = 2.0
 _IDS = "SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = %s"
 
 
-class Tables:
+class SnapshotTables:
     """Keeps a session for each Cassandra that connectors name. One thread uses it at a time."""
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class Tables:
             self._ids[name] = time.monotonic(), ids
         return ids.get(settings.table)
 
-    def definition(self, settings: ConnectorSettings) -> Table:
-        """A table as it is now. Raises as `definition`."""
+    def read_definition(self, settings: ConnectorSettings) -> Table:
+        """A table as it is now. Raises as `read_definition`."""
         try:
-            found = definition(self._session(settings), settings)
+            found = read_definition(self._session(settings), settings)
         except HelenusError as error:
             if error.kind is Kind.CASSANDRA_READ:
                 self._forget(settings)

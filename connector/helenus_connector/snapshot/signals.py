@@ -14,12 +14,12 @@ import structlog
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
-from helenus_connector.control.connectors import Connectors, Unknown
+from helenus_connector.control.connectors import Connectors, UnknownConnector
 from helenus_connector.log.choice import planner, read_signals
-from helenus_connector.log.events import Message, Offsets, Planner, Range
+from helenus_connector.log.events import Message, OffsetRange, Offsets, Planner
 from helenus_connector.snapshot import _signal
 from helenus_connector.snapshot._signal import EXECUTE, PAUSE, STOP
-from helenus_connector.snapshot.asked import Asked
+from helenus_connector.snapshot.request import SnapshotRequest
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_schemas.errors import Action, HelenusError, Kind, reason
 
@@ -90,7 +90,7 @@ class Signals:
                 topics.setdefault(topic, []).append(name)
         if not topics:
             return
-        failed: list[tuple[Range, HelenusError]] = []
+        failed: list[tuple[OffsetRange, HelenusError]] = []
         for topic, ends in self._ends(list(topics)).items():
             failed += self._follow(topic, topics[topic], ends)
         for _, error in failed:
@@ -111,7 +111,7 @@ class Signals:
         self._missing = set(topics) - there.keys()
         return self._planner.latest(there) if there else {}
 
-    def _follow(self, topic: str, names: list[str], ends: Mapping[str, int]) -> list[tuple[Range, HelenusError]]:
+    def _follow(self, topic: str, names: list[str], ends: Mapping[str, int]) -> list[tuple[OffsetRange, HelenusError]]:
         """Read a topic to its end. Returns what of it can't be read, and why."""
         at = {name: self._snapshots.store.signalled(name, topic) for name in names}
         before = {name: dict(of) for name, of in at.items()}
@@ -122,8 +122,8 @@ class Signals:
                     of[p] = 0  # it is another topic of the same name
             start = min(of.get(p, 0) for of in at.values())
             if start < end:
-                ranges.append(Range(topic, int(p), start, end))
-        failed: list[tuple[Range, HelenusError]] = []
+                ranges.append(OffsetRange(topic, int(p), start, end))
+        failed: list[tuple[OffsetRange, HelenusError]] = []
         for chunk in read_signals(self._worker, ranges, lambda place, error: failed.append((place, error))):
             for message in chunk:
                 if self._stopping.is_set():
@@ -148,7 +148,7 @@ class Signals:
         """Act on a message; False if the connector's signals have to wait: Cassandra does not answer."""
         try:
             self._act(name, message)
-        except Unknown:
+        except UnknownConnector:
             return False
         except HelenusError as error:
             failures, _ = self._held.get(name, (0, 0.0))
@@ -196,7 +196,7 @@ class Signals:
     def _began(self, name: str, table: str, where: str, place: Mapping[str, object]) -> bool:
         """Begin a snapshot of a table; False, and a line in the log, if it can't be."""
         try:
-            self._snapshots.begin(name, [table], Asked(where=where))
+            self._snapshots.begin(name, [table], SnapshotRequest(where=where))
         except HelenusError as error:
             if error.action is Action.RETRY or error.kind is Kind.STATE:
                 raise

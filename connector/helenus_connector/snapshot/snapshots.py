@@ -22,18 +22,18 @@ import structlog
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
-from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
+from helenus_connector.control.connectors import Connectors, UnderWay, UnknownConnector
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import Planner, behind, ends
 from helenus_connector.snapshot import _metrics
-from helenus_connector.snapshot._jobs import Jobs
-from helenus_connector.snapshot._pace import Rate
-from helenus_connector.snapshot._run import Run, end, mark
-from helenus_connector.snapshot._scan import Slice
-from helenus_connector.snapshot._tables import Tables
-from helenus_connector.snapshot.asked import Asked, checked
-from helenus_connector.snapshot.state import Snapshot, Store, snapshot
+from helenus_connector.snapshot._jobs import SnapshotJobs
+from helenus_connector.snapshot._pace import ScanRate
+from helenus_connector.snapshot._run import SnapshotRun, end, mark
+from helenus_connector.snapshot._scan import ScanSlice
+from helenus_connector.snapshot._tables import SnapshotTables
+from helenus_connector.snapshot.request import SnapshotRequest, checked_request
+from helenus_connector.snapshot.snapshot_store import Snapshot, SnapshotStore, new_snapshot
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service.logs import setup
 
@@ -57,11 +57,11 @@ class Snapshots:
     def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
         self._worker = worker
         self._connectors = connectors
-        self.store = Store(worker.checkpoint_dir.absolute() / "snapshots")
-        self._tables = Tables()
+        self.store = SnapshotStore(worker.checkpoint_dir.absolute() / "snapshots")
+        self._tables = SnapshotTables()
         self._asking = threading.Lock()  # of the tables, which are for one thread at a time
-        self._runs: dict[tuple[str, str], Run] = {}
-        self._rates: dict[str, Rate] = {}
+        self._runs: dict[tuple[str, str], SnapshotRun] = {}
+        self._rates: dict[str, ScanRate] = {}
         self._fresh: set[tuple[str, str]] = set()
         self._planner: Planner | None = None
         self._changed = threading.Event()
@@ -72,16 +72,16 @@ class Snapshots:
         self._failing: dict[tuple[str, str], tuple[int, float]] = {}
         connectors.on_delete = self.forget
 
-    def begin(self, name: str, tables: Sequence[str] = (), asked: Asked | None = None) -> list[Snapshot]:
+    def begin(self, name: str, tables: Sequence[str] = (), asked: SnapshotRequest | None = None) -> list[Snapshot]:
         """Begin a snapshot of these tables of a connector, by default of all. Raises UnderWay, and HelenusError CONFIG
         if there is no such table, and for a `where` that is not of the partition key; then none is begun.
         """
-        asked = asked or Asked()
+        asked = asked or SnapshotRequest()
         begun: list[Snapshot] = []
         for task in self._tasks(name, tables):
             with self._asking:
-                table = self._tables.definition(task.settings)
-                wanted = checked(asked, table)
+                table = self._tables.read_definition(task.settings)
+                wanted = checked_request(asked, table)
                 if wanted.where:
                     self._tables.check(task.settings, table, wanted.where)
             begun.append(self._new(task, table.id, "signal", wanted, bool(table.statics)))
@@ -156,8 +156,8 @@ class Snapshots:
         return task.settings.snapshot_mode == "never" or bool(known.complete)
 
     def start(self, spark: Any) -> None:
-        """Run snapshots on this session from now on."""
-        self._thread = threading.Thread(target=self._run, args=(Jobs(spark),), name="snapshots", daemon=True)
+        """SnapshotRun snapshots on this session from now on."""
+        self._thread = threading.Thread(target=self._run, args=(SnapshotJobs(spark),), name="snapshots", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Snapshots:
         if self._thread is not None:
             self._thread.join(_GRACE_S)
 
-    def _run(self, jobs: Jobs) -> None:
+    def _run(self, jobs: SnapshotJobs) -> None:
         while not self._stopping.is_set():
             try:
                 self._turn(jobs)
@@ -182,7 +182,7 @@ class Snapshots:
         self._forget_planner()
         self._tables.close()
 
-    def _turn(self, jobs: Jobs) -> None:
+    def _turn(self, jobs: SnapshotJobs) -> None:
         tasks = {
             (name, task.settings.table): (connector, task)
             for name, connector in self._connectors.all().items()
@@ -266,9 +266,9 @@ class Snapshots:
             one.waiting = "it waits for other tables: snapshot.tables.parallel"
             return
         with self._asking:
-            table = self._tables.definition(task.settings)
+            table = self._tables.read_definition(task.settings)
         if cause:
-            one = self._new(task, table.id, cause, Asked(), bool(table.statics))
+            one = self._new(task, table.id, cause, SnapshotRequest(), bool(table.statics))
             with self.store.changing():
                 known.begin(one)
         assert one is not None
@@ -285,13 +285,13 @@ class Snapshots:
         where = {"connector": task.connector, "table": task.table}
         _log.info("snapshot.started", **where, cause=one.cause, done=round(one.done, 4), rows=one.rows)
         one.waiting = None
-        self._runs[place] = Run(one, task, table, partitions, self.store, has_begun=one.rows > 0)
+        self._runs[place] = SnapshotRun(one, task, table, partitions, self.store, has_begun=one.rows > 0)
 
     @staticmethod
-    def _new(task: Task, table_id: object, cause: str, asked: Asked, has_statics: bool) -> Snapshot:
-        return snapshot(task.connector, task.settings.table, str(table_id), cause, asked, has_statics)
+    def _new(task: Task, table_id: object, cause: str, asked: SnapshotRequest, has_statics: bool) -> Snapshot:
+        return new_snapshot(task.connector, task.settings.table, str(table_id), cause, asked, has_statics)
 
-    def _advance(self, run: Run, jobs: Jobs) -> None:
+    def _advance(self, run: SnapshotRun, jobs: SnapshotJobs) -> None:
         one = run.snapshot
         if time.monotonic() < run.retry_at:
             return
@@ -304,7 +304,7 @@ class Snapshots:
         else:
             self._fly(run, jobs)
 
-    def _fly(self, run: Run, jobs: Jobs) -> None:
+    def _fly(self, run: SnapshotRun, jobs: SnapshotJobs) -> None:
         """Submit slices, as many as may be scanned now."""
         settings = run.task.settings
         rate, at_once = self._rate(settings.name), jobs.most
@@ -324,7 +324,7 @@ class Snapshots:
             stretch = run.next(most, at_once)
             if stretch is None:
                 return
-            slice_ = Slice(
+            slice_ = ScanSlice(
                 self._worker,
                 settings,
                 run.table,
@@ -341,13 +341,13 @@ class Snapshots:
             future.add_done_callback(lambda _: self._changed.set())
             run.fly(future, stretch, most)
 
-    def _scanned(self, run: Run) -> None:
+    def _scanned(self, run: SnapshotRun) -> None:
         one, at = run.snapshot, self._ends(run)
         with self.store.changing():
             if not one.is_over:  # stopped meanwhile
                 one.ends, one.state = at, "PUBLISHING"
 
-    def _publish(self, run: Run) -> None:
+    def _publish(self, run: SnapshotRun) -> None:
         """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
         one = run.snapshot
         if time.monotonic() - run.asked_at < _ASK_S:
@@ -373,11 +373,11 @@ class Snapshots:
                 self.store.of(one.connector, one.table).complete = one.table_id
             end(one, "COMPLETE")
 
-    def _is_same(self, run: Run) -> bool:
+    def _is_same(self, run: SnapshotRun) -> bool:
         """Whether the table is still the one that the snapshot is of; its definition is read again."""
         with self._asking:
             try:
-                table = self._tables.definition(run.task.settings)
+                table = self._tables.read_definition(run.task.settings)
             except HelenusError as error:
                 if error.kind is not Kind.TABLE_MISSING:
                     raise
@@ -393,15 +393,15 @@ class Snapshots:
         with self.store.changing():
             end(one, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
 
-    def _behind(self, run: Run) -> int:
+    def _behind(self, run: SnapshotRun) -> int:
         """How many events of the table are not processed."""
         unread = behind(run.task.events, self._connectors.at(run.task), self._ends(run))
         return sum(map(self._broker().size, unread))
 
-    def _is_past(self, run: Run, ends: Mapping[str, int]) -> bool:
+    def _is_past(self, run: SnapshotRun, ends: Mapping[str, int]) -> bool:
         return not behind(run.task.events, self._connectors.at(run.task), ends)
 
-    def _ends(self, run: Run) -> dict[str, int]:
+    def _ends(self, run: SnapshotRun) -> dict[str, int]:
         return ends(self._broker(), run.task.events, run.partitions)
 
     def _end_initial_only(self, tasks: Mapping[tuple[str, str], tuple[Connector, Task]]) -> None:
@@ -414,7 +414,7 @@ class Snapshots:
                 continue  # a pattern may name more tables
             if own[0][0].wanted == "RUNNING" and all(one.is_published for one in known):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
-                with suppress(Unknown):
+                with suppress(UnknownConnector):
                     self._connectors.want(name, "STOPPED")
 
     def _tasks(self, name: str, tables: Sequence[str]) -> list[Task]:
@@ -426,8 +426,8 @@ class Snapshots:
             raise HelenusError(Kind.CONFIG, f"there is no table {unknown[0]}, but {known}", name, advice)
         return [tasks[table] for table in tables or tasks]
 
-    def _rate(self, name: str) -> Rate:
-        return self._rates.setdefault(name, Rate())
+    def _rate(self, name: str) -> ScanRate:
+        return self._rates.setdefault(name, ScanRate())
 
     def _broker(self) -> Planner:
         self._planner = self._planner or planner(self._worker)

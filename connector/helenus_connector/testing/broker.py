@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from helenus_connector.log.events import Offsets, Range
+from helenus_connector.log.events import OffsetRange, Offsets
 
 if TYPE_CHECKING:
     from helenus_connector.log.events import Planner
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         return planner
 
 
-class Message:
+class MemoryMessage:
     """A record that was read, with the methods of confluent-kafka's messages."""
 
     def __init__(
@@ -111,10 +111,10 @@ class MemoryPlanner:
         changed = {p for p in positions if leaders.get(p) != self.epochs[topic][p]}
         return {p: at for p, at in self.truncated.items() if p in changed and at < positions[p]}
 
-    def size(self, place: Range) -> int:
+    def size(self, place: OffsetRange) -> int:
         return max(0, place.end - place.start)
 
-    def advance(self, place: Range, events: int) -> int:
+    def advance(self, place: OffsetRange, events: int) -> int:
         return min(place.end, place.start + events)
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002

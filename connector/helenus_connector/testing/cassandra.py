@@ -34,7 +34,7 @@ class Host:
     tokens: Sequence[int] = ()
 
 
-class Session:
+class MemorySession:
     """A session with the nodes in `hosts`, which may be changed, and the keyspaces' replication: SimpleStrategy, unless
     a strategy is given instead of its factor.
 
@@ -133,7 +133,7 @@ class _Rows(list[Any]):
 
 
 class MemoryReader:
-    """Stands for `reread.reader.Reader`: the rows are those of `live`, whatever the level. Every scope has all of them,
+    """Stands for `RowReader`: the rows are those of `live`, whatever the level. Every scope has all of them,
     and no statics.
     """
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Headers, Log, Schemas
+from helenus_sinks.log import DeclaredSchemas, Headers, Log
 
 
-class Record(NamedTuple):
+class MemoryRecord(NamedTuple):
     """A record that was appended."""
 
     topic: str
@@ -32,13 +32,13 @@ class MemoryLog:
         self.largest = 1 << 30
         self.counts = dict(counts or {})
         self.configs: dict[str, dict[str, str]] = {}
-        self.declared: dict[str, Schemas] = {}
-        self.appended: list[Record] = []
-        self.waiting: list[Record] = []
-        self.acknowledged: list[Record] = []
+        self.declared: dict[str, DeclaredSchemas] = {}
+        self.appended: list[MemoryRecord] = []
+        self.waiting: list[MemoryRecord] = []
+        self.acknowledged: list[MemoryRecord] = []
         self.flushes = 0
 
-    def of(self, topic: str) -> list[Record]:
+    def of(self, topic: str) -> list[MemoryRecord]:
         """The records of a topic, flushed or not: readers of a real one may see both."""
         return [record for record in self.appended if record.topic == topic]
 
@@ -58,13 +58,13 @@ class MemoryLog:
             self.configs[topic] = dict(config)
         return self.counts[topic]
 
-    def declare(self, topic: str, schemas: Schemas) -> None:
+    def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         self.declared[topic] = schemas
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         if not 0 <= partition < self.counts.get(topic, partition + 1):
             raise AssertionError(f"topic {topic} has no partition {partition}")
-        record = Record(topic, partition, key, value, headers)
+        record = MemoryRecord(topic, partition, key, value, headers)
         size = len(key or b"") + len(value or b"") + sum(len(name) + len(value) for name, value in headers)
         if size > self.largest:
             raise HelenusError(Kind.RECORD_TOO_LARGE, f"a record of {size} bytes", topic)
@@ -146,7 +146,7 @@ class FaultyLog:
         self._meet("create", topic)
         return self.log.create(topic, partitions, config)
 
-    def declare(self, topic: str, schemas: Schemas) -> None:
+    def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         self._meet("declare", topic)
         self.log.declare(topic, schemas)
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from helenus_connector.interfaces.image import Bounds
-from helenus_connector.unconfirmed.awaited import unstamped
+from helenus_connector.unconfirmed.unproven_changes import unstamp_changes
 from helenus_schemas.event.change import Bound
 from helenus_schemas.service import durable
 
 if TYPE_CHECKING:
-    from helenus_connector.unconfirmed.unconfirmed_key import Unconfirmed
+    from helenus_connector.unconfirmed.unconfirmed_key import UnconfirmedKey
 
 _VERSION = 1
 
 
-class Ended(NamedTuple):
+class ReadEnd(NamedTuple):
     """When a run last read a topic, s since the epoch, and how many s from there the next one steps back."""
 
     at: float
@@ -40,26 +40,26 @@ def begins(file: Path) -> Callable[[str, float, float], float]:
         found = load_ended(file)
         _load_keys(file)
     except durable.Damaged:  # the driver has said so
-        found = {"": Ended(0.0, 0.0)}
+        found = {"": ReadEnd(0.0, 0.0)}
 
     def begin(topic: str, replay_s: float, now: float) -> float:
-        ended = found.get(topic, found.get("", Ended(now, replay_s)))
+        ended = found.get(topic, found.get("", ReadEnd(now, replay_s)))
         return max(0.0, ended.at - max(ended.replay_s, replay_s))
 
     return begin
 
 
-def load_ended(file: Path) -> dict[str, Ended]:
+def load_ended(file: Path) -> dict[str, ReadEnd]:
     """When topics were read, by what a run kept: under "" those that it does not name. Raises Damaged, and
     HelenusError(STATE).
     """
     try:
-        return {topic: Ended(*ended) for topic, ended in durable.load(file, _VERSION).items()}
+        return {topic: ReadEnd(*ended) for topic, ended in durable.load(file, _VERSION).items()}
     except FileNotFoundError:
         return {}
 
 
-def save_ended(file: Path, ended: Mapping[str, Ended]) -> None:
+def save_ended(file: Path, ended: Mapping[str, ReadEnd]) -> None:
     """Raises HelenusError(STATE)."""
     durable.make_directory(file.parent)
     durable.save(file, ended, _VERSION, "when topics were read", "unconfirmed.after-write")
@@ -72,7 +72,7 @@ def load_keys(file: Path) -> Iterator[tuple[str, int, int, bytes, Bounds | None,
             yield topic, partition, scope, *_from_json(name)
 
 
-def as_text(keys: Iterable[Unconfirmed]) -> str:
+def as_text(keys: Iterable[UnconfirmedKey]) -> str:
     """Keys as `save_keys` takes them."""
     kept: dict[tuple[str, int, int], list[Any]] = {}
     for unconfirmed in keys:
@@ -96,7 +96,7 @@ def _load_keys(file: Path) -> Any:
         return []
 
 
-def _to_json(unconfirmed: Unconfirmed) -> Any:
+def _to_json(unconfirmed: UnconfirmedKey) -> Any:
     bounds = unconfirmed.bounds or ()
     ends = [end and [end.inclusive, [value.hex() for value in end.values]] for end in bounds]
     return [unconfirmed.key.hex(), *ends, unconfirmed.awaited.hex()]
@@ -105,4 +105,4 @@ def _to_json(unconfirmed: Unconfirmed) -> Any:
 def _from_json(name: list[Any]) -> tuple[bytes, Bounds | None, bytes]:
     key, *ends, awaited = name
     start, end = (end and Bound(end[0], tuple(map(bytes.fromhex, end[1]))) for end in ends or (None, None))
-    return bytes.fromhex(key), (start, end) if ends else None, unstamped(bytes.fromhex(awaited))
+    return bytes.fromhex(key), (start, end) if ends else None, unstamp_changes(bytes.fromhex(awaited))

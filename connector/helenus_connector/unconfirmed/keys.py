@@ -11,17 +11,24 @@ from pathlib import Path
 import structlog
 
 from helenus_connector.unconfirmed import files
-from helenus_connector.unconfirmed.awaited import (
-    AWAITED_BYTES,
-    Awaited,
-    packed,
-    stamped,
-    unknown,
-    unpacked,
-    write_times,
+from helenus_connector.unconfirmed.files import ReadEnd
+from helenus_connector.unconfirmed.unconfirmed_key import (
+    AWAY,
+    NameInPlace,
+    Place,
+    PublishedKeys,
+    UnconfirmedKey,
+    later_time,
 )
-from helenus_connector.unconfirmed.files import Ended
-from helenus_connector.unconfirmed.unconfirmed_key import AWAY, Place, Published, Unconfirmed, Within, later
+from helenus_connector.unconfirmed.unproven_changes import (
+    CHANGE_BYTES,
+    UnprovenChange,
+    newest_write_times,
+    pack_changes,
+    pack_unknown_changes,
+    stamp_changes,
+    unpack_changes,
+)
 from helenus_schemas.event.change import Scope
 from helenus_schemas.service.durable import Damaged
 
@@ -54,10 +61,10 @@ class UnconfirmedKeys:
         self._replay = replay_s
         self._file = file
         self._lock = threading.RLock()
-        self._keys: dict[Place, dict[Within, Unconfirmed]] = {}
-        self._queues: dict[str, dict[float, list[Unconfirmed]]] = {}
-        self._ended: dict[str, Ended] = {}
-        self._saved: dict[str, Ended] = {}
+        self._keys: dict[Place, dict[NameInPlace, UnconfirmedKey]] = {}
+        self._queues: dict[str, dict[float, list[UnconfirmedKey]]] = {}
+        self._ended: dict[str, ReadEnd] = {}
+        self._saved: dict[str, ReadEnd] = {}
         self._kept: int | None = None
         self._kept_at = self._ended_at = 0.0
         self._often = min(replay_s.values(), default=0.0) / 4
@@ -111,23 +118,23 @@ class UnconfirmedKeys:
         self._queues.pop(topic, None)
         return None
 
-    def _waits(self, unconfirmed: Unconfirmed, due: float) -> bool:
+    def _waits(self, unconfirmed: UnconfirmedKey, due: float) -> bool:
         """Whether a place in the queue is a key's own: it has another when it waits again."""
         return unconfirmed.due == due and self._keys.get(unconfirmed.place, {}).get(unconfirmed.within) is unconfirmed
 
-    def _wait(self, unconfirmed: Unconfirmed, due: float) -> None:
+    def _wait(self, unconfirmed: UnconfirmedKey, due: float) -> None:
         unconfirmed.due = due
         self._queues.setdefault(unconfirmed.topic, {}).setdefault(due, []).append(unconfirmed)
 
-    def due(self, now: float, limit: int) -> list[Unconfirmed]:
+    def due(self, now: float, limit: int) -> list[UnconfirmedKey]:
         """At most so many keys to read again by now: what is due longest comes first. They stay until `apply` hears of
         them, and what it does not hear of is due again after its time.
         """
         with self._lock:
             return self._due(now, limit)
 
-    def _due(self, now: float, limit: int) -> list[Unconfirmed]:
-        found: list[Unconfirmed] = []
+    def _due(self, now: float, limit: int) -> list[UnconfirmedKey]:
+        found: list[UnconfirmedKey] = []
         while len(found) < limit:
             due, topic = min(self._queued(), default=(math.inf, ""))
             # What is further away than anything can be is so since the clock was put back.
@@ -150,10 +157,10 @@ class UnconfirmedKeys:
 
     def apply(
         self,
-        resolved: Iterable[Unconfirmed],
-        found: Iterable[Unconfirmed],
+        resolved: Iterable[UnconfirmedKey],
+        found: Iterable[UnconfirmedKey],
         now: float,
-        published: Mapping[Place, Published] | None = None,
+        published: Mapping[Place, PublishedKeys] | None = None,
     ) -> None:
         """Take over what a batch says: due keys that are resolved, keys that wait, new or again, and what it published:
         a key's image is what was published last, and unknown once other reads published it.
@@ -163,10 +170,10 @@ class UnconfirmedKeys:
 
     def _apply(
         self,
-        resolved: Iterable[Unconfirmed],
-        found: Iterable[Unconfirmed],
+        resolved: Iterable[UnconfirmedKey],
+        found: Iterable[UnconfirmedKey],
         now: float,
-        published: Mapping[Place, Published],
+        published: Mapping[Place, PublishedKeys],
     ) -> None:
         for place, newer in published.items():
             self._overtake(self._keys.get(place, {}), newer)
@@ -175,7 +182,7 @@ class UnconfirmedKeys:
         same: dict[float, float] = {}  # keys share numbers
         age = self._age(now)
         for unconfirmed in found:
-            unconfirmed.awaited = stamped(unconfirmed.awaited, age)
+            unconfirmed.awaited = stamp_changes(unconfirmed.awaited, age)
             keys = self._keys.setdefault(unconfirmed.place, {})
             held = keys.get(unconfirmed.within)
             unconfirmed.since = same.setdefault(unconfirmed.since // 1, unconfirmed.since // 1)
@@ -183,25 +190,25 @@ class UnconfirmedKeys:
                 self._is_old |= self._is_kept(unconfirmed, now)
             if held is not None and held is not unconfirmed and unconfirmed.attempts == 0:
                 # A later change or copy of a key that waits already: one re-read serves both, at its time.
-                held.awaited = _few({**unpacked(held.awaited), **unpacked(unconfirmed.awaited)}, age)
+                held.awaited = _few({**unpack_changes(held.awaited), **unpack_changes(unconfirmed.awaited)}, age)
                 held.copies += unconfirmed.copies
                 held.image = unconfirmed.image or held.image
                 held.since = min(held.since, unconfirmed.since)
                 held.scope = max(held.scope, unconfirmed.scope)
                 held.unread = max(held.unread, unconfirmed.unread)
                 held.stripe = min(held.stripe, unconfirmed.stripe)
-                held.newest = later(held.newest, unconfirmed.newest)
-                held.deleted_at = later(held.deleted_at, unconfirmed.deleted_at)
+                held.newest = later_time(held.newest, unconfirmed.newest)
+                held.deleted_at = later_time(held.deleted_at, unconfirmed.deleted_at)
                 continue
-            if len(unconfirmed.awaited) > _MOST_AWAITED * AWAITED_BYTES:
-                unconfirmed.awaited = _few(unpacked(unconfirmed.awaited), age)
+            if len(unconfirmed.awaited) > _MOST_AWAITED * CHANGE_BYTES:
+                unconfirmed.awaited = _few(unpack_changes(unconfirmed.awaited), age)
             keys[unconfirmed.within] = unconfirmed
             wait = self._timeout.get(unconfirmed.topic, 0.0) * 2 ** min(unconfirmed.attempts, _MOST_DOUBLED)
             self._longest = max(self._longest, unconfirmed.rest)
             due = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
             self._wait(unconfirmed, same.setdefault(due, due))
 
-    def _overtake(self, held: Mapping[Within, Unconfirmed], newer: Published) -> None:
+    def _overtake(self, held: Mapping[NameInPlace, UnconfirmedKey], newer: PublishedKeys) -> None:
         if not held:
             return
         keys = set(newer.keys)
@@ -227,7 +234,7 @@ class UnconfirmedKeys:
         from an earlier time more is read again. Raises HelenusError(STATE).
         """
         with self._lock:
-            read = [(topic, Ended(now, self._replay.get(topic, 0.0)), self._saved.get(topic)) for topic in topics]
+            read = [(topic, ReadEnd(now, self._replay.get(topic, 0.0)), self._saved.get(topic)) for topic in topics]
             self._ended.update((topic, ended) for topic, ended, _ in read)
             # Where the next start steps back less than it would have by now, more keys are to be kept, and before that.
             self._is_old |= any(saved is not None and ended.replay_s < saved.replay_s for _, ended, saved in read)
@@ -243,7 +250,7 @@ class UnconfirmedKeys:
             files.save_keys(self._file, kept)
         self._kept, self._kept_at, self._is_old = hash(kept), now, False
 
-    def _is_kept(self, unconfirmed: Unconfirmed, now: float) -> bool:
+    def _is_kept(self, unconfirmed: UnconfirmedKey, now: float) -> bool:
         """Whether no event of those to which a start steps back brings a key again: it waits for longer; or it waits to
         be published for events that name no change, which a start passes over.
         """
@@ -254,7 +261,7 @@ class UnconfirmedKeys:
         files.save_ended(self._file, self._ended)
         self._saved, self._ended_at = dict(self._ended), now
 
-    def _all(self) -> Iterator[Unconfirmed]:
+    def _all(self) -> Iterator[UnconfirmedKey]:
         return (unconfirmed for keys in self._keys.values() for unconfirmed in keys.values())
 
     def load(self, now: float) -> None:
@@ -266,16 +273,16 @@ class UnconfirmedKeys:
         """
         with self._lock:
             damage: list[str] = []
-            found: list[Unconfirmed] = []
+            found: list[UnconfirmedKey] = []
             try:
                 self._ended = files.load_ended(self._file)
             except Damaged as error:
                 damage.append(f"{self._file}: {error}")
             try:
-                waits = unknown(self._age(now))
+                waits = pack_unknown_changes(self._age(now))
                 for topic, partition, scope, key, bounds, awaited in files.load_keys(self._file):
-                    one = Unconfirmed(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
-                    one.newest, one.deleted_at = write_times(unpacked(awaited))
+                    one = UnconfirmedKey(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
+                    one.newest, one.deleted_at = newest_write_times(unpack_changes(awaited))
                     found.append(one)
             except Damaged as error:
                 damage.append(f"{self._file}.keys: {error}")
@@ -295,7 +302,7 @@ class UnconfirmedKeys:
             self._save_keys(now)
 
     def _read_all_again(self, now: float) -> None:
-        self._ended = {"": Ended(0.0, 0.0)}
+        self._ended = {"": ReadEnd(0.0, 0.0)}
         self._save_ended(now)
 
     def shrink(self, topic: str, partitions: Collection[int]) -> int:
@@ -308,13 +315,13 @@ class UnconfirmedKeys:
             self._is_old |= bool(gone)
             return copies
 
-    def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Unconfirmed]]:
+    def give(self, topics: Collection[str]) -> tuple[dict[str, ReadEnd], list[UnconfirmedKey]]:
         """When these topics were last read, and their keys: for another query, which goes on with them."""
         with self._lock:
             ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
             return ended, [p for p in self._all() if p.topic in topics]
 
-    def take(self, ended: Mapping[str, Ended], keys: Iterable[Unconfirmed], now: float) -> None:
+    def take(self, ended: Mapping[str, ReadEnd], keys: Iterable[UnconfirmedKey], now: float) -> None:
         """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
         disk when this returns. Raises HelenusError(STATE).
         """
@@ -335,12 +342,12 @@ class UnconfirmedKeys:
             self._save_ended(now)
 
 
-def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
+def _few(awaited: Mapping[bytes, UnprovenChange], now: float) -> bytes:
     """The Changes that a key waits for; of more than it may have, that there are some. Two stand for them: one grows
     old while the other stands for what still comes, so that a key which is written all the time is proven too.
     """
     if len(awaited) <= _MOST_AWAITED:
-        return packed(awaited)
+        return pack_changes(awaited)
     some = {change: one for change, one in awaited.items() if change in _SOME}
     young = _SOME[1] if _SOME[0] in some else _SOME[0]
-    return packed({**some, young: Awaited(None, now)})
+    return pack_changes({**some, young: UnprovenChange(None, now)})

@@ -17,11 +17,11 @@ Name = tuple[str, int, bytes, "Bounds | None"]
 """What is read at once and waits at once: the events topic and partition, the event's key, the bounds of a range."""
 Place = tuple[str, int]
 """An events topic and partition."""
-Within = bytes | tuple[bytes, Bounds]
+NameInPlace = bytes | tuple[bytes, Bounds]
 """What names a key, or a range, within its place."""
 
 
-def later(one: int | None, other: int | None) -> int | None:
+def later_time(one: int | None, other: int | None) -> int | None:
     """Return the later of two times, each of which may not be known."""
     if one is None or other is None:
         return other if one is None else one
@@ -29,7 +29,7 @@ def later(one: int | None, other: int | None) -> int | None:
 
 
 @dataclass(slots=True)
-class Unconfirmed:
+class UnconfirmedKey:
     """A key to read again, or a range of keys if it has `bounds`.
 
     `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
@@ -68,12 +68,12 @@ class Unconfirmed:
         return self.topic, self.partition
 
     @property
-    def within(self) -> Within:
+    def within(self) -> NameInPlace:
         return self.key if self.bounds is None else (self.key, self.bounds)
 
 
 @dataclass(slots=True)
-class Published:
+class PublishedKeys:
     """What a batch published in one place: by key, and by marker with the rows of its scope.
 
     A partition's key is that of its rows, with a zero for each of the `clustering` columns.

@@ -21,21 +21,21 @@ from typing import Any
 
 import structlog
 
-from helenus_connector.cassandra_rows.table_definition import definition
+from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import data_log, data_planner
-from helenus_connector.log.events import Range, ends
-from helenus_connector.query.spark_session import slots
-from helenus_connector.shape.row.row import shown
+from helenus_connector.log.events import OffsetRange, ends
+from helenus_connector.query.spark_session import task_slots
+from helenus_connector.shape.row.row import shown_table
 from helenus_connector.verify._entry import ORDER, SCHEMA
-from helenus_connector.verify._job import Job, Task, cut, sampled, shared_out
-from helenus_connector.verify._names import Names
+from helenus_connector.verify._job import Task, VerifyJob, cut, sampled, shared_out
+from helenus_connector.verify._names import KeyNames
 from helenus_connector.verify._reduce import compare
 from helenus_connector.verify._repair import repair
 from helenus_connector.verify._rows import look_again, scan
 from helenus_connector.verify._topic import OF_SCHEMA, read_topic
-from helenus_connector.verify.options import Options
+from helenus_connector.verify.options import VerifyOptions
 from helenus_connector.verify.report import (
     CHANGING,
     DOUBTFUL,
@@ -45,7 +45,7 @@ from helenus_connector.verify.report import (
     STALE,
     UNPUBLISHABLE,
     Progress,
-    Report,
+    VerifyReport,
 )
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind, error_in
@@ -73,18 +73,18 @@ def verify(
     spark: Any,
     worker: WorkerSettings,
     settings: ConnectorSettings,
-    options: Options | None = None,
+    options: VerifyOptions | None = None,
     progress: Progress | None = None,
     behind: Callable[[], Behind] | None = None,
     directory: Path | None = None,
-) -> Report:
+) -> VerifyReport:
     """Compare the data topic of a connector's table, of which alone `settings` are, with the table.
 
     `behind` is asked each time when keys are to be looked at again; what it returns says when the connector has
     published what was there. `directory` is the run's on each host: rows are taken from the connector's budget there.
     Without it `query.max.rate` is no limit. Raises HelenusError, and Stopped if `progress` says so.
     """
-    run = _Run(spark, worker, settings, options or Options(), progress or Progress(), behind, directory)
+    run = _Run(spark, worker, settings, options or VerifyOptions(), progress or Progress(), behind, directory)
     try:
         with _spark_errors(), run.grouped():
             return run.verify()
@@ -100,7 +100,7 @@ class _Run:
         spark: Any,
         worker: WorkerSettings,
         settings: ConnectorSettings,
-        options: Options,
+        options: VerifyOptions,
         progress: Progress,
         behind: Callable[[], Behind] | None,
         directory: Path | None,
@@ -115,11 +115,11 @@ class _Run:
         self._waited = 0.0
         self._kept: list[Any] = []
         self._group = f"helenus-verify-{uuid.uuid4()}"
-        self.report = Report(
+        self.report = VerifyReport(
             settings.name, settings.keyspace, settings.table, self._job.topic, time.time(), sample=options.sample
         )
 
-    def verify(self) -> Report:
+    def verify(self) -> VerifyReport:
         start = time.monotonic()
         report = self.report
         found = self._first()
@@ -157,7 +157,7 @@ class _Run:
         job, report = self._job, self.report
         places = self._places()
         # Slices of a sample are small: a task scans many.
-        tasks = _tasks(self._bytes, slots(self._spark))
+        tasks = _tasks(self._bytes, task_slots(self._spark))
         shares = shared_out(cut(self._options.tokens, tasks) if self._options.sample == 1 else job.tokens or (), tasks)
         table = self._tasks(scan(job, shares), len(shares))
         entries = table.unionByName(self._tasks(read_topic(job, places), len(places))) if places else table
@@ -215,7 +215,7 @@ class _Run:
 
         kind = f.when(found.moved & (found.kind != EXPIRED), CHANGING).otherwise(found.kind)
         named = self._kept_(found.filter(found.kind != "").withColumn("kind", kind))
-        names = Names(self._job)
+        names = KeyNames(self._job)
         for row in named.groupBy("kind").count().collect():
             of = self.report.found[row["kind"]]
             of.count += row["count"]
@@ -255,7 +255,7 @@ class _Run:
         self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
         return self._kept[-1]
 
-    def _places(self, since: bool = False) -> list[list[Range]]:
+    def _places(self, since: bool = False) -> list[list[OffsetRange]]:
         """The topic from its start, or `since` it was read before, up to its ends now, by tasks."""
         topic = self._job.topic
         until = ends(self._planner, topic, wait=self._progress.wait)
@@ -264,15 +264,15 @@ class _Run:
         for p, end in until.items():
             start = self._ends.get(int(p), 0) if since else starts.get(p, 0)
             if start < end:
-                places.append(Range(topic, int(p), start, end))
+                places.append(OffsetRange(topic, int(p), start, end))
                 self._ends[int(p)] = end
         return [[part] for place in places for part in self._parts(place)]
 
-    def _parts(self, place: Range) -> Iterator[Range]:
+    def _parts(self, place: OffsetRange) -> Iterator[OffsetRange]:
         """A range for several tasks, where offsets say how many records they have."""
         step = place.end - place.start if self._job.worker.log_of_data == "pulsar" else _RECORDS_A_TASK
         for start in range(place.start, place.end, step):
-            yield Range(place.topic, place.partition, start, min(start + step, place.end))
+            yield OffsetRange(place.topic, place.partition, start, min(start + step, place.end))
 
     def _wait_for(self, caught_up: Behind | None) -> None:
         """Wait, for a minute in all, until the connector has published what was there."""
@@ -289,7 +289,7 @@ class _Run:
 
     def _of_another_table(self, found: Any) -> HelenusError:
         first = found.filter(found.kind == "foreign").limit(1).collect()
-        key = f", such as {Names(self._job).of(first[0]['name'], False)}" if first else ""
+        key = f", such as {KeyNames(self._job).of(first[0]['name'], False)}" if first else ""
         what = f"none of its keys is one of {self._job.table.full_name}{key}: it is the topic of another table"
         advice = "correct data.topic, or the format and key.compat that it was written with"
         return HelenusError(Kind.CONFIG, what, f"topic {self._job.topic}", advice)
@@ -304,17 +304,17 @@ def _unmoved(found: Any, kinds: list[str]) -> Any:
 
 
 def _planned(
-    worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any, directory: Path | None
-) -> tuple[Job, int]:
+    worker: WorkerSettings, settings: ConnectorSettings, options: VerifyOptions, spark: Any, directory: Path | None
+) -> tuple[VerifyJob, int]:
     """What is to be done, and about how many bytes the table has. Raises HelenusError."""
     if settings.output_format in ("debezium-cassandra", "cep44") or settings.resolver == "none":
         what = f"records of output.format={settings.output_format}, resolver={settings.resolver} can't be verified"
         advice = "only those can that have a whole row: of debezium with resolver=reread, and of formats of rows"
         raise HelenusError(Kind.CONFIG, what, settings.name, advice)
     with closing(data_log(worker)) as log, _connected(settings) as session:
-        found = definition(session, settings)
+        found = read_definition(session, settings)
         assert found is not None, "no version is known"
-        table = shown(found[1], settings)
+        table = shown_table(found[1], settings)
         topics = log.topics()
         topic, other = settings.data, f"{settings.data}-{str(table.id)[:8]}"
         if settings.schema_on_incompatible == "new-topic" and other in topics:
@@ -326,8 +326,8 @@ def _planned(
         tokens = None
         if not options.is_whole:
             tokens = tuple(sampled(options.tokens, options.sample) if options.sample < 1 else [options.tokens])
-        parts = max(slots(spark), min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
-        return Job(
+        parts = max(task_slots(spark), min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
+        return VerifyJob(
             worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup(), directory
         ), size
 
@@ -336,7 +336,7 @@ def _table_of(counted: Counter[str], tables: Iterable[Table], settings: Connecto
     """The other table whose definition, as it is now, records name; None if there is none, or some name ours."""
     other = None
     for table in tables:
-        if any(counted[OF_SCHEMA + one.schema_id] for one in (table, shown(table, settings))):
+        if any(counted[OF_SCHEMA + one.schema_id] for one in (table, shown_table(table, settings))):
             if (table.keyspace, table.name) == (settings.keyspace, settings.table):
                 return None
             other = table.full_name

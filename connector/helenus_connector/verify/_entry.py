@@ -1,8 +1,8 @@
 """What goes through Spark's shuffle: one small entry for each record, row and delete marker.
 
 All of a Cassandra partition meets in one task: `part` follows from its token. There the entries come in the order of
-`Entry`'s fields: what concerns many partitions, then each partition's markers, then its keys, each with its records,
-the newest first, and then its row.
+`VerifyEntry`'s fields: what concerns many partitions, then each partition's markers, then its keys, each with its
+records, the newest first, and then its row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEVER = b""
 _BATCH = 5_000
 
 
-class Entry(NamedTuple):
+class VerifyEntry(NamedTuple):
     """`token` is None for what is of no partition. `name` is the event's key, of a STRAY the record's; a `static` one
     is of the partition's static columns. `at` is the offset in a topic's `partition`, see `place`; `stamp` in ms.
 
@@ -64,9 +64,9 @@ def place(offset: int) -> bytes:
     return offset.to_bytes(16, "big")
 
 
-def counts(**numbers: int) -> Entry:
+def counts(**numbers: int) -> VerifyEntry:
     """What a task counted."""
-    return Entry(0, rank=COUNTS, note=pickle.dumps(numbers))
+    return VerifyEntry(0, rank=COUNTS, note=pickle.dumps(numbers))
 
 
 def batches(entries: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
@@ -74,10 +74,10 @@ def batches(entries: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     rest = iter(entries)
     while some := list(islice(rest, _BATCH)):
         columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), TYPES, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, names=Entry._fields)
+        yield pa.RecordBatch.from_arrays(columns, names=VerifyEntry._fields)
 
 
-def entries(found: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
+def entries(found: Iterable[pa.RecordBatch]) -> Iterator[VerifyEntry]:
     """Entries as Spark gives them."""
     for batch in found:
-        yield from map(Entry._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        yield from map(VerifyEntry._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))

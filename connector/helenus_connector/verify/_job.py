@@ -20,7 +20,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.gate.replicas import routing_key
 from helenus_connector.query import cassandra_sessions
 from helenus_connector.query.garbage import freeze
-from helenus_connector.verify._entry import Entry, batches
+from helenus_connector.verify._entry import VerifyEntry, batches
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.service.logs import Setup, follow
@@ -33,7 +33,7 @@ _SLICES = 1000
 
 
 @dataclass(frozen=True)
-class Job:
+class VerifyJob:
     """`settings` are of one table, `table` is as its records show it. `topic` has so many `partitions`, the shuffle so
     many `parts`. `tokens` are looked at, in order; None for all. `directory` is the run's.
     """
@@ -67,7 +67,7 @@ class Job:
         return crc32(name) % self.parts
 
 
-def begin(job: Job) -> None:
+def begin(job: VerifyJob) -> None:
     """What each task does first."""
     cassandra_sessions.end_with_parent()
     follow(job.logging)
@@ -99,12 +99,14 @@ def shared_out(items: Sequence[Any], tasks: int) -> list[list[Any]]:
     return [list(items[i::tasks]) for i in range(min(tasks, len(items)))]
 
 
-def numbered(job: Job, make: Callable[[int], Iterable[Entry]]) -> Task:
+def numbered(job: VerifyJob, make: Callable[[int], Iterable[VerifyEntry]]) -> Task:
     """The task that makes the entries of the numbers that it gets."""
     return partial(_run, job, make)
 
 
-def _run(job: Job, make: Callable[[int], Iterable[Entry]], found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _run(
+    job: VerifyJob, make: Callable[[int], Iterable[VerifyEntry]], found: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     begin(job)
     for batch in found:
         for number in batch.column(0).to_pylist():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Gauge
 
-from helenus_connector.verify.report import Report
+from helenus_connector.verify.report import VerifyReport
 
 _LABELS = ("connector", "keyspace", "table")
 DIFFERENCES = Gauge(
@@ -19,7 +19,7 @@ SECONDS = Gauge("helenus_connector_verify_seconds", "How long it took.", _LABELS
 ENDED = Gauge("helenus_connector_verify_ended_timestamp_seconds", "When it ended, s since the epoch.", _LABELS)
 
 
-def show(report: Report) -> None:
+def show(report: VerifyReport) -> None:
     """Set the series of a table."""
     labels = (report.connector, report.keyspace, report.table)
     for kind, found in report.found.items():

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from helenus_connector.gate.event import values_of
-from helenus_connector.verify._job import Job
+from helenus_connector.gate.event_content import decode_key
+from helenus_connector.verify._job import VerifyJob
 from helenus_schemas.codec import to_json
 from helenus_schemas.codec.key import KeyCodec
 
 
-class Names:
+class KeyNames:
     """Spells keys as JSON objects of their columns."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: VerifyJob) -> None:
         keys = job.table.primary_key
         self._codec = KeyCodec(job.table)
         self._n = len(job.table.partition_key)
@@ -22,7 +22,7 @@ class Names:
     def of(self, name: bytes, static: bool) -> str:
         """Of an event's key; of a partition's `static` columns its partition key. Others as they are."""
         try:
-            values = values_of(self._codec, bytes(name))
+            values = decode_key(self._codec, bytes(name))
             return self._partition(values[: self._n]) if static else self._row(values)
         except ValueError:
             text = bytes(name[:200]).decode(errors="backslashreplace")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from helenus_connector.gate.event import values_of
+from helenus_connector.gate.event_content import decode_key
 from helenus_connector.verify._entry import (
     ASKED,
     COUNTS,
@@ -27,12 +27,12 @@ from helenus_connector.verify._entry import (
     STRAY,
     TRUNCATION,
     TYPES,
-    Entry,
+    VerifyEntry,
     entries,
 )
-from helenus_connector.verify._job import Job, Task, begin
+from helenus_connector.verify._job import Task, VerifyJob, begin
 from helenus_connector.verify.report import DOUBTFUL, EXPIRED, FOREIGN, GHOST, MISPLACED, MISSING, STALE, UNPUBLISHABLE
-from helenus_connector.verify.scopes import Clustering, Scopes
+from helenus_connector.verify.scopes import Clustering, MarkerScopes
 from helenus_schemas.codec.key import KeyCodec
 
 FOUND = ("kind", "moved")
@@ -44,24 +44,24 @@ _GRACE_S = 2
 """By which `expires` may be off: it is rounded, and clocks differ."""
 
 
-def compare(job: Job, again: bool = False) -> Task:
+def compare(job: VerifyJob, again: bool = False) -> Task:
     """The task that compares a part of the shuffle; `again`: keys that were asked for, in all versions they had."""
     return partial(_compare, job, again)
 
 
-def _compare(job: Job, again: bool, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _compare(job: VerifyJob, again: bool, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     begin(job)
     rest = Comparison(job, again).of(entries(found))
     while some := list(islice(rest, _BATCH)):
         types = (pa.string(), pa.bool_(), *TYPES)
         columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), types, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, names=[*FOUND, *Entry._fields])
+        yield pa.RecordBatch.from_arrays(columns, names=[*FOUND, *VerifyEntry._fields])
 
 
 class Comparison:
     """Compares the entries of one part."""
 
-    def __init__(self, job: Job, again: bool) -> None:
+    def __init__(self, job: VerifyJob, again: bool) -> None:
         self._again = again
         self._codec = KeyCodec(job.table)
         self._n = len(job.table.partition_key)
@@ -69,18 +69,18 @@ class Comparison:
         self._truncated: dict[int, bytes] = {}
         self._now = int(time.time())
         self._counts = Counter[str]()
-        self._scopes: dict[tuple[int, bytes], Scopes] = {}
+        self._scopes: dict[tuple[int, bytes], MarkerScopes] = {}
 
-    def of(self, found: Iterable[Entry]) -> Iterator[Row]:
+    def of(self, found: Iterable[VerifyEntry]) -> Iterator[Row]:
         """What differs, with its kind, and counts at the end."""
         for token, members in groupby(found, key=attrgetter("token")):
             if token is None:
                 yield from self._of_no_partition(members)
             else:
                 yield from self._of_token(members)
-        yield ("", False, *Entry(0, rank=COUNTS, note=pickle.dumps(dict(self._counts))))
+        yield ("", False, *VerifyEntry(0, rank=COUNTS, note=pickle.dumps(dict(self._counts))))
 
-    def _of_no_partition(self, members: Iterable[Entry]) -> Iterator[Row]:
+    def _of_no_partition(self, members: Iterable[VerifyEntry]) -> Iterator[Row]:
         for rank, same in groupby(members, key=attrgetter("rank")):
             for name, records in groupby(same, key=attrgetter("name")):
                 if rank == TRUNCATION:
@@ -92,14 +92,14 @@ class Comparison:
                 elif rank == STRAY and name is not None and not self._again:
                     yield from self._strays(records)
 
-    def _strays(self, records: Iterable[Entry]) -> Iterator[Row]:
+    def _strays(self, records: Iterable[VerifyEntry]) -> Iterator[Row]:
         for partition, versions in groupby(records, key=attrgetter("partition")):
             last = max(versions, key=attrgetter("at"))
             if last.digest is not None and last.at > self._truncated.get(partition, NEVER):
                 yield (FOREIGN, False, *last)
                 return
 
-    def _of_token(self, members: Iterable[Entry]) -> Iterator[Row]:
+    def _of_token(self, members: Iterable[VerifyEntry]) -> Iterator[Row]:
         self._scopes.clear()
         rest = iter(members)
         for entry in rest:
@@ -109,23 +109,23 @@ class Comparison:
                 return
             self._mark(entry)
 
-    def _mark(self, marker: Entry) -> None:
+    def _mark(self, marker: VerifyEntry) -> None:
         if self._clustering is None:
             return
         place = marker.partition, self._partition(marker.name or b"")
         if place not in self._scopes:
-            self._scopes[place] = Scopes(self._clustering)
+            self._scopes[place] = MarkerScopes(self._clustering)
         self._scopes[place].add(marker.at, marker.note)
 
     def _partition(self, name: bytes) -> bytes:
         """What partitions of one token, which hardly are, differ by."""
         return repr(self._codec.decode(name)[: self._n]).encode()
 
-    def _of_key(self, versions: Iterable[Entry]) -> Iterator[Row]:
+    def _of_key(self, versions: Iterable[VerifyEntry]) -> Iterator[Row]:
         """Compare a key's row with its last record; of a key that is looked at again, with any that it had since."""
         asked: bytes | None = None if self._again else NEVER
-        row: Entry | None = None
-        lasts: dict[int, Entry] = {}
+        row: VerifyEntry | None = None
+        lasts: dict[int, VerifyEntry] = {}
         digests: set[bytes | None] = set()
         for entry in versions:
             if entry.side == RECORD:
@@ -163,7 +163,7 @@ class Comparison:
             shown = record if record is not None else some._replace(side=RECORD, partition=-1, at=NEVER, digest=None)
             yield (kind, self._again and shown.at > asked, *shown)
 
-    def _expired(self, record: Entry, row: Entry | None) -> str:
+    def _expired(self, record: VerifyEntry, row: VerifyEntry | None) -> str:
         """The kind of a key whose record says that it expired: its row may have been written since."""
         if row is None:
             return EXPIRED
@@ -172,7 +172,7 @@ class Comparison:
         shown = record.stamp * 1000 if record.written is None else record.written
         return STALE if row.written is not None and row.written > shown else EXPIRED
 
-    def _state(self, last: Entry) -> tuple[Entry, bool]:
+    def _state(self, last: VerifyEntry) -> tuple[VerifyEntry, bool]:
         """What the last record of a key in one topic partition says with the markers since; and whether a marker may
         be over it that is not understood.
         """
@@ -180,14 +180,16 @@ class Comparison:
         if self._scopes and not last.static:
             scopes = self._scopes.get((last.partition, self._partition(last.name or b"")))
             if scopes is not None:
-                over, maybe = scopes.over(values_of(self._codec, last.name or b"")[self._n :])
+                over, maybe = scopes.over(decode_key(self._codec, last.name or b"")[self._n :])
                 gone, unclear = max(gone, over), max(unclear, maybe)
         if last.at < gone:
             return last._replace(digest=None), False
         return last, last.at < unclear
 
 
-def _beside(record: Entry | None, states: Iterable[tuple[Entry, bool]]) -> Iterator[tuple[Entry, bool]]:
+def _beside(
+    record: VerifyEntry | None, states: Iterable[tuple[VerifyEntry, bool]]
+) -> Iterator[tuple[VerifyEntry, bool]]:
     """One of the records with a value that a key has in other partitions of the topic than its last record."""
     others = ((state, unclear) for state, unclear in states if state is not record and state.digest is not None)
     return islice(others, 1)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from helenus_connector.log.choice import event_schemas, events_log
 from helenus_connector.verify._entry import batches, counts, entries
-from helenus_connector.verify._job import Job, Task, begin
+from helenus_connector.verify._job import Task, VerifyJob, begin
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement
 from helenus_schemas.event.change import Origin, Scope
@@ -19,17 +19,17 @@ _FLUSH_TIMEOUT_S = 60.0
 _AT_ONCE = 10_000
 
 
-def repair(job: Job) -> Task:
+def repair(job: VerifyJob) -> Task:
     """The task that appends an event for each key that it gets, and counts them. It may append some twice."""
     return partial(_repair, job)
 
 
-def _repair(job: Job, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _repair(job: VerifyJob, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     begin(job)
     yield from batches([counts(repaired=_append(job, found))])
 
 
-def _append(job: Job, found: Iterator[pa.RecordBatch]) -> int:
+def _append(job: VerifyJob, found: Iterator[pa.RecordBatch]) -> int:
     events, appended = job.settings.events, 0
     values = {scope is Scope.STATIC: request(scope, Origin.REPAIR) for scope in (Scope.ROW, Scope.STATIC)}
     log = events_log(job.worker)

@@ -11,53 +11,53 @@ import pyarrow as pa
 from cassandra import ConsistencyLevel
 
 from helenus_connector.cassandra_rows import budget
-from helenus_connector.cassandra_rows.row_reader import KeyRefused, Reader, Unread
+from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, UnreadReason
 from helenus_connector.config.run_directory import use
-from helenus_connector.gate.event import values_of
+from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.query import cassandra_sessions
 from helenus_connector.verify._contents import Contents, Values
-from helenus_connector.verify._entry import ASKED, KEY, ROW, Entry, batches, counts, entries
-from helenus_connector.verify._job import Job, Task, Tokens, begin, numbered, token_of
+from helenus_connector.verify._entry import ASKED, KEY, ROW, VerifyEntry, batches, counts, entries
+from helenus_connector.verify._job import Task, Tokens, VerifyJob, begin, numbered, token_of
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
 _AT_ONCE = 1_000
-_readers: list[tuple[Any, Reader]] = []
+_readers: list[tuple[Any, RowReader]] = []
 
 
-def scan(job: Job, shares: Sequence[Sequence[Tokens]]) -> Task:
+def scan(job: VerifyJob, shares: Sequence[Sequence[Tokens]]) -> Task:
     """The task that scans a share of the ring."""
     return numbered(job, partial(_scan, job, shares))
 
 
-def _scan(job: Job, shares: Sequence[Sequence[Tokens]], number: int) -> Iterator[Entry]:
+def _scan(job: VerifyJob, shares: Sequence[Sequence[Tokens]], number: int) -> Iterator[VerifyEntry]:
     with _Altered(job):
-        rows = Rows(job, times=False)
+        rows = TableRows(job, times=False)
         for tokens in shares[number]:
             yield from rows.between(*tokens)
         yield counts(rows=rows.count, keyless=rows.entries.keyless)
 
 
-def look_again(job: Job) -> Task:
+def look_again(job: VerifyJob) -> Task:
     """The task that reads keys again: their entries, which are those of their records, and those of their rows."""
     return partial(_look_again, job)
 
 
-def _look_again(job: Job, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look_again(job: VerifyJob, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     begin(job)
     with _Altered(job):
-        rows = Rows(job, times=True)
+        rows = TableRows(job, times=True)
         yield from batches(_again(rows, entries(found)))
 
 
-def _again(rows: Rows, found: Iterable[Entry]) -> Iterator[Entry]:
+def _again(rows: TableRows, found: Iterable[VerifyEntry]) -> Iterator[VerifyEntry]:
     rest = iter(found)
     while some := list(islice(rest, _AT_ONCE)):
         for entry in some:
-            yield Entry(entry.part, entry.token, KEY, entry.name, entry.static, ASKED, at=entry.at)
+            yield VerifyEntry(entry.part, entry.token, KEY, entry.name, entry.static, ASKED, at=entry.at)
             if entry.partition >= 0:
                 yield entry
         yield from rows.of(some)
@@ -66,7 +66,7 @@ def _again(rows: Rows, found: Iterable[Entry]) -> Iterator[Entry]:
 class _Altered:
     """What is refused while the table is altered, as our error."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: VerifyJob) -> None:
         self._where = job.table.full_name
 
     def __enter__(self) -> None:
@@ -81,7 +81,7 @@ class _Altered:
 class RowEntries:
     """Makes entries of rows. `keyless` counts those whose key has no form."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: VerifyJob) -> None:
         self._codec = KeyCodec(job.table)
         self._contents = Contents(job.table, job.settings, job.keeps_schemas)
         self.keyless = 0
@@ -95,7 +95,7 @@ class RowEntries:
         static: bool,
         left_out: bytes | None = None,
         written: int | None = None,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[VerifyEntry]:
         """That of a row, or of a partition's `static` columns, if some are not null. With a header `left_out`, without
         what that names.
         """
@@ -113,13 +113,13 @@ class RowEntries:
                 raise
             found, note = None, error.what.encode()
         if found is not None or note is not None:
-            yield Entry(part, token, KEY, name, static, ROW, digest=found, note=note, written=written)
+            yield VerifyEntry(part, token, KEY, name, static, ROW, digest=found, note=note, written=written)
 
 
-class Rows:
+class TableRows:
     """Reads rows, and makes `entries` of them, with their write `times` if asked for. `count` of rows."""
 
-    def __init__(self, job: Job, times: bool) -> None:
+    def __init__(self, job: VerifyJob, times: bool) -> None:
         self._job = job
         self.entries = RowEntries(job)
         self._codec = KeyCodec(job.table)
@@ -130,7 +130,7 @@ class Rows:
         self._has_clustering = bool(job.table.clustering)
         self.count = 0
 
-    def between(self, first: int, last: int) -> Iterator[Entry]:
+    def between(self, first: int, last: int) -> Iterator[VerifyEntry]:
         """Of the rows with these tokens, and those between."""
         n, nulls = self._n, (None,) * len(self._job.table.clustering)
         partition: Key | None = None
@@ -146,9 +146,9 @@ class Rows:
                 self.count += 1
                 yield from self.entries.of(part, token, key, values, False)
 
-    def of(self, asked: Sequence[Entry]) -> Iterator[Entry]:
+    def of(self, asked: Sequence[VerifyEntry]) -> Iterator[VerifyEntry]:
         """Of the keys of some entries, those that are there."""
-        by_key = {values_of(self._codec, e.name or b""): e for e in asked if not e.static}
+        by_key = {decode_key(self._codec, e.name or b""): e for e in asked if not e.static}
         left_out = {key: e.note for key, e in by_key.items()}
         for key, found in self._reader.rows(by_key, self._level):
             image = _known(found)
@@ -168,17 +168,17 @@ class Rows:
 
 def _known(answer: Any) -> Any:
     """What a read found, None if that is nothing. Raises HelenusError where it found nothing out."""
-    if isinstance(answer, Unread):
+    if isinstance(answer, UnreadReason):
         raise answer.error
     return None if isinstance(answer, KeyRefused) else answer
 
 
-def _reader(job: Job, times: bool) -> Reader:
+def _reader(job: VerifyJob, times: bool) -> RowReader:
     """This process's reader of a table, whose statements are prepared; with write `times`, or without."""
-    made_for = cassandra_sessions.of(job.settings), times
+    made_for = cassandra_sessions.session_for(job.settings), times
     reader = next((one for name, one in _readers if name == made_for and one.table == job.table), None)
     if reader is None:
-        reader = Reader(made_for[0], job.table, job.settings, times)
+        reader = RowReader(made_for[0], job.table, job.settings, times)
         reader.is_current = True  # a key of the topic that Cassandra can't take is no row; an ALTER is told from that
         _readers[:] = [(made_for, reader)]
     if reader.budget is not None:
@@ -187,5 +187,5 @@ def _reader(job: Job, times: bool) -> Reader:
     if job.directory is not None:
         directory = use(job.directory) / job.settings.query_group  # as the query's tasks have it
         directory.mkdir(mode=0o700, exist_ok=True)
-        reader.budget = budget.of(directory, job.settings)
+        reader.budget = budget.budget_for(directory, job.settings)
     return reader

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from helenus_connector.log.choice import data_schemas, read_data
-from helenus_connector.log.events import Message, Range
+from helenus_connector.log.events import Message, OffsetRange
 from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.verify._contents import Contents, digest
-from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, Entry, counts, place
-from helenus_connector.verify._job import Job, Task, numbered, token_of
+from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, VerifyEntry, counts, place
+from helenus_connector.verify._job import Task, VerifyJob, numbered, token_of
 from helenus_connector.verify._values import AvroValues, Headers, JsonValues, Schemas
-from helenus_connector.verify.keys import Keys
+from helenus_connector.verify.keys import RecordKeys
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError
 
@@ -27,15 +27,17 @@ _FRAME = 5
 _MOST_SCHEMAS = 100
 
 
-def read_topic(job: Job, shares: Sequence[Sequence[Range]], versions: bool = False) -> Task:
+def read_topic(job: VerifyJob, shares: Sequence[Sequence[OffsetRange]], versions: bool = False) -> Task:
     """The task that reads a share of the topic; with `versions` all records of a key."""
     return numbered(job, partial(_read, job, shares, versions))
 
 
-def _read(job: Job, shares: Sequence[Sequence[Range]], versions: bool, number: int) -> Iterator[Entry]:
+def _read(
+    job: VerifyJob, shares: Sequence[Sequence[OffsetRange]], versions: bool, number: int
+) -> Iterator[VerifyEntry]:
     errors: list[HelenusError] = []
     with _schemas(job) as (keys, values):
-        records = Records(job, keys, values)
+        records = TopicRecords(job, keys, values)
         for chunk in read_data(job.worker, shares[number], lambda _, error: errors.append(error)):
             yield from records.entries(chunk, versions)
     if errors:
@@ -44,7 +46,7 @@ def _read(job: Job, shares: Sequence[Sequence[Range]], versions: bool, number: i
 
 
 @contextmanager
-def _schemas(job: Job) -> Iterator[tuple[Schemas, Schemas]]:
+def _schemas(job: VerifyJob) -> Iterator[tuple[Schemas, Schemas]]:
     """Those of keys and of values, by what names them in records."""
     if not job.settings.is_avro:
         yield _none, _none
@@ -64,14 +66,14 @@ def _none(_: Any) -> str | None:
     return None
 
 
-class Records:
+class TopicRecords:
     """From records to entries. `keys` and `values` give the schemas of either."""
 
-    def __init__(self, job: Job, keys: Schemas, values: Schemas) -> None:
+    def __init__(self, job: VerifyJob, keys: Schemas, values: Schemas) -> None:
         table, settings = job.table, job.settings
         self._job = job
         self._frames = settings.is_avro and not job.keeps_schemas
-        self._keys = Keys(table, settings, job.keeps_schemas, keys)
+        self._keys = RecordKeys(table, settings, job.keeps_schemas, keys)
         self._values: AvroValues | JsonValues = (
             AvroValues(table, settings, job.keeps_schemas, values) if settings.is_avro else JsonValues(table, settings)
         )
@@ -83,7 +85,7 @@ class Records:
         self._read = self._known = 0
         self._schema_ids = Counter[bytes]()
 
-    def entries(self, chunk: Sequence[Message], versions: bool) -> Iterator[Entry]:
+    def entries(self, chunk: Sequence[Message], versions: bool) -> Iterator[VerifyEntry]:
         """Those of a chunk's records, the last ones first."""
         self._read += len(chunk)
         seen: set[tuple[int, bytes | None]] = set()
@@ -108,15 +110,15 @@ class Records:
                 seen.add(key)
             yield from self._of(message, headers, scope, again)
 
-    def rest(self) -> Iterator[Entry]:
+    def rest(self) -> Iterator[VerifyEntry]:
         """What is known at the end: truncations, for all parts, and counts."""
         for partition, at in self._truncated.items():
             for part in range(self._job.parts):
-                yield Entry(part, rank=TRUNCATION, partition=partition, at=at)
+                yield VerifyEntry(part, rank=TRUNCATION, partition=partition, at=at)
         of_schemas = {OF_SCHEMA + one.decode(errors="replace"): n for one, n in self._schema_ids.items()}
         yield counts(records=self._read, known=self._known, **of_schemas)
 
-    def _of(self, message: Message, headers: Headers, scope: bytes | None, again: bool) -> Iterator[Entry]:
+    def _of(self, message: Message, headers: Headers, scope: bytes | None, again: bool) -> Iterator[VerifyEntry]:
         job, partition, at = self._job, message.partition(), place(message.offset())
         data, stamp = message.key(), message.timestamp()[1]
         try:
@@ -126,7 +128,9 @@ class Records:
                 value = message.value()
                 there = None if value is None or value == self._gone else digest(value)
                 raw = data or b""
-                yield Entry(job.part_of_name(raw), None, STRAY, raw, False, partition=partition, at=at, digest=there)
+                yield VerifyEntry(
+                    job.part_of_name(raw), None, STRAY, raw, False, partition=partition, at=at, digest=there
+                )
             return
         self._known += 1
         token = token_of(key[: self._partition_columns])
@@ -137,14 +141,14 @@ class Records:
             bounds = None
             if scope == b"range":
                 bounds = b"\n".join(headers.get(end, b"") for end in ("start", "end"))
-            yield Entry(part, token, MARKER, name, partition=partition, at=at, note=bounds)
+            yield VerifyEntry(part, token, MARKER, name, partition=partition, at=at, note=bounds)
             if again:
                 return
         expires = _number(headers.get("expires"))
         written = None if expires is None else _number(headers.get("writetime"))
         left_out = headers.get("left_out")
         there = self._digest(message, name, headers, static)
-        yield Entry(
+        yield VerifyEntry(
             part, token, name=name, static=static, partition=partition, at=at, stamp=stamp, digest=there,
             expires=expires, note=left_out, written=written,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.event import values_of
+from helenus_connector.gate.event_content import decode_key
 from helenus_connector.shape.encoding.forms import nullable_schema
 from helenus_connector.verify._contents import column_names
 from helenus_connector.verify._values import Headers, Schemas
@@ -23,7 +23,7 @@ from helenus_schemas.cql.values import Malformed
 _Form = Callable[[bytes], bytes]
 
 
-class Keys:
+class RecordKeys:
     """Decodes the keys of a topic. `schemas` gives those of Avro; `keeps_schemas`: the broker does, as Pulsar."""
 
     def __init__(self, table: Table, settings: ConnectorSettings, keeps_schemas: bool, schemas: Schemas) -> None:
@@ -61,7 +61,7 @@ class Keys:
             name = self._of_avro(data, number)
         else:
             name = self._of_json(data, headers)
-        values = values_of(self._codec, name)
+        values = decode_key(self._codec, name)
         n = self._codec.partition_columns
         is_partition = len(values) > n and values[n] is None
         if is_partition and "empty" in headers and self._first_clustering in column_names(headers["empty"]):

@@ -9,7 +9,7 @@ from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN, token_range
 
 
 @dataclass(frozen=True)
-class Options:
+class VerifyOptions:
     """`repair` appends an event for each key that differs. `tokens` are the first and last token to look at, `sample`
     is the share of these to look at. `limit` is how many keys of each kind are named.
 
@@ -37,7 +37,7 @@ class Options:
         return self.sample == 1 and self.tokens == (LEAST_TOKEN, MOST_TOKEN)
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Options:
+    def from_words(cls, given: dict[str, Any]) -> VerifyOptions:
         """From JSON: `repair`, `token_range` (`after:until`), `sample`, `limit`, `patience`. Raises ValueError."""
         known = {"repair", "token_range", "sample", "limit", "patience"}
         if unknown := given.keys() - known:

@@ -23,7 +23,7 @@ DIFFERENT = 3
 
 
 @dataclass
-class Found:
+class DifferingKeys:
     """Keys of one kind: how many, and the first of them as JSON text."""
 
     count: int = 0
@@ -31,7 +31,7 @@ class Found:
 
 
 @dataclass
-class Report:
+class VerifyReport:
     """What was found in one table. `rows` and `records` were looked at; a record that a later one replaced counts too.
 
     `rounds`: how often keys that differed were looked at again. `repaired`: events that were appended. `behind`: why
@@ -50,7 +50,9 @@ class Report:
     rounds: int = 0
     repaired: int = 0
     behind: str | None = None
-    found: dict[str, Found] = field(default_factory=lambda: {k: Found() for k in (*DIFFERENCES, *NO_DIFFERENCES)})
+    found: dict[str, DifferingKeys] = field(
+        default_factory=lambda: {k: DifferingKeys() for k in (*DIFFERENCES, *NO_DIFFERENCES)}
+    )
 
     @property
     def differences(self) -> int:
@@ -82,11 +84,11 @@ class Report:
         }
 
     @classmethod
-    def of_json(cls, shown: dict[str, Any]) -> Report:
+    def of_json(cls, shown: dict[str, Any]) -> VerifyReport:
         """That of which `as_json` showed this. Raises KeyError and TypeError for what is none."""
-        found = {k: Found() for k in (*DIFFERENCES, *NO_DIFFERENCES)}  # an older version knew fewer kinds
+        found = {k: DifferingKeys() for k in (*DIFFERENCES, *NO_DIFFERENCES)}  # an older version knew fewer kinds
         for k, one in {**shown["differences"], **shown["apart"]}.items():
-            found[k] = Found(one["count"], list(one["keys"]))
+            found[k] = DifferingKeys(one["count"], list(one["keys"]))
         own = {name: shown[name] for name in cls.__dataclass_fields__ if name != "found"}
         return cls(**own, found=found)
 
@@ -94,7 +96,7 @@ class Report:
         return {"count": self.found[kind].count, "keys": self.found[kind].keys}
 
 
-class Stopped(Exception):
+class VerifyStopped(Exception):
     """The verification was stopped."""
 
 
@@ -114,9 +116,9 @@ class Progress:
     _before: frozenset[int] = frozenset()
 
     def check(self) -> None:
-        """Raise Stopped if it is to end."""
+        """Raise VerifyStopped if it is to end."""
         if self.stop.is_set():
-            raise Stopped
+            raise VerifyStopped
 
     def wait(self, seconds: float) -> None:
         """Wait so long. Raises Stopped."""

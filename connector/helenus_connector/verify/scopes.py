@@ -79,7 +79,7 @@ class Clustering:
         return self.position(values, _BEFORE if includes == is_start else _AFTER)
 
 
-class Scopes:
+class MarkerScopes:
     """Markers, which come with the newest first."""
 
     def __init__(self, clustering: Clustering) -> None:

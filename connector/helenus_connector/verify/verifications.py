@@ -14,16 +14,16 @@ from typing import Any, Literal
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
+from helenus_connector.control.connectors import Connectors, UnderWay, UnknownConnector
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
 from helenus_connector.metrics import Labels
 from helenus_connector.verify import _metrics
 from helenus_connector.verify._engine import Behind, verify
-from helenus_connector.verify._kept import Kept
-from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import Progress, Report, Stopped
+from helenus_connector.verify._report_file import ReportFile
+from helenus_connector.verify.options import VerifyOptions
+from helenus_connector.verify.report import Progress, VerifyReport, VerifyStopped
 from helenus_schemas.errors import HelenusError, Kind
 
 State = Literal["WAITING", "RUNNING", "DONE", "FAILED", "STOPPED"]
@@ -38,11 +38,11 @@ class Verification:
     """That of a table, by its labels; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
 
     labels: Labels
-    options: Options
+    options: VerifyOptions
     id: int = field(default_factory=lambda: next(_numbers))
     state: State = "WAITING"
     progress: Progress = field(default_factory=Progress)
-    report: Report | None = None
+    report: VerifyReport | None = None
     error: str | None = None
 
     @property
@@ -69,12 +69,12 @@ class Verifications:
     def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
         self._worker = worker
         self._connectors = connectors
-        self._kept = Kept(worker.checkpoint_dir.absolute() / "verifications")
+        self._kept = ReportFile(worker.checkpoint_dir.absolute() / "verifications")
         self._last: dict[tuple[str, str], Verification] = {}
-        self._reports: dict[tuple[str, str], Report] = {}  # of the last one that was DONE
+        self._reports: dict[tuple[str, str], VerifyReport] = {}  # of the last one that was DONE
         for report in self._kept.reports():
             one = Verification(
-                (report.connector, report.keyspace, report.table), Options(), state="DONE", report=report
+                (report.connector, report.keyspace, report.table), VerifyOptions(), state="DONE", report=report
             )
             self._last[report.connector, report.table] = one
             self._reports[report.connector, report.table] = report
@@ -85,7 +85,7 @@ class Verifications:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, name: str, tables: Sequence[str], options: Options) -> list[Verification]:
+    def begin(self, name: str, tables: Sequence[str], options: VerifyOptions) -> list[Verification]:
         """Ask for these tables of a connector, by default for all. Raises HelenusError CONFIG if there is no such
         table, and UnderWay if one of them is being verified.
         """
@@ -158,10 +158,10 @@ class Verifications:
                 lambda: self._behind(task, one.progress),
                 self._directory,
             )
-        except Stopped:
+        except VerifyStopped:
             one.state = "STOPPED"
             _log.info("verify.stopped", **where)
-        except Unknown:
+        except UnknownConnector:
             one.state = "STOPPED"  # its connector was deleted
         except HelenusError as error:
             if one.progress.stop.is_set():

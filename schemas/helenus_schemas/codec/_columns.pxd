@@ -6,7 +6,7 @@ cdef int _OTHER, _INTEGER, _DATE, _REVERSED, _SIZED, _TEXT, _UUID, _BOOLEAN, _DE
 cdef bytes _HEX
 cdef Py_ssize_t _ROOM
 
-cdef class Part:
+cdef class ColumnPart:
     cdef public object encode
     cdef public bint takes_none, needs_some
     cdef public int form
@@ -30,19 +30,19 @@ cdef class Buffer:
     @cython.locals(count=Py_ssize_t, size=Py_ssize_t)
     cdef int copy(self, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
 
-    cdef bint optional(self, Part part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef bint optional(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
 
     @cython.locals(form=int, size=Py_ssize_t, number=cython.longlong, i=Py_ssize_t)
-    cdef bint value(self, Part part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef bint value(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
 
     @cython.locals(i=int, byte=int)
     cdef bint uuid(self, bytes d, Py_ssize_t at) except -1
 
-    @cython.locals(form=int, inner=Part, size=cython.longlong, count=cython.longlong, _=cython.longlong)
-    cdef bint many(self, Part part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    @cython.locals(form=int, inner=ColumnPart, size=cython.longlong, count=cython.longlong, _=cython.longlong)
+    cdef bint many(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
 
-    @cython.locals(inner=Part, size=Py_ssize_t, _=Py_ssize_t)
-    cdef bint vector(self, Part part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    @cython.locals(inner=ColumnPart, size=Py_ssize_t, _=Py_ssize_t)
+    cdef bint vector(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
 
 cdef class Columns:
     cdef list _parts
@@ -57,7 +57,7 @@ cdef class Columns:
     @cython.locals(buffer=Buffer)
     cpdef bytes row(self, object values)
 
-    @cython.locals(count=Py_ssize_t, i=Py_ssize_t, value=bytes, part=Part)
+    @cython.locals(count=Py_ssize_t, i=Py_ssize_t, value=bytes, part=ColumnPart)
     cdef bytes _made(self, Buffer buffer, tuple values)
 
 @cython.locals(raw=cython.p_uchar, size=Py_ssize_t)

@@ -52,7 +52,7 @@ _ROOM = 1 << 12
 _ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
 
 
-class Part:
+class ColumnPart:
     """A type as columns have it. Its values are `form` in Avro, of `size` bytes (0: any, of a vector: of its elements),
     with `parts`; by `encode` if that is _OTHER. `takes_none`: no bytes are a value where null is possible too,
     `needs_some`: nowhere.
@@ -73,7 +73,7 @@ class Part:
             self.size = t.args[0].width
         elif t.name == "map" and t.args[0].name in ("ascii", "text"):
             self.form = _MAP
-        self.parts = [Part(a, key, plain) for a in inner] if self.form >= _ARRAY else []
+        self.parts = [ColumnPart(a, key, plain) for a in inner] if self.form >= _ARRAY else []
 
 
 class Buffer:
@@ -122,7 +122,7 @@ class Buffer:
             return 0 if d[at:end].isascii() else 0x80
         return copied(self.raw, size, d, at, count)
 
-    def optional(self, part: Part, d: bytes, at: int, end: int) -> bool:
+    def optional(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
         """The union of null and a type. Whether it is for this, as in `value`."""
         self.reserve(1)
         if at == end and not part.takes_none:
@@ -131,7 +131,7 @@ class Buffer:
         self.byte(2)
         return self.value(part, d, at, end)
 
-    def value(self, part: Part, d: bytes, at: int, end: int) -> bool:
+    def value(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
         """A value, which is the bytes from an offset to another. Whether it is for this: it is not if they are none of
         the type.
         """
@@ -194,7 +194,7 @@ class Buffer:
             self.byte(_HEX[byte & 15])
         return True
 
-    def many(self, part: Part, d: bytes, at: int, end: int) -> bool:
+    def many(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
         """A collection, a vector, a tuple: as `value`."""
         form = part.form
         if form == _RECORD:
@@ -241,9 +241,9 @@ class Buffer:
         self.byte(0)
         return at == end
 
-    def vector(self, part: Part, d: bytes, at: int, end: int) -> bool:
+    def vector(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
         """The elements of a vector, each after its size if their type has none."""
-        inner: Part = part.parts[0]
+        inner: ColumnPart = part.parts[0]
         size = part.size
         self.reserve(10)
         self.unsigned(part.count << 1)
@@ -274,7 +274,7 @@ class Columns:
         key: bool = False,
         head: bytes = b"",
     ) -> None:
-        self._parts = [Part(t, key, plain) for t in types]
+        self._parts = [ColumnPart(t, key, plain) for t in types]
         self._count = len(self._parts)
         self._buffer: Buffer | None = Buffer()
         self._functions = functions
@@ -312,7 +312,7 @@ class Columns:
                 buffer.reserve(1)
                 buffer.byte(0)
                 continue
-            part: Part = self._parts[i]
+            part: ColumnPart = self._parts[i]
             if not buffer.optional(part, value, 0, len(value)):
                 return None
         return taken(buffer)

@@ -5,7 +5,7 @@ cdef bint _compiled
 cdef int _INTEGER, _DATE, _REVERSED, _SIZED, _UUID
 cdef bytearray _SCRATCH
 
-cdef class Reader:
+cdef class KeyBytesReader:
     cdef Py_ssize_t _partition, _count
     cdef list _forms, _sizes
 

@@ -33,7 +33,7 @@ _FORMS = {
 _SCRATCH = bytearray(16)
 
 
-class Reader:
+class KeyBytesReader:
     """Reads the keys of a table with these columns of the partition key, and these clustering columns."""
 
     def __init__(self, partition: Sequence[CqlType], clustering: Sequence[CqlType]) -> None:

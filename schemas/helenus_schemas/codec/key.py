@@ -66,9 +66,11 @@ class KeyCodec:
         self.has_one_form = all(_has_one_form(c.type) for c in table.clustering)
         self.several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
         self._comparable = [nullable(encoder(c.type, clustering=True)) for c in table.partition_key]
-        self._reader: _key_bytes.Reader | None = None
+        self._reader: _key_bytes.KeyBytesReader | None = None
         if _key_bytes.COMPILED and compat != "datastax":
-            self._reader = _key_bytes.Reader([c.type for c in table.partition_key], [c.type for c in table.clustering])
+            self._reader = _key_bytes.KeyBytesReader(
+                [c.type for c in table.partition_key], [c.type for c in table.clustering]
+            )
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
 
     def encode(self, key: Sequence[bytes | None]) -> bytes:

@@ -21,7 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, disable_created_metrics, gene
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import connections
 from helenus_schemas.service.connections import BoundedListener
-from helenus_schemas.service.page import Page
+from helenus_schemas.service.page import HtmlPage
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -75,10 +75,10 @@ class _Answer:
         return "\r\n".join([*lines, "", ""]).encode() + (self.body if has_body else b"")
 
 
-class Listener:
+class HttpListener:
     """Serves in a daemon thread until `shutdown`. `names` are those that `Host` may have, None for any."""
 
-    def __init__(self, listening: BoundedListener, ready: Ready, page: Page | None, names: Collection[str] | None):
+    def __init__(self, listening: BoundedListener, ready: Ready, page: HtmlPage | None, names: Collection[str] | None):
         self.port: int = listening.getsockname()[1]
         self._listening = listening
         self._ready = ready
@@ -173,12 +173,12 @@ class Listener:
         return _Answer(200 if reason is None else 503, f"{reason or 'ready'}\n".encode())
 
 
-def serve(host: str, port: int, ready: Ready, page: Page | None = None) -> Listener:
-    """Listen in a daemon thread; `port` 0 takes a free one (see `Listener.port`). Raises HelenusError CONFIG if it
+def serve(host: str, port: int, ready: Ready, page: HtmlPage | None = None) -> HttpListener:
+    """Listen in a daemon thread; `port` 0 takes a free one (see `HttpListener.port`). Raises HelenusError CONFIG if it
     cannot listen there; its cause is the OSError.
     """
     try:
         listening = connections.listen(host, port)
     except OSError as error:
         raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}") from error
-    return Listener(listening, ready, page, {host.lower()} if is_loopback(host) else None)
+    return HttpListener(listening, ready, page, {host.lower()} if is_loopback(host) else None)

@@ -11,14 +11,14 @@ from importlib.resources import files
 
 
 @dataclass(frozen=True)
-class Page:
+class HtmlPage:
     """A page's bytes, and the headers that go with them."""
 
     body: bytes
     headers: Mapping[str, str]
 
 
-def load(package: str, name: str) -> Page:
+def load(package: str, name: str) -> HtmlPage:
     """The page of a file in a package. Only its own script and style may run, by their hashes (CSP level 2)."""
     text = files(package).joinpath(name).read_text(encoding="utf-8")
     policy = [
@@ -38,7 +38,7 @@ def load(package: str, name: str) -> Page:
         "Cache-Control": "no-store",
         "Vary": "Accept",
     }
-    return Page(text.encode(), headers)
+    return HtmlPage(text.encode(), headers)
 
 
 def is_wanted(accept: str) -> bool:

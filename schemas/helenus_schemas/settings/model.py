@@ -2,7 +2,8 @@
 
 A field's key is its name with dots for underscores: `kafka_bootstrap_servers` is `kafka.bootstrap.servers`. A field of
 type `PassThrough` takes every key below its own: `kafka_producer` collects `kafka.producer.*`, without the prefix. The
-text below a field and its `About` are what the configuration reference and Kafka Connect's `validate` say of the key.
+text below a field and its `Group` are what the configuration reference and Kafka Connect's `validate` say of
+the key.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MEANT = {r"hosts?|nodes?|seeds?": "contact.points", r"brokers?|servers?": "boot
 
 
 @dataclass(frozen=True)
-class About:
+class Group:
     """The group of keys that a field belongs to, and how likely it is that somebody sets it."""
 
     group: str
@@ -117,10 +118,10 @@ class Settings(BaseModel):
         Variables in `environment` count where the file does not have their key.
         """
         found = {variable: os.environ[variable] for variable in cls.environment if variable in os.environ}
-        return cls.of(read_properties(path), str(path), found)
+        return cls.from_properties(read_properties(path), str(path), found)
 
     @classmethod
-    def of(
+    def from_properties(
         cls,
         properties: Mapping[str, str],
         source: str,

@@ -9,35 +9,35 @@ from typing import Annotated
 from pydantic import Field, SecretStr
 
 from helenus_schemas.settings.fields import Hosts, HttpUrl, Milliseconds, PulsarName, PulsarUrl, Token
-from helenus_schemas.settings.model import About, Settings
+from helenus_schemas.settings.model import Group, Settings
 
 
 class CassandraSettings(Settings):
     """How agent and connector reach Cassandra."""
 
-    cassandra_contact_points: Annotated[Hosts, About("Cassandra", "HIGH")] = ("127.0.0.1",)
+    cassandra_contact_points: Annotated[Hosts, Group("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The first nodes to connect to, by address or name; the others are discovered through them."""
-    cassandra_port: Annotated[int, Field(gt=0, lt=65536), About("Cassandra", "HIGH")] = 9042
+    cassandra_port: Annotated[int, Field(gt=0, lt=65536), Group("Cassandra", "HIGH")] = 9042
     """Their port for CQL."""
-    cassandra_local_dc: Annotated[str | None, Field(min_length=1), About("Cassandra", "HIGH")] = None
+    cassandra_local_dc: Annotated[str | None, Field(min_length=1), Group("Cassandra", "HIGH")] = None
     """The data centre to connect to; by default that of the first contact point that answers."""
-    cassandra_username: Annotated[str | None, About("Cassandra", "HIGH")] = None
+    cassandra_username: Annotated[str | None, Group("Cassandra", "HIGH")] = None
     """The role to log in as, if Cassandra requires a login."""
-    cassandra_password: Annotated[SecretStr | None, About("Cassandra", "HIGH")] = None
+    cassandra_password: Annotated[SecretStr | None, Group("Cassandra", "HIGH")] = None
     """Its password."""
-    cassandra_ssl_enabled: Annotated[bool, About("Cassandra")] = False
+    cassandra_ssl_enabled: Annotated[bool, Group("Cassandra")] = False
     """Whether to use TLS."""
-    cassandra_ssl_cafile: Annotated[Path | None, About("Cassandra")] = None
+    cassandra_ssl_cafile: Annotated[Path | None, Group("Cassandra")] = None
     """A PEM file of the authorities that signed the nodes' certificates; by default the system's authorities."""
-    cassandra_ssl_certfile: Annotated[Path | None, About("Cassandra")] = None
+    cassandra_ssl_certfile: Annotated[Path | None, Group("Cassandra")] = None
     """A PEM file of the client certificate, if nodes require one."""
-    cassandra_ssl_keyfile: Annotated[Path | None, About("Cassandra")] = None
+    cassandra_ssl_keyfile: Annotated[Path | None, Group("Cassandra")] = None
     """A PEM file of the client certificate's key."""
-    cassandra_ssl_check_hostname: Annotated[bool, About("Cassandra", "LOW")] = True
+    cassandra_ssl_check_hostname: Annotated[bool, Group("Cassandra", "LOW")] = True
     """Whether to verify that a node's certificate names its host."""
-    cassandra_connect_timeout_ms: Annotated[Milliseconds, Field(ge=1), About("Cassandra", "LOW")] = 10_000
+    cassandra_connect_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Cassandra", "LOW")] = 10_000
     """How long to wait for a connection."""
-    cassandra_request_timeout_ms: Annotated[Milliseconds, Field(ge=1), About("Cassandra", "LOW")] = 12_000
+    cassandra_request_timeout_ms: Annotated[Milliseconds, Field(ge=1), Group("Cassandra", "LOW")] = 12_000
     """How long to wait for an answer."""
 
     @classmethod
@@ -57,9 +57,9 @@ class CassandraSettings(Settings):
 class LogSettings(Settings):
     """How a command logs."""
 
-    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$"), About("Logging")] = "info"
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$"), Group("Logging")] = "info"
     """The lowest level that is logged: debug, info, warning or error."""
-    log_format: Annotated[str, Field(pattern="^(text|json)$"), About("Logging")] = "text"
+    log_format: Annotated[str, Field(pattern="^(text|json)$"), Group("Logging")] = "text"
     """text for people, json for programs. In both, each line has an event name and fields."""
 
 
@@ -71,19 +71,19 @@ NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or
 class PulsarSettings(Settings):
     """How agent and connector reach Pulsar."""
 
-    pulsar_service_url: Annotated[PulsarUrl, About("Pulsar", "HIGH")] = ""
+    pulsar_service_url: Annotated[PulsarUrl, Group("Pulsar", "HIGH")] = ""
     """The addresses of brokers or proxies: `pulsar://host:port,host:port`, or `pulsar+ssl://` for TLS."""
-    pulsar_admin_url: Annotated[HttpUrl, About("Pulsar", "HIGH")] = ""
+    pulsar_admin_url: Annotated[HttpUrl, Group("Pulsar", "HIGH")] = ""
     """The REST API, `http://host:port` or `https://`, for creating topics. Without it the topics must exist."""
-    pulsar_tenant: Annotated[PulsarName, About("Pulsar")] = "public"
+    pulsar_tenant: Annotated[PulsarName, Group("Pulsar")] = "public"
     """The tenant of all topics."""
-    pulsar_namespace: Annotated[PulsarName, About("Pulsar")] = "default"
+    pulsar_namespace: Annotated[PulsarName, Group("Pulsar")] = "default"
     """The tenant's namespace."""
-    pulsar_auth_token: Annotated[Token, About("Pulsar", "HIGH")] = None
+    pulsar_auth_token: Annotated[Token, Group("Pulsar", "HIGH")] = None
     """A JSON Web Token to log in with, if Pulsar requires one."""
-    pulsar_tls_cafile: Annotated[Path | None, About("Pulsar")] = None
+    pulsar_tls_cafile: Annotated[Path | None, Group("Pulsar")] = None
     """A PEM file of the authorities that signed the brokers' certificates; by default the system's authorities."""
-    pulsar_tls_check_hostname: Annotated[bool, About("Pulsar", "LOW")] = True
+    pulsar_tls_check_hostname: Annotated[bool, Group("Pulsar", "LOW")] = True
     """Whether to verify that a broker's certificate names its host."""
 
     @property

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_sinks.kafka.errors import Reports, broker_error, new_client
+from helenus_sinks.kafka.errors import DeliveryReports, broker_error, new_client
 from helenus_sinks.log import TopicError
 
 _log = structlog.get_logger(__name__)
@@ -26,13 +26,13 @@ _FRESH = 1.0  # s for which a listing of topics counts as current
 _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
-class Topics:
+class KafkaTopics:
     """Lists, creates and describes topics. `reports` is what connections report; it is emptied before each request.
 
     Methods raise HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
     """
 
-    def __init__(self, config: Mapping[str, object], where: str, reports: Reports) -> None:
+    def __init__(self, config: Mapping[str, object], where: str, reports: DeliveryReports) -> None:
         self._config = config
         self._where = where
         self._reports = reports

@@ -41,7 +41,7 @@ _WRONG_SETTING = "correct that setting of librdkafka in the properties file"
 _SHOWS_SECRETS = "sasl.oauthbearer.config beginning at: "
 
 
-class Reports:
+class DeliveryReports:
     """The last error that a client's connections reported by themselves, None if none did: librdkafka's `error_cb`."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Reports:
             self.last = error
 
 
-def new_client(kind: Any, config: Mapping[str, object], reports: Reports, where: str) -> Any:
+def new_client(kind: Any, config: Mapping[str, object], reports: DeliveryReports, where: str) -> Any:
     """A client of librdkafka. Raises HelenusError: CONFIG for a setting that it refuses."""
     try:
         return kind({**config, "error_cb": reports})

@@ -11,11 +11,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka._topics import Topics
-from helenus_sinks.kafka.errors import MISSING, REFUSED, Reports, broker_error, new_client, text_of, topic_error
+from helenus_sinks.kafka._topics import KafkaTopics
+from helenus_sinks.kafka.errors import MISSING, REFUSED, DeliveryReports, broker_error, new_client, text_of, topic_error
 from helenus_sinks.kafka.rights import TopicUse, missing_rights
 from helenus_sinks.kafka.settings import DEFAULTS, is_client
-from helenus_sinks.log import Headers, Schemas, TopicError
+from helenus_sinks.log import DeclaredSchemas, Headers, TopicError
 
 _ROOM_TIMEOUT = 60.0
 _LANDING_TIMEOUT = 5.0
@@ -47,9 +47,9 @@ class KafkaLog:
         self._where = config["bootstrap.servers"]
         self._limits: dict[str, int] = {}  # of topics that take less than the producer does
         self._asked = 0.0
-        self._reports = Reports()
+        self._reports = DeliveryReports()
         client = {"log_level": "0", **{k: v for k, v in config.items() if is_client(k)}}
-        self._topics = Topics(client, self._where, self._reports)
+        self._topics = KafkaTopics(client, self._where, self._reports)
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
         self._failing = ""  # the topic that `_error` concerns
@@ -70,7 +70,7 @@ class KafkaLog:
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         return self._topics.create(topic, partitions, config, self.replication_factor)
 
-    def declare(self, topic: str, schemas: Schemas) -> None:
+    def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         """Does nothing: schemas are in a registry."""
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:

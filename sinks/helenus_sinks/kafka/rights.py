@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka.errors import MISSING, Reports, broker_error, new_client
+from helenus_sinks.kafka.errors import MISSING, DeliveryReports, broker_error, new_client
 from helenus_sinks.kafka.settings import is_client
 
 UNASKED = "whether topics that are missing may be read or written once they are there"
@@ -41,7 +41,7 @@ def missing_rights(config: Mapping[str, str], uses: Sequence[TopicUse]) -> Itera
     """
     client = {"log_level": "0", **{key: text for key, text in config.items() if is_client(key)}}
     where = config["bootstrap.servers"]
-    admin = new_client(AdminClient, client, Reports(), where)
+    admin = new_client(AdminClient, client, DeliveryReports(), where)
     answers: dict[str, Future[Any]] = {}
     if topics := list(dict.fromkeys(use.topic for use in uses)):
         answers = admin.describe_topics(

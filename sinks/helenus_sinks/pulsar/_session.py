@@ -25,7 +25,7 @@ _SLICE = 0.2
 T = TypeVar("T")
 
 
-class Session:
+class ProducerSession:
     """The event loop's thread, from one start to the end or a failure. `left` counts records without acknowledgement.
 
     The caller's thread alone writes `taken*`, the loop's thread alone `done*`, so neither needs a lock.

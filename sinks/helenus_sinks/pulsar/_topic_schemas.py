@@ -14,7 +14,7 @@ from typing import Any
 from helenus_schemas.avro.build import TABLE_ID, text
 from helenus_schemas.avro.compare import has_times, incompatibility, other_times, parsed, recreated, without_names
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import DeclaredSchemas
 from helenus_sinks.pulsar.client import Client
 from helenus_sinks.pulsar.errors import AUTHORIZATION, TOPIC_NOT_FOUND, Answered
 from helenus_sinks.pulsar.wire import schema_of, texts_of
@@ -33,7 +33,7 @@ class TopicSchemas:
         self._ask = ask
         self._first = first
 
-    def register(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
+    def register(self, topic: str, schemas: DeclaredSchemas) -> tuple[Any, bytes]:
         """Register schemas, with the topic's own key schema if that differs in names only. Returns Pulsar's schema and
         its version. Raises HelenusError: REGISTRY_REFUSED if they do not fit the topic's.
         """
@@ -53,11 +53,11 @@ class TopicSchemas:
                 raise
             return self._registered(topic, adapted)
 
-    def _registered(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
+    def _registered(self, topic: str, schemas: DeclaredSchemas) -> tuple[Any, bytes]:
         schema = schema_of(schemas)
         return schema, self._ask(lambda client: client.register(self._first(topic), schema))
 
-    def _known_key(self, topic: str, schemas: Schemas) -> str | None:
+    def _known_key(self, topic: str, schemas: DeclaredSchemas) -> str | None:
         """The topic's key schema, if it differs. None for JSON, which has names in its bytes, for a topic without
         schema, and if this login may not read it.
         """
@@ -78,7 +78,7 @@ class TopicSchemas:
                 raise
             return None, ""
 
-    def _check_times(self, topic: str, schemas: Schemas, names_table: bool) -> None:
+    def _check_times(self, topic: str, schemas: DeclaredSchemas, names_table: bool) -> None:
         """Raise REGISTRY_REFUSED for times of another unit than the topic's, which may have records of DataStax's
         connector. Keys of events are left out: those say which agent wrote them.
         """
@@ -94,7 +94,7 @@ class TopicSchemas:
             if what:
                 raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
 
-    def _with_key(self, known: str, schemas: Schemas) -> Schemas | None:
+    def _with_key(self, known: str, schemas: DeclaredSchemas) -> DeclaredSchemas | None:
         """These schemas with the `known` key schema, if that differs in names only; else None.
 
         Raises REGISTRY_REFUSED where its names would be wrong.

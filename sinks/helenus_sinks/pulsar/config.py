@@ -33,7 +33,7 @@ class PulsarConfig:
         return f"PulsarConfig({self.service_url}, {self.tenant}/{self.namespace})"
 
     @staticmethod
-    def of(
+    def from_settings(
         settings: PulsarSettings,
         batches: Literal["mixed", "key"] = "mixed",
         exclusive: bool = False,

@@ -17,10 +17,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_sinks.log import Headers, Schemas, TopicError
+from helenus_sinks.log import DeclaredSchemas, Headers, TopicError
 from helenus_sinks.pulsar._admin import Admin, Refused
 from helenus_sinks.pulsar._entries import size_of
-from helenus_sinks.pulsar._session import Session
+from helenus_sinks.pulsar._session import ProducerSession
 from helenus_sinks.pulsar._topic_schemas import TopicSchemas
 from helenus_sinks.pulsar._writer import FRAME_BYTES, Writer
 from helenus_sinks.pulsar.client import Client
@@ -45,12 +45,12 @@ class PulsarLog:
         self._admin = Admin(settings.admin_url, settings.access) if settings.admin_url else None
         Client(settings.service_url, settings.access)  # raises for wrong settings, before anything is sent
         self._name = f"helenus-{uuid.uuid4().hex[:12]}"
-        self._session: Session | None = None
+        self._session: ProducerSession | None = None
         self._topic_schemas = TopicSchemas(
             self._where, lambda question: self._asked(question), lambda topic: self._place(topic, 0)
         )
         self._schemas: dict[str, tuple[Any, bytes]] = {}
-        self._declared: dict[str, Schemas] = {}
+        self._declared: dict[str, DeclaredSchemas] = {}
         self._whole: set[str] = set()  # topics without partitions
         self._retained: set[str] = set()  # topics whose retention is set
         self._sequences: dict[str, int] = {}
@@ -120,7 +120,7 @@ class PulsarLog:
         what = "a topic without partitions has this name: delete it, or choose another"
         raise TopicError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}", topic, advice(Kind.BROKER_REFUSED))
 
-    def declare(self, topic: str, schemas: Schemas) -> None:
+    def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         if self._declared.get(topic) == schemas:
             return
         try:
@@ -184,11 +184,11 @@ class PulsarLog:
             self._session.end()
             self._session = None
 
-    def _start(self) -> Session:
-        self._session = Session(self._settings)
+    def _start(self) -> ProducerSession:
+        self._session = ProducerSession(self._settings)
         return self._session
 
-    def _writer(self, session: Session, topic: str, partition: int) -> Writer:
+    def _writer(self, session: ProducerSession, topic: str, partition: int) -> Writer:
         writer = session.writers.get((topic, partition))
         if writer is None:
             full = self._place(topic, partition)
@@ -203,7 +203,7 @@ class PulsarLog:
         full = self._settings.name(topic)
         return full if topic in self._whole else f"{full}-partition-{partition}"
 
-    def _wait_for_room(self, session: Session, topic: str) -> None:
+    def _wait_for_room(self, session: ProducerSession, topic: str) -> None:
         session.hasten()
         deadline = time.monotonic() + _ROOM_TIMEOUT
         while session.full and not session.error:

@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google_crc32c import value as crc32c
 
-from helenus_sinks.log import Headers, Schemas
+from helenus_sinks.log import DeclaredSchemas, Headers
 from helenus_sinks.pulsar._entries import text_of
 
 PROTOCOL_VERSION = 19  # with AUTH_CHALLENGE, broker metadata and null values
@@ -176,7 +176,7 @@ def send(producer: int, sequence: int, count: int, metadata: dict[str, Any], pay
     return b"".join((struct.pack(">II", total, len(head)), head, MAGIC, struct.pack(">I", crc32c(checked)), checked))
 
 
-def schema_of(schemas: Schemas) -> Any:
+def schema_of(schemas: DeclaredSchemas) -> Any:
     """The schema of a topic: with a schema for keys, KeyValue with the encoding SEPARATED, the key as message key.
 
     Byte for byte as Java's: otherwise it would be another version.
@@ -208,7 +208,7 @@ def texts_of(schema: Any) -> tuple[str | None, str]:
     return data[4 : 4 + size].decode(errors="replace"), data[8 + size :].decode(errors="replace")
 
 
-def payload_of(schemas: Schemas) -> dict[str, Any]:
+def payload_of(schemas: DeclaredSchemas) -> dict[str, Any]:
     """The same schema as Pulsar's admin API takes it, and `pulsar-admin schemas upload`."""
     text = schemas.value
     if schemas.key is not None:

@@ -189,10 +189,10 @@ def decoded(
     codecs = followed(tables)
     order = list(codecs)
     index = {table: order.index(table) if table in codecs else -1 for table in tables}
-    plans = {i.bytes: decoder.plan_of(t, index[i], cells=index[i] >= 0) for i, t in tables.items()}
-    light = {i.bytes: decoder.plan_of(t, index[i]) for i, t in tables.items()}
+    plans = {i.bytes: decoder.plan_table(t, index[i], cells=index[i] >= 0) for i, t in tables.items()}
+    light = {i.bytes: decoder.plan_table(t, index[i]) for i, t in tables.items()}
     for known in (plans, light):
-        known |= {view.bytes: decoder.Plan() for view in views}
+        known |= {view.bytes: decoder.TablePlan() for view in views}
     for path in segments:
         segment = Segment(path)
         segment.look()
@@ -208,7 +208,7 @@ def decoded(
                 size *= 2  # an entry is longer than that
             if batch.unknown:  # a table that was dropped
                 assert batch.unknown.column is None, batch.unknown
-                plans[batch.unknown.table] = light[batch.unknown.table] = decoder.Plan(known=False)
+                plans[batch.unknown.table] = light[batch.unknown.table] = decoder.TablePlan(known=False)
             else:
                 assert batch.next, path
             segment.advance(at + batch.next)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.shape.cep44._key import key_of, prefix
-from helenus_connector.shape.cep44._payload import Unfit, column_encoder, encoder
+from helenus_connector.shape.cep44._payload import UnfitValue, column_encoder, encoder
 from helenus_connector.shape.encoding.forms import Avro, Form, Json
-from helenus_connector.shape.encoding.registry import Ids
+from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
@@ -65,10 +65,12 @@ class JsonRows(Json):
         return self.value(key, self._none or self._codec.decode(key))
 
 
-class Rows(RowShape):
+class PayloadRows(RowShape):
     """Rows without the values that the payload's Avro has no form for, such as a decimal of too many digits."""
 
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str, form: Form) -> None:
+    def __init__(
+        self, table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str, form: Form
+    ) -> None:
         super().__init__(table, settings, registry, topic, form)
         self._encoders = [column_encoder(column) for column in table.values] if settings.is_avro else []
 
@@ -78,7 +80,7 @@ class Rows(RowShape):
         for at, encode in enumerate(self._encoders):
             try:
                 encode(values[at])
-            except Unfit:
+            except UnfitValue:
                 values[at] = None
                 left_out.append(self._names[at])
         return Image(tuple(values), image.write_time), left_out

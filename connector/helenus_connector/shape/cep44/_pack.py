@@ -12,15 +12,15 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.cep44._payload import column_encoder
 from helenus_connector.shape.cep44._ranges import SYMBOLS, Predicate
 from helenus_connector.shape.cep44.schema import KINDS, VERSION
-from helenus_connector.shape.encoding.avro_bytes import array_bytes, said_bytes, text_bytes, texts_bytes
+from helenus_connector.shape.encoding.avro_bytes import array_bytes, op_bytes, text_bytes, texts_bytes
 from helenus_connector.shape.encoding.forms import json_of
-from helenus_connector.shape.encoding.written_cells import Said
+from helenus_connector.shape.encoding.parsed_cells import ParsedCells
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.names import avro_name
 
 
-class Head(NamedTuple):
+class EnvelopeHead(NamedTuple):
     """What an envelope says beside its payload. `at`: µs. `fields`: the columns that the payload says, key first; it is
     `partial` if the row has others. `ttl`: seconds, and when it is over, s since the epoch.
     """
@@ -31,11 +31,11 @@ class Head(NamedTuple):
     partial: bool = True
     range: tuple[Predicate, ...] = ()
     ttl: tuple[int, int] | None = None
-    changed: Said | None = None
+    changed: ParsedCells | None = None
     has_row: bool = True
 
 
-Pack = Callable[[Head, bytes, "tuple[str, ...]"], bytes]
+Pack = Callable[[EnvelopeHead, bytes, "tuple[str, ...]"], bytes]
 """A record's value, of a payload and the columns that were left out of it."""
 
 
@@ -54,7 +54,7 @@ def json_pack(table: Table) -> Pack:
         value = values[found.column]([found.value])
         return f'{{"field":{field},"rangePredicateType":"{symbol}","value":{value}}}'
 
-    def pack(head: Head, payload: bytes, truncated: tuple[str, ...]) -> bytes:
+    def pack(head: EnvelopeHead, payload: bytes, truncated: tuple[str, ...]) -> bytes:
         within = f"[{','.join(map(predicate, head.range))}]" if head.range else "null"
         ttl = None if head.ttl is None else dict(zip(("ttl", "deletedAt"), head.ttl, strict=True))
         return (
@@ -88,7 +88,7 @@ def avro_pack(value_frame: bytes, table: Table, settings: ConnectorSettings) -> 
     def shown(columns: tuple[str, ...]) -> bytes:
         return texts_bytes(tuple([names[name] for name in columns]))
 
-    def pack(head: Head, payload: bytes, truncated: tuple[str, ...]) -> bytes:
+    def pack(head: EnvelopeHead, payload: bytes, truncated: tuple[str, ...]) -> bytes:
         ttl = head.ttl
         return b"".join(
             (
@@ -103,7 +103,7 @@ def avro_pack(value_frame: bytes, table: Table, settings: ConnectorSettings) -> 
                 b"\2" + array_bytes([predicate(found) for found in head.range]) if head.range else b"\0",
                 b"\0" if ttl is None else b"\2" + long_bytes(ttl[0]) + long_bytes(ttl[1]),
                 long_bytes(len(payload)) + payload if is_apart else payload,
-                b"\0" if head.changed is None else b"\2" + said_bytes(head.changed),
+                b"\0" if head.changed is None else b"\2" + op_bytes(head.changed),
             )
         )
 

@@ -45,11 +45,11 @@ _SHOWN: dict[str, tuple[str, str | None]] = {
 _DURATION = (("months", "int"), ("days", "int"), ("nanoseconds", "long"))
 
 
-class Unfit(ValueError):
+class UnfitValue(ValueError):
     """A value that Cassandra holds, and the payload has no form for."""
 
 
-def schema(table: Table) -> dict[str, Any]:
+def payload_schema(table: Table) -> dict[str, Any]:
     """The Avro schema of a table's payload. Raises ValueError for a column without Avro form, by name."""
     name = avro_name(table.name)
     namespace = f"{avro_name(table.keyspace)}.{name}"
@@ -191,7 +191,7 @@ def _timestamp(data: bytes) -> bytes:
         raise Malformed(f"a timestamp of {len(data)} bytes")
     found = int.from_bytes(data, "big", signed=True) * 1000
     if not -_LONG <= found < _LONG:
-        raise Unfit(f"the timestamp {found // 1000} ms is beyond 64 bits in µs")
+        raise UnfitValue(f"the timestamp {found // 1000} ms is beyond 64 bits in µs")
     return long_bytes(found)
 
 
@@ -218,16 +218,16 @@ def _decimal(data: bytes) -> bytes:
         # Zeros at its end may go. So many as it has bits it can't have.
         unscaled, rest = divmod(unscaled, 10**-more) if -more < unscaled.bit_length() else (0, 1)
         if rest:
-            raise Unfit(f"a decimal of the scale {scale}, where {_SCALE} is the largest")
+            raise UnfitValue(f"a decimal of the scale {scale}, where {_SCALE} is the largest")
         more = 0
     if more > _DIGITS:
-        raise Unfit(f"a decimal of more than {_DIGITS - _SCALE} digits before its point")
+        raise UnfitValue(f"a decimal of more than {_DIGITS - _SCALE} digits before its point")
     return _fixed(unscaled * 10**more)
 
 
 def _fixed(value: int) -> bytes:
     if not -_LIMIT < value < _LIMIT:
-        raise Unfit(f"a number of more than {_DIGITS} digits")
+        raise UnfitValue(f"a number of more than {_DIGITS} digits")
     return value.to_bytes(_WIDTH, "big", signed=True)
 
 

@@ -18,14 +18,14 @@ KINDS = ("INSERT", "UPDATE", "DELETE", "COMPLEX_ELEMENT_DELETE", "DELETE_RANGE",
 _NAMESPACE = "org.apache.cassandra"
 
 
-def schema(table: Table, settings: ConnectorSettings) -> str:
+def envelope_schema(table: Table, settings: ConnectorSettings) -> str:
     """The schema of a table's envelopes, as text; `payload` is a record, or bytes whose schema is a property of the
     field. Raises HelenusError TABLE_UNSUPPORTED.
 
     `written` is ours, and the last field: who knows the envelope without it can read the bytes before it.
     """
     try:
-        row = payload.schema(table) if settings.is_avro else avro.row_schema(table)
+        row = payload.payload_schema(table) if settings.is_avro else avro.row_schema(table)
     except ValueError as error:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
     predicate = _record(

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.shape import Record, Shaped
-from helenus_connector.shape.cep44._form import AvroRows, JsonRows, Rows
-from helenus_connector.shape.cep44._pack import Head, avro_pack, json_pack, schema_uuid
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import Record, ShapedRecord
+from helenus_connector.shape.cep44._form import AvroRows, JsonRows, PayloadRows
+from helenus_connector.shape.cep44._pack import EnvelopeHead, avro_pack, json_pack, schema_uuid
 from helenus_connector.shape.cep44._ranges import ranges
-from helenus_connector.shape.cep44.schema import schema
-from helenus_connector.shape.encoding.change_source import time_of
+from helenus_connector.shape.cep44.schema import envelope_schema
+from helenus_connector.shape.encoding.change_source import record_time
 from helenus_connector.shape.encoding.forms import frame_of, keys_of
-from helenus_connector.shape.encoding.registry import Ids
-from helenus_connector.shape.encoding.written_cells import BAD_BYTES, Said, said, unreadable
-from helenus_connector.shape.row.row import schemas
+from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable
+from helenus_connector.shape.encoding.registry import SchemaIds
+from helenus_connector.shape.row.row import row_schemas
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
@@ -39,19 +39,21 @@ class Cep44:
     HelenusError TABLE_UNSUPPORTED.
     """
 
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "") -> None:
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str = "") -> None:
         topic = topic or settings.data
-        key, value = schemas(table, settings)
+        key, value = row_schemas(table, settings)
         self._table = table
         self._form: AvroRows | JsonRows
         if settings.is_avro:
-            self._pack = avro_pack(frame_of(registry, f"{topic}-value", schema(table, settings)), table, settings)
+            self._pack = avro_pack(
+                frame_of(registry, f"{topic}-value", envelope_schema(table, settings)), table, settings
+            )
             keys = (b"", None, None) if settings.key_compat == "cep44" else None
             self._form = AvroRows(table, settings, *(keys or keys_of(table, settings, registry, topic, key, value)))
         else:
             self._pack = json_pack(table)
             self._form = JsonRows(table, settings)
-        self._rows = Rows(table, settings, registry, topic, self._form)
+        self._rows = PayloadRows(table, settings, registry, topic, self._form)
         named = {"keyspace": table.keyspace, "table": table.name, "schemaUuid": schema_uuid(table)}
         self._named = [(name, text.encode()) for name, text in named.items()]
         self._names = [c.name for c in table.values]
@@ -67,32 +69,32 @@ class Cep44:
         )
         self._tombstones = settings.tombstones_on_delete and settings.key_compat != "cep44"
 
-    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+    def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         if resolved.written is not None:
             return self._written(resolved, resolved.written)
         if resolved.read_rows is not None:
             return self._marked(resolved)
-        said = None if resolved.op is None else resolved.op.encode()
-        return self._read(resolved, self._rows.of_row(resolved, resolved.after, said), time_of(resolved))
+        op_bytes = None if resolved.op is None else resolved.op.encode()
+        return self._read(resolved, self._rows.of_row(resolved, resolved.after, op_bytes), record_time(resolved))
 
-    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         return [None] * len(resolved)
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._rows.smaller(image)
 
-    def _read(self, resolved: Resolved, row: Shaped, at: int) -> Iterator[Shaped]:
+    def _read(self, resolved: ResolvedKey, row: ShapedRecord, at: int) -> Iterator[ShapedRecord]:
         """The records of a row as it was read, or of a partition's static columns."""
         if resolved.scope is _STATIC:
-            return self._enveloped(row, Head("UPDATE", at, self._statics))
+            return self._enveloped(row, EnvelopeHead("UPDATE", at, self._statics))
         if row.image is None:
-            return self._deleted(row, Head("DELETE", at, self._key, has_row=False))
+            return self._deleted(row, EnvelopeHead("DELETE", at, self._key, has_row=False))
         kind = "INSERT" if resolved.op == "c" else "UPDATE"
-        return self._enveloped(row, Head(kind, at, self._all, partial=False))
+        return self._enveloped(row, EnvelopeHead(kind, at, self._all, partial=False))
 
-    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+    def _marked(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
-        at = time_of(resolved)
+        at = record_time(resolved)
         rows = iter(self._rows.records(resolved))
         if resolved.scope is not _TABLE:
             marker = next(rows)
@@ -101,7 +103,7 @@ class Cep44:
             if marker.image is not None and any(value is not None for value in marker.image.values):
                 statics = self._rows.of_row(resolved, marker.image)
                 written = at if marker.image.write_time is None else marker.image.write_time
-                yield from self._enveloped(statics, Head("UPDATE", written, self._statics))
+                yield from self._enveloped(statics, EnvelopeHead("UPDATE", written, self._statics))
         elif not resolved.continues:
             yield next(rows)  # the envelope has no kind of operation for it
         for shaped in rows:
@@ -109,57 +111,61 @@ class Cep44:
                 yield None
                 continue
             own = shaped.image.write_time if shaped.image else None
-            yield from self._enveloped(shaped, Head("UPDATE", at if own is None else own, self._all, partial=False))
+            yield from self._enveloped(
+                shaped, EnvelopeHead("UPDATE", at if own is None else own, self._all, partial=False)
+            )
 
-    def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
-        at = time_of(resolved)
+    def _written(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
+        at = record_time(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
             marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
             yield from self._scope_deleted(resolved, marker, at)
             return
         try:
-            op, columns, changed = said(cells, self._published)
+            op, columns, changed = parse_cells(cells, self._published)
         except BAD_BYTES as error:
             yield unreadable(resolved.key, self._table, error)
             return
         # A mutation may delete a row and write it: that is two records, as the envelope says one thing at once.
         if (gone := cells.deletion) is not None:
             row = self._rows.of_row(resolved, None)
-            head = Head("DELETE", gone.write_time, self._key, has_row=False)
+            head = EnvelopeHead("DELETE", gone.write_time, self._key, has_row=False)
             yield from self._deleted(row, head) if columns is None else self._enveloped(row, head)
         if columns is None:
             return
         is_row = cells.liveness is not None and (gone is None or cells.liveness.write_time > gone.write_time)
         keys = self._key if resolved.scope is _ROW else self._partition
-        head = Head(_kind(is_row, columns, changed), at, keys + changed.columns, ttl=_ttl(cells), changed=changed)
+        head = EnvelopeHead(
+            _kind(is_row, columns, changed), at, keys + changed.columns, ttl=_ttl(cells), changed=changed
+        )
         values = tuple(map(columns.get, self._names)) if self._names else resolved.values
         image = Image(values, resolved.write_time)
         yield from self._enveloped(self._rows.of_row(resolved, image, b"c" if op == "c" else b"u"), head)
 
-    def _scope_deleted(self, resolved: Resolved, marker: Shaped, at: int) -> Iterator[Shaped]:
+    def _scope_deleted(self, resolved: ResolvedKey, marker: ShapedRecord, at: int) -> Iterator[ShapedRecord]:
         """The records of a partition's or a range's deletion: as many as its range takes."""
         if resolved.scope is not _RANGE:
-            yield from self._deleted(marker, Head("DELETE_PARTITION", at, self._partition, has_row=False))
+            yield from self._deleted(marker, EnvelopeHead("DELETE_PARTITION", at, self._partition, has_row=False))
             return
         start, end = resolved.bounds or (None, None)
         heads = [
-            Head("DELETE_RANGE", at, self._partition, range=predicates, has_row=False)
+            EnvelopeHead("DELETE_RANGE", at, self._partition, range=predicates, has_row=False)
             for predicates in ranges(self._table.clustering, start, end)
         ]
         for head in heads[:-1]:
             yield from self._enveloped(marker, head)
         yield from self._deleted(marker, heads[-1])
 
-    def _deleted(self, shaped: Shaped, head: Head) -> Iterator[Shaped]:
+    def _deleted(self, shaped: ShapedRecord, head: EnvelopeHead) -> Iterator[ShapedRecord]:
         """The record of a deletion, and the one without value."""
         (made,) = self._enveloped(shaped, head)
         yield made
         if self._tombstones and made.cause is None:
             tombstone = Record(shaped.record.key, None, [])
-            yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+            yield ShapedRecord(tombstone, None, shaped.key, None, lambda _: tombstone)
 
-    def _enveloped(self, shaped: Shaped, head: Head) -> Iterator[Shaped]:
+    def _enveloped(self, shaped: ShapedRecord, head: EnvelopeHead) -> Iterator[ShapedRecord]:
         """The record of a row in its envelope."""
         if shaped.cause is not None:
             yield shaped
@@ -188,10 +194,10 @@ class Cep44:
             yield unreadable(shaped.key, self._table, error)
             return
         alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
-        yield Shaped(made, None, shaped.key, whole, lambda image: wrapped(make(image), image), alike)
+        yield ShapedRecord(made, None, shaped.key, whole, lambda image: wrapped(make(image), image), alike)
 
 
-def _kind(is_row: bool, columns: dict[str, bytes | None], changed: Said) -> str:
+def _kind(is_row: bool, columns: dict[str, bytes | None], changed: ParsedCells) -> str:
     """As the Sidecar names it; DELETE of columns only where a change does nothing else."""
     if changed.removed:
         return "COMPLEX_ELEMENT_DELETE"

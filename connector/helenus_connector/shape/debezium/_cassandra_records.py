@@ -8,7 +8,7 @@ from uuid import uuid4
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Bounds
 from helenus_connector.shape.debezium._cassandra_range import range_end
-from helenus_connector.shape.debezium._cassandra_values import Form, Piece, exact_text
+from helenus_connector.shape.debezium._cassandra_values import DebeziumForm, Piece, exact_text
 from helenus_connector.shape.debezium.cassandra_schemas import (
     BOUND,
     CELL,
@@ -20,8 +20,8 @@ from helenus_connector.shape.debezium.cassandra_schemas import (
     key_type,
     prefix,
 )
-from helenus_connector.shape.encoding.change_source import Source, nanoseconds, now
-from helenus_connector.shape.encoding.written_cells import Said
+from helenus_connector.shape.encoding.change_source import ChangeSource, nanoseconds, now_ms
+from helenus_connector.shape.encoding.parsed_cells import ParsedCells
 from helenus_connector.shape.row.row import Encode
 from helenus_schemas import __version__
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -29,14 +29,14 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 
 
-class Records:
+class DebeziumRecords:
     """The bytes of keys and values in one form: what `forms.Form` asks for, and the pieces of an envelope."""
 
     gone = None
 
     def __init__(
         self,
-        form: Form,
+        form: DebeziumForm,
         table: Table,
         settings: ConnectorSettings,
         cluster: str | None,
@@ -124,8 +124,8 @@ class Records:
         self,
         after: bytes,
         op: str,
-        source: Source,
-        changed: Said | None = None,
+        source: ChangeSource,
+        changed: ParsedCells | None = None,
         columns: Mapping[str, bytes | None] | None = None,
     ) -> bytes:
         form, at = self._form, source.write_time
@@ -144,9 +144,9 @@ class Records:
         )
         written = null if changed is None else some + self._said(changed, columns or {})
         row = after if isinstance(null, bytes) else after.decode()
-        return self._frames[1] + self._bytes(self._envelope([number(now()), text(op), placed, row, written]))
+        return self._frames[1] + self._bytes(self._envelope([number(now_ms()), text(op), placed, row, written]))
 
-    def _said(self, changed: Said, columns: Mapping[str, bytes | None]) -> Piece:
+    def _said(self, changed: ParsedCells, columns: Mapping[str, bytes | None]) -> Piece:
         form = self._form
 
         def texts(names: Iterable[str]) -> Piece:
@@ -184,7 +184,9 @@ class Records:
         return made if isinstance(made, bytes) else made.encode()
 
 
-def _filled(form: Form, struct: Callable[[Sequence[Piece]], Piece], values: Sequence[Piece]) -> Callable[..., Piece]:
+def _filled(
+    form: DebeziumForm, struct: Callable[[Sequence[Piece]], Piece], values: Sequence[Piece]
+) -> Callable[..., Piece]:
     """A function from the values that are None here to a struct of all: what is the same in each is put together once.
 
     Its argument are those values, in order.

@@ -2,8 +2,8 @@
 
     inet 10.0.0.1 → "/10.0.0.1"          duration 1mo2d → 2764800000000000 (ns)      map<int, int> → array of entries
 
-Every value, element and field is nullable, also where CQL has no null. `Form` has what Avro and JSON differ in; all
-that is larger than a scalar is put together here, of either.
+Every value, element and field is nullable, also where CQL has no null. `DebeziumForm` has what Avro and JSON differ in;
+all that is larger than a scalar is put together here, of either.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Piece = Any
 
 
 @dataclass(frozen=True)
-class Form:
+class DebeziumForm:
     """Avro, or JSON. `some` goes before a value that may be null."""
 
     null: Piece
@@ -205,7 +205,7 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-AVRO = Form(
+AVRO = DebeziumForm(
     null=b"\0",
     some=b"\2",
     number=long_bytes,
@@ -216,7 +216,7 @@ AVRO = Form(
     decimal=lambda data: long_bytes(_scale(data)) + long_bytes(len(data) - 4) + data[4:],
     scalar=to_avro.plain,
 )
-JSON = Form(
+JSON = DebeziumForm(
     null="null",
     some="",
     number=str,

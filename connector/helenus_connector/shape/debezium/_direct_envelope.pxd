@@ -7,13 +7,13 @@ cdef Py_ssize_t _MOST_COLUMNS, _MOST_KEPT
 cdef long long _NEVER, _FURTHEST
 cdef bytearray _SCRATCH
 
-cdef class Column:
+cdef class EnvelopeColumn:
     cdef public Py_ssize_t width, place, size
     cdef public bint is_many, is_set, takes_none
     cdef public int parts, form
     cdef public object encode
 
-cdef class Direct:
+cdef class DirectEnvelopes:
     cdef bytes _head, _middle, _places
     cdef object _said
     cdef dict _table, _columns, _names, _segments
@@ -33,7 +33,7 @@ cdef class Direct:
     low=cython.longlong, _=cython.ulonglong, size=cython.longlong, end=Py_ssize_t, flags=int, has_time=bint,
     has_ttl=bint, row_time=cython.longlong, delta=cython.ulonglong, missing=cython.ulonglong,
     written=cython.ulonglong, replaced=cython.ulonglong, bit=cython.ulonglong, count=Py_ssize_t, i=Py_ssize_t,
-    column=Column, many=cython.ulonglong, deleted=cython.longlong, parts=list, live=Py_ssize_t, value=bytes,
+    column=EnvelopeColumn, many=cython.ulonglong, deleted=cython.longlong, parts=list, live=Py_ssize_t, value=bytes,
     is_gone=bint, cell=int, time=cython.longlong, path=bytes,
 )
 cdef (long long, unsigned long long, unsigned long long) row(
@@ -41,7 +41,7 @@ cdef (long long, unsigned long long, unsigned long long) row(
 )
 
 @cython.locals(size=Py_ssize_t, form=int, text=str)
-cdef bytes avro(bytes value, Column column)
+cdef bytes avro(bytes value, EnvelopeColumn column)
 
 @cython.locals(rest=cython.ulonglong, size=Py_ssize_t, raw=cython.p_uchar)
 cdef bytes long_bytes(long long value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 
-from helenus_connector.shape.encoding.written_cells import Said
+from helenus_connector.shape.encoding.parsed_cells import ParsedCells
 from helenus_schemas.codec.avro_long import SHORT
 from helenus_schemas.codec.avro_long import long_bytes as plain_long_bytes
 from helenus_schemas.codec.avro_long import read_long as plain_read_long
@@ -53,7 +53,7 @@ _SCRATCH = bytearray(10)  # where a long is written in C
 _ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
 
 
-class Column:
+class EnvelopeColumn:
     """A column as a change has it. `width`: of its values, -1: it is before them. `is_many`: it has many cells, of a
     map (`parts` 2), or a set or a list (1, of a set the path), 0: of another type. `place`: among the table's values,
     -1: it is not published. Its value is `form` in Avro, of `size` bytes (0: any), by `encode` if that is _OTHER.
@@ -75,12 +75,14 @@ class Column:
                 self.size = 0 if self.form in (_TEXT, _SIZED) else of_table.width or _WIDTHS[of_table.name]
 
 
-class Direct:
+class DirectEnvelopes:
     """Makes the envelopes of one version of a table. `head` is what comes before a row, `middle` what comes between a
     row and its write time, `places` what comes between `snapshot` and `file`; `said` makes `written`.
     """
 
-    def __init__(self, table: Table, head: bytes, middle: bytes, places: bytes, said: Callable[[Said], bytes]) -> None:
+    def __init__(
+        self, table: Table, head: bytes, middle: bytes, places: bytes, said: Callable[[ParsedCells], bytes]
+    ) -> None:
         self._head = head
         self._middle = middle
         self._places = b"\x0afalse" + places
@@ -88,7 +90,7 @@ class Direct:
         self._table = {c.name: (place, c.type) for place, c in enumerate(table.values)}
         self._nothing: list[bytes | None] = [None] * len(self._table)
         self._nulls = [b"\0"] * len(self._table)
-        self._columns: dict[bytes, tuple[list[Column], list[str]]] = {}
+        self._columns: dict[bytes, tuple[list[EnvelopeColumn], list[str]]] = {}
         self._names: dict[tuple[bytes, int, int], bytes] = {}
         self._segments: dict[int, bytes] = {}
 
@@ -99,7 +101,7 @@ class Direct:
             return
         if len(self._columns) >= _MOST_KEPT:
             self._columns.clear()
-        columns = [Column(t, width_of(t), *self._table.get(name, (-1, None))) for name, t in types.items()]
+        columns = [EnvelopeColumn(t, width_of(t), *self._table.get(name, (-1, None))) for name, t in types.items()]
         self._columns[text] = columns, list(types)
 
     def made(
@@ -188,7 +190,7 @@ class Direct:
         )
         if len(self._names) >= _MOST_KEPT:
             self._names.clear()
-        self._names[name] = said = self._said(Said(of_written, of_replaced))
+        self._names[name] = said = self._said(ParsedCells(of_written, of_replaced))
         return said
 
     def _segment(self, segment: int) -> bytes:
@@ -200,7 +202,7 @@ class Direct:
 
 
 def row(
-    d: bytes, at: int, columns: list[Column], values: list[bytes | None], encoded: list[bytes]
+    d: bytes, at: int, columns: list[EnvelopeColumn], values: list[bytes | None], encoded: list[bytes]
 ) -> tuple[int, int, int]:
     """Fill in the CQL bytes of a row's columns, and their Avro: 1 if the row itself is written, 0 if not, and -1 if it
     is not for this; then bits of the columns that are written, and of those that are replaced. `at` is where the
@@ -317,7 +319,7 @@ def row(
     return int(has_time), written, replaced
 
 
-def avro(value: bytes, column: Column) -> bytes:
+def avro(value: bytes, column: EnvelopeColumn) -> bytes:
     """The union of null and a column's type, of a value. Raises ValueError, and for no bytes where a type has no such
     value: a header is to say that.
     """

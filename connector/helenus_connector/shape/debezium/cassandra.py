@@ -15,15 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.shape import Record, Shaped
-from helenus_connector.shape.debezium._cassandra_records import Records
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import Record, ShapedRecord
+from helenus_connector.shape.debezium._cassandra_records import DebeziumRecords
 from helenus_connector.shape.debezium._cassandra_values import AVRO, JSON
-from helenus_connector.shape.debezium.cassandra_schemas import schemas
-from helenus_connector.shape.encoding.change_source import Source, row_source, source_of
+from helenus_connector.shape.debezium.cassandra_schemas import cassandra_schemas
+from helenus_connector.shape.encoding.change_source import ChangeSource, change_source, row_source
 from helenus_connector.shape.encoding.forms import frame_of, keys_of
-from helenus_connector.shape.encoding.registry import Ids
-from helenus_connector.shape.encoding.written_cells import BAD_BYTES, Said, said, unreadable
+from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable
+from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -43,47 +43,47 @@ class DebeziumCassandra:
         self,
         table: Table,
         settings: ConnectorSettings,
-        registry: Ids | None,
+        registry: SchemaIds | None,
         topic: str = "",
         cluster: str | None = None,
     ) -> None:
         topic = topic or settings.data
-        key, value = schemas(table, settings)
+        key, value = cassandra_schemas(table, settings)
         if settings.is_avro:
             # The bytes of a key in a topic of Debezium's stay what they are there, with the id of its schema.
             key_frame, _, _ = keys_of(table, settings, registry, topic, key, _after(value))
             frames = key_frame, frame_of(registry, f"{topic}-value", value)
-            self._values = Records(AVRO, table, settings, cluster, frames, b"\1")
+            self._values = DebeziumRecords(AVRO, table, settings, cluster, frames, b"\1")
         else:
-            self._values = Records(JSON, table, settings, cluster, (b"", b""), "true")
+            self._values = DebeziumRecords(JSON, table, settings, cluster, (b"", b""), "true")
         self._rows = RowShape(table, settings, registry, topic, self._values)
         self._table = table
         self._names = [c.name for c in table.values]
         self._published = frozenset(self._names)
         self._tombstones = settings.tombstones_on_delete
 
-    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+    def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         if resolved.written is not None:
             return self._written(resolved, resolved.written)
         return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
 
-    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         return [None] * len(resolved)
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._rows.smaller(image)
 
-    def _row(self, resolved: Resolved) -> Iterator[Shaped]:
-        source, after = source_of(resolved), resolved.after
+    def _row(self, resolved: ResolvedKey) -> Iterator[ShapedRecord]:
+        source, after = change_source(resolved), resolved.after
         if after is None and resolved.scope is _STATIC:
             after = Image((None,) * len(self._names), resolved.write_time)
         op = "d" if after is None else "u" if source.snapshot == "false" and resolved.op in (None, "u") else "i"
-        said = None if resolved.op is None else resolved.op.encode()
-        return self._enveloped(self._rows.of_row(resolved, after, said), op, source, resolved)
+        op_bytes = None if resolved.op is None else resolved.op.encode()
+        return self._enveloped(self._rows.of_row(resolved, after, op_bytes), op, source, resolved)
 
-    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+    def _marked(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
-        source = source_of(resolved)
+        source = change_source(resolved)
         rows = iter(self._rows.records(resolved))
         if resolved.scope is not _TABLE or not resolved.continues:
             marker = next(rows)
@@ -99,15 +99,15 @@ class DebeziumCassandra:
                 continue
             yield from self._enveloped(shaped, "u", row_source(source, shaped.image))
 
-    def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
-        source = source_of(resolved)
+    def _written(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
+        source = change_source(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
             marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
             yield from self._enveloped(marker, "r" if resolved.scope is _RANGE else "d", source, resolved)
             return
         try:
-            kind, columns, changed = said(cells, self._published, shows_removed=True)
+            kind, columns, changed = parse_cells(cells, self._published, shows_removed=True)
         except BAD_BYTES as error:
             yield unreadable(resolved.key, self._table, error)
             return
@@ -126,13 +126,13 @@ class DebeziumCassandra:
 
     def _enveloped(
         self,
-        shaped: Shaped,
+        shaped: ShapedRecord,
         op: str,
-        source: Source,
-        gone: Resolved | None = None,
-        changed: Said | None = None,
+        source: ChangeSource,
+        gone: ResolvedKey | None = None,
+        changed: ParsedCells | None = None,
         columns: Mapping[str, bytes | None] | None = None,
-    ) -> Iterator[Shaped]:
+    ) -> Iterator[ShapedRecord]:
         """The record of a row in its envelope; or of what is `gone`, and of a delete the record without value."""
         if shaped.cause is not None:
             yield shaped
@@ -155,10 +155,10 @@ class DebeziumCassandra:
         key = record.key or b""
         row = b"\0" + op.encode() if is_gone else b"\1" + (shaped.record.value or b"")
         alike = b"%d\0%b%b" % (len(key), key, row)
-        yield Shaped(record, None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
+        yield ShapedRecord(record, None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
         if op == "d" and self._tombstones:
             tombstone = Record(record.key, None, [])
-            yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+            yield ShapedRecord(tombstone, None, shaped.key, None, lambda _: tombstone)
 
 
 def _after(value: str) -> str:

@@ -37,7 +37,7 @@ def prefix(settings: ConnectorSettings) -> str:
     return settings.data.removesuffix(rest) if settings.data.endswith(rest) else settings.name
 
 
-def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
+def cassandra_schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
     """The Avro schemas of a table's keys and values, as text. Raises HelenusError TABLE_UNSUPPORTED."""
     try:
         if table.unsupported:
@@ -50,14 +50,14 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
 
 def _key_schema(table: Table, settings: ConnectorSettings) -> Any:
     name, namespace = _names(table, settings)
-    of = Schemas(table.keyspace, namespace)
+    of = DebeziumSchemas(table.keyspace, namespace)
     keys = {c.name: of.optional(key_type(c.type, settings)) for c in table.primary_key}
     return {**of.record("Key", keys, {"connect.name": f"{name}.Key"}), avro.TABLE_ID: str(table.id)}
 
 
 def _value_schema(table: Table, settings: ConnectorSettings) -> Any:
     name, namespace = _names(table, settings)
-    of = Schemas(table.keyspace, namespace)
+    of = DebeziumSchemas(table.keyspace, namespace)
     columns = [*((c.name, key_type(c.type, settings)) for c in table.primary_key)]
     columns += [(c.name, c.type) for c in table.values]
     if taken := [column for column, _ in columns if column in RANGE]:
@@ -137,7 +137,7 @@ _SCALARS: dict[str, Any] = {
 _SHOWN_AS: dict[str, Any] = {"microseconds": _connect("long", "io.debezium.time.MicroTime")}
 
 
-class Schemas:
+class DebeziumSchemas:
     """Avro schemas of the types of one record: a named one is defined where it is first, and referred to after that.
 
     Kafka Connect allows types of one name that differ, Avro does not: a name of Debezium's that other types may have

@@ -16,15 +16,15 @@ from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.shape import Record, Shaped
-from helenus_connector.shape.debezium._direct_envelope import Direct, is_alike
-from helenus_connector.shape.encoding.avro_bytes import SAID, optional_text, said_bytes, text_bytes
-from helenus_connector.shape.encoding.change_source import Source, nanoseconds, now, row_source, source_of
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import Record, ShapedRecord
+from helenus_connector.shape.debezium._direct_envelope import DirectEnvelopes, is_alike
+from helenus_connector.shape.encoding.avro_bytes import SAID, op_bytes, optional_text, text_bytes
+from helenus_connector.shape.encoding.change_source import ChangeSource, change_source, nanoseconds, now_ms, row_source
 from helenus_connector.shape.encoding.forms import Avro, Form, Json, frame_of, keys_of
-from helenus_connector.shape.encoding.registry import Ids
-from helenus_connector.shape.encoding.written_cells import BAD_BYTES, Said, said, unreadable
-from helenus_connector.shape.row.row import RowShape, schemas
+from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable
+from helenus_connector.shape.encoding.registry import SchemaIds
+from helenus_connector.shape.row.row import RowShape, row_schemas
 from helenus_schemas import __version__
 from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_avro
@@ -44,7 +44,7 @@ _READ = "r"
 """The operation of a row that was read, of which it is not known what it was before. Readers that make changes of
 records, such as Flink, take it for the row, as of a snapshot. They refuse a `u` without `before`."""
 
-Pack = Callable[["bytes | None", "bytes | None", str, Source, "Said | None"], bytes]
+Pack = Callable[["bytes | None", "bytes | None", str, ChangeSource, "ParsedCells | None"], bytes]
 """A record's value, from the bytes of the row before and after the change, the operation, and where it was read."""
 
 
@@ -58,22 +58,22 @@ class Envelope:
         self,
         table: Table,
         settings: ConnectorSettings,
-        registry: Ids | None,
+        registry: SchemaIds | None,
         topic: str = "",
         cluster: str | None = None,
     ) -> None:
         topic = topic or settings.data
-        key, value = schemas(table, settings)
+        key, value = row_schemas(table, settings)
         form: Form
-        self._direct: Direct | None = None
+        self._direct: DirectEnvelopes | None = None
         if settings.is_avro:
             keys = keys_of(table, settings, registry, topic, key, value)
-            value_frame = frame_of(registry, f"{topic}-value", schema(table))
+            value_frame = frame_of(registry, f"{topic}-value", envelope_schema(table))
             self._pack = _avro(value_frame, table, settings, cluster)
             form = self._keys = _Rows(table, settings, *keys)
             if table.values:
                 first, places = _named(table, settings, cluster)
-                self._direct = Direct(table, value_frame + b"\0\2", first, places, said_bytes)
+                self._direct = DirectEnvelopes(table, value_frame + b"\0\2", first, places, op_bytes)
         else:
             self._pack = _json(table, settings, cluster)
             form = Json(table, settings, whole=True, marks=registry is not None)
@@ -86,14 +86,14 @@ class Envelope:
         self._unfrozen = tuple(c.name for c in table.regulars if c.type.multicell)
         self._tombstones = settings.tombstones_on_delete
 
-    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+    def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         if self._direct is not None and (straight := self._straight(self._direct, resolved)) is not None:
             return (straight,)
         if (written := resolved.written) is not None:
             return self._written(resolved, written)
         return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
 
-    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         if self._direct is None:
             return [None] * len(resolved)
         found: list[Record | None] = []
@@ -108,8 +108,8 @@ class Envelope:
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)
 
-    def _row(self, resolved: Resolved) -> Iterator[Shaped]:
-        source = source_of(resolved)
+    def _row(self, resolved: ResolvedKey) -> Iterator[ShapedRecord]:
+        source = change_source(resolved)
         try:
             before = None if resolved.before is None else self._form.value(resolved.key, resolved.before.values)
         except BAD_BYTES:  # what no record can show, none has shown
@@ -120,9 +120,9 @@ class Envelope:
         header = None if resolved.op is None else op.encode()
         return self._enveloped(self._shape.of_row(resolved, resolved.after, header), op, source, before=before)
 
-    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+    def _marked(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
-        source = source_of(resolved)
+        source = change_source(resolved)
         rows = iter(self._shape.records(resolved))
         if resolved.scope is not _TABLE:
             marker = next(rows)
@@ -141,7 +141,7 @@ class Envelope:
                 continue
             yield from self._enveloped(shaped, _READ, row_source(source, shaped.image))
 
-    def _straight(self, direct: Direct, resolved: Resolved) -> Shaped | None:
+    def _straight(self, direct: DirectEnvelopes, resolved: ResolvedKey) -> ShapedRecord | None:
         """The record of a change that `_direct` is for, the same as `_written` has it."""
         event, cells, write_time = resolved.event, resolved.cells, resolved.write_time
         if cells is None or event is None or write_time is None or resolved.scope not in (_ROW, _STATIC):
@@ -150,7 +150,7 @@ class Envelope:
             parts = self._keys.parts(resolved.key, resolved.values)
         except BAD_BYTES:
             return None
-        made = None if parts is None else direct.made(event.value or b"", cells, parts[1], write_time, now())
+        made = None if parts is None else direct.made(event.value or b"", cells, parts[1], write_time, now_ms())
         if parts is None or made is None:
             if (written := resolved.written) is not None:
                 direct.meet(cells, written.columns)
@@ -161,21 +161,21 @@ class Envelope:
         # By its own constructor a named tuple takes three times as long.
         record = _new(Record, (parts[0], value, headers))
         image = _new(Image, (values, write_time, *_UNTIMED))
-        return _new(Shaped, (record, None, resolved.key, image, partial(self._again, resolved), None))
+        return _new(ShapedRecord, (record, None, resolved.key, image, partial(self._again, resolved), None))
 
-    def _again(self, resolved: Resolved, image: Image | None) -> Record:
+    def _again(self, resolved: ResolvedKey, image: Image | None) -> Record:
         """The record of another image of a row that went straight."""
         assert resolved.written is not None
         return next(self._written(resolved, resolved.written)).make(image)
 
-    def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
-        source = source_of(resolved)
+    def _written(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
+        source = change_source(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
             marker = self._shape.of_marker(resolved) if has_rows else self._shape.of_row(resolved, None)
             return self._enveloped(marker, "d", source)
         try:
-            op, columns, changed = said(cells, self._published)
+            op, columns, changed = parse_cells(cells, self._published)
         except BAD_BYTES as error:
             return iter([unreadable(resolved.key, self._table, error)])
         image = None
@@ -188,8 +188,13 @@ class Envelope:
         return self._enveloped(row, op, source, None if image is None else changed)
 
     def _enveloped(
-        self, shaped: Shaped, op: str, source: Source, changed: Said | None = None, before: bytes | None = None
-    ) -> Iterator[Shaped]:
+        self,
+        shaped: ShapedRecord,
+        op: str,
+        source: ChangeSource,
+        changed: ParsedCells | None = None,
+        before: bytes | None = None,
+    ) -> Iterator[ShapedRecord]:
         """The record of a row in its envelope, and of a delete the record without value; `before` as far as known."""
         if shaped.cause is not None:
             yield shaped
@@ -205,17 +210,17 @@ class Envelope:
         record, make = shaped.record, shaped.make
         row = b"\0" if is_gone else b"\1" + (record.value or b"")
         alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
-        yield Shaped(wrapped(record), None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
+        yield ShapedRecord(wrapped(record), None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
         if op == "d" and self._tombstones:
             tombstone = Record(record.key, None, [])
-            yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+            yield ShapedRecord(tombstone, None, shaped.key, None, lambda _: tombstone)
 
     def _of_key(self, key: bytes) -> bytes:
         """The row of which no more is known than its key. Sinks take it for a delete."""
         return self._form.value(key, self._nothing or self._codec.decode(key))
 
 
-def schema(table: Table) -> str:
+def envelope_schema(table: Table) -> str:
     """The Avro schema of a table's envelopes, as text. Raises HelenusError TABLE_UNSUPPORTED."""
     try:
         row = avro.row_schema(table)
@@ -230,7 +235,7 @@ def schema(table: Table) -> str:
 
     optional = {kind: ["null", kind] for kind in ("string", "long")}
     source = record(
-        "Source",
+        "ChangeSource",
         **dict.fromkeys(("version", "connector", "name"), "string"),
         **dict.fromkeys(("ts_ms", "ts_us", "ts_ns"), "long"),
         **dict.fromkeys(("snapshot", "db"), "string"),
@@ -290,7 +295,9 @@ def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pac
     named = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
     places = text({"db": table.keyspace, **named})[1:-1]
 
-    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+    def pack(
+        before: bytes | None, after: bytes | None, op: str, source: ChangeSource, changed: ParsedCells | None
+    ) -> bytes:
         at = source.write_time
         file = None if source.segment is None else str(source.segment)
         read_at = text({"file": file, "pos": source.position, "node": source.node})[1:-1]
@@ -298,7 +305,7 @@ def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pac
         return (
             f'{{"before":{was},"after":{row},"source":{first},"ts_ms":{at // 1000},'
             f'"ts_us":{at},"ts_ns":{nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
-            f'"ts_ms":{now()},"written":{text(changed and changed._asdict())}}}'
+            f'"ts_ms":{now_ms()},"written":{text(changed and changed._asdict())}}}'
         ).encode()
 
     return pack
@@ -313,7 +320,9 @@ def _named(table: Table, settings: ConnectorSettings, cluster: str | None) -> tu
 def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
     first, places = _named(table, settings, cluster)
 
-    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+    def pack(
+        before: bytes | None, after: bytes | None, op: str, source: ChangeSource, changed: ParsedCells | None
+    ) -> bytes:
         at = source.write_time
         return b"".join(
             (
@@ -330,8 +339,8 @@ def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluste
                 b"\0" if source.position is None else b"\2" + long_bytes(source.position),
                 optional_text(source.node),
                 text_bytes(op),
-                b"\2" + long_bytes(now()),
-                b"\0" if changed is None else b"\2" + said_bytes(changed),
+                b"\2" + long_bytes(now_ms()),
+                b"\0" if changed is None else b"\2" + op_bytes(changed),
             )
         )
 

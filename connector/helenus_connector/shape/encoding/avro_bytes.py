@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from helenus_connector.shape.encoding.written_cells import Said
+from helenus_connector.shape.encoding.parsed_cells import ParsedCells
 from helenus_schemas.codec.avro_long import long_bytes
 
 TEXTS: dict[str, Any] = {"type": "array", "items": "string"}
@@ -15,10 +15,10 @@ SAID: list[dict[str, Any]] = [
     {"name": "replaced", "type": TEXTS},
     {"name": "removed", "type": {"type": "map", "values": TEXTS}},
 ]
-"""The fields of the record that `said_bytes` makes."""
+"""The fields of the record that `op_bytes` makes."""
 
 
-def said_bytes(changed: Said) -> bytes:
+def op_bytes(changed: ParsedCells) -> bytes:
     removed = [text_bytes(name) + texts_bytes(parts) for name, parts in changed.removed.items()]
     return texts_bytes(changed.columns) + texts_bytes(changed.replaced) + array_bytes(removed)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.shape.encoding.registry import Ids
+from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import avro_long, to_avro
 from helenus_schemas.codec import to_json as jsonform
@@ -137,7 +137,7 @@ def truncation_key(table: Table) -> bytes:
 
 
 def keys_of(
-    table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str, key: str, value: str
+    table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str, key: str, value: str
 ) -> tuple[bytes, Callable[[], bytes | None], Callable[[str], bytes] | None]:
     """The frame of keys, the key of a truncation, and the frames of nullable parts. `key` and `value` are the schemas
     of keys, and of the values of rows outside them. Without a registry there are no frames, and one schema for all
@@ -160,7 +160,7 @@ def frame(schema: int) -> bytes:
     return _FRAME.pack(0, schema)
 
 
-def frame_of(registry: Ids | None, subject: str, schema: str) -> bytes:
+def frame_of(registry: SchemaIds | None, subject: str, schema: str) -> bytes:
     """The frame of what is under a schema, which is registered; none without a registry."""
     return b"" if registry is None else frame(registry.register(subject, schema))
 

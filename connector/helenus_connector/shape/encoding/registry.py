@@ -46,7 +46,7 @@ _KEY = "value.converter.schema.registry"
 _PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry and /apis/ccompat/v7 for Apicurio's"
 
 
-class Ids(Protocol):
+class SchemaIds(Protocol):
     """Gives schemas their ids: see `Registry`."""
 
     def register(self, subject: str, schema: str) -> int: ...
@@ -344,7 +344,7 @@ class Registry:
         _write(self._memory, ids)
 
 
-def registered(checkpoint_dir: Path) -> Path:
+def registry_memory(checkpoint_dir: Path) -> Path:
     """Where a worker keeps which schemas were registered."""
     return checkpoint_dir.absolute() / "schemas.registered"  # a name that no query.group has
 

@@ -1,6 +1,6 @@
 # C types for _row_records.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
-from helenus_connector.interfaces.resolved cimport Resolved
+from helenus_connector.interfaces.resolved_key cimport ResolvedKey
 
 cdef bint _compiled
 cdef bytes _NO_LOG
@@ -8,7 +8,7 @@ cdef Py_ssize_t _OF_SNAPSHOT
 cdef bytearray _SCRATCH
 cdef object _new, _Record
 
-cdef class Rows:
+cdef class RowRecords:
     cdef bytes _key_frame
     cdef object _encode, _schema_id, _origin
     cdef bint _write_time, _expires, _shows_origin, _op
@@ -16,7 +16,7 @@ cdef class Rows:
     cpdef list records(self, object resolved)
 
     @cython.locals(headers=list, data=bytes, columns=tuple, values=tuple)
-    cdef object record(self, Resolved one)
+    cdef object record(self, ResolvedKey one)
 
 @cython.locals(raw=cython.p_uchar, rest=cython.ulonglong, at=int)
 cdef bytes digits(long long value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record
 
 COMPILED = not __file__.endswith(".py")
@@ -29,7 +29,7 @@ _Record = Record
 Header = tuple[str, bytes]
 
 
-class Rows:
+class RowRecords:
     """Makes the records of one version of a table. A key is that of the event, after the `key_frame`; `encode` makes
     the value of the columns' CQL bytes. Headers: the `schema_id`, if it is one, and of the others those whose names
     are given; `origin` says which an event has that is of no log.
@@ -50,11 +50,11 @@ class Rows:
         self._write_time, self._expires = "writetime" in headers, "expires" in headers
         self._shows_origin, self._op = "origin" in headers, "op" in headers
 
-    def records(self, resolved: Sequence[Resolved]) -> list[Record | None]:
+    def records(self, resolved: Sequence[ResolvedKey]) -> list[Record | None]:
         """The record of each; None of what is not for this."""
         return [self.record(one) for one in resolved]
 
-    def record(self, one: Resolved) -> Record | None:
+    def record(self, one: ResolvedKey) -> Record | None:
         """The record of a row, if it is for this."""
         image, values = one.after, one.values
         if one.read_rows is not None or one.failure is not None or one.op is not None or one.cells is not None:

@@ -15,11 +15,11 @@ from functools import lru_cache, partial
 from helenus_connector.config.column_names import check_columns
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Bounds, Image
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import Record, ShapedRecord
 from helenus_connector.shape.encoding.forms import Avro, Form, Json, frame, json_of, keys_of
-from helenus_connector.shape.encoding.registry import Ids
-from helenus_connector.shape.row._row_records import BAD_BYTES, GONE, NO_LOG, OF_SNAPSHOT, READ, Rows
+from helenus_connector.shape.encoding.registry import SchemaIds
+from helenus_connector.shape.row._row_records import BAD_BYTES, GONE, NO_LOG, OF_SNAPSHOT, READ, RowRecords
 from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_avro
 from helenus_schemas.codec import to_json as jsonform
@@ -42,12 +42,17 @@ class RowShape:
     """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
     `Registry.register`.
 
-    `table` is as it is `shown`. Another `form` than its settings ask for has its schemas already. Raises HelenusError
-    TABLE_UNSUPPORTED for a column that can't be, by name.
+    `table` is as `shown_table` gives it. Another `form` than its settings ask for has its schemas already. Raises
+    HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
     def __init__(
-        self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "", form: Form | None = None
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        registry: SchemaIds | None,
+        topic: str = "",
+        form: Form | None = None,
     ) -> None:
         self._table = table
         self._form = form or _form(table, settings, registry, topic or settings.data)
@@ -57,10 +62,10 @@ class RowShape:
         self._origin = "origin" in settings.headers
         self._op = "op" in settings.headers
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
-        self._rows: Rows | None = None
+        self._rows: RowRecords | None = None
         if form is None and isinstance(self._form, Avro) and self._form.is_plain and not self._source:
             frame, encode = self._form.key_frame, self._form.row
-            self._rows = Rows(frame, encode, self._schema_id, settings.headers, _origin_headers)
+            self._rows = RowRecords(frame, encode, self._schema_id, settings.headers, _origin_headers)
         self._exact_key = settings.key_compat != "exact"
         self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
         self._codec = KeyCodec(table)
@@ -68,17 +73,17 @@ class RowShape:
         self._names = [c.name for c in columns]
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
 
-    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+    def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         if resolved.read_rows is not None:
             return self._marked(resolved)
         return (self.of_row(resolved, resolved.after, None if resolved.op is None else resolved.op.encode()),)
 
-    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+    def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         return [None] * len(resolved) if self._rows is None else self._rows.records(resolved)
 
     def of_row(
-        self, resolved: Resolved, after: Image | None, op: bytes | None = None, value: Encode | None = None
-    ) -> Shaped:
+        self, resolved: ResolvedKey, after: Image | None, op: bytes | None = None, value: Encode | None = None
+    ) -> ShapedRecord:
         """The record of a row as it is after what was resolved; `op` is the kind of operation if the change says it,
         and `value` makes its value's bytes, else the form.
         """
@@ -86,7 +91,7 @@ class RowShape:
         event = resolved.event.value if resolved.event else None
         return _shaped(lambda image: self.row(key, image, write_time, event, expires, values, op, value), key, after)
 
-    def of_marker(self, resolved: Resolved) -> Shaped:
+    def of_marker(self, resolved: ResolvedKey) -> ShapedRecord:
         """The record of the marker of a partition, or a range."""
         marker = partial(
             self.marker,
@@ -98,7 +103,7 @@ class RowShape:
         )
         return _shaped(marker, resolved.key, resolved.after)
 
-    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+    def _marked(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
         """The records of a delete marker and of the rows that live in its scope."""
         key, event = resolved.key, resolved.event.value if resolved.event else None
         if resolved.scope is Scope.TABLE:
@@ -281,7 +286,7 @@ def _is_hollow(t: CqlType, value: bytes | None) -> bool:
     return value == b"" and t.name not in MAY_BE_EMPTY
 
 
-def shown(table: Table, settings: ConnectorSettings) -> Table:
+def shown_table(table: Table, settings: ConnectorSettings) -> Table:
     """The table as its records show it: some of its columns, their types in the forms that were asked for.
 
     Raises HelenusError CONFIG as `check_columns`: every way to a record leads through here.
@@ -290,7 +295,7 @@ def shown(table: Table, settings: ConnectorSettings) -> Table:
     return table.only(settings.published).shown(settings.forms)
 
 
-def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
+def row_schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
     """The Avro schemas of a table's key and value, as text. Raises HelenusError TABLE_UNSUPPORTED.
 
     What has no Avro form has no JSON form either.
@@ -306,8 +311,8 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def _form(table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str) -> Form:
-    key, value = schemas(table, settings)
+def _form(table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str) -> Form:
+    key, value = row_schemas(table, settings)
     if settings.output_format != "key-value-avro":
         return Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
     if registry is None:
@@ -331,14 +336,14 @@ def without_scope(record: Record) -> Record:
     )
 
 
-def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | None) -> Shaped:
+def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | None) -> ShapedRecord:
     """The record of an image; or what stands for it in a digest, and why it can't be published."""
     try:
-        return Shaped(make(image), None, key, image, make)
+        return ShapedRecord(make(image), None, key, image, make)
     except HelenusError as error:
         if error.kind is not Kind.POISON_EVENT:
             raise
-        return Shaped(Record(None, str(error).encode(), ()), error, key, image, make)
+        return ShapedRecord(Record(None, str(error).encode(), ()), error, key, image, make)
 
 
 @lru_cache(16)

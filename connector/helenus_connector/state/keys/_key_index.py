@@ -22,7 +22,7 @@ from zlib import crc32
 
 from helenus_connector.state.store.calendar import Calendar
 from helenus_connector.state.store.keyed_store import KeyedStore
-from helenus_connector.state.store.packing import items_of, packed_items
+from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _VERSION = b"\1"
 _OF_KEYS = b"\2"
@@ -41,13 +41,13 @@ _MOST_DOUBLED = 11  # 60 s doubled so often is more than a day
 _PARTS = Struct(">I")
 
 
-class Said(NamedTuple):
+class KeyReport(NamedTuple):
     """What a record says, in the order of the topic. `group` is the key of its partition, `name` that of the row;
     `at` is its place, 16 bytes that compare as offsets do.
 
     A record `lives` or not, and `expires` in s since the epoch. A marker has a `scope`: `partition`, `range` with
-    `bounds` as `Within` takes them, or `table`, which has no group. Where markers lie on a topic of their own, `at` is
-    None: all that is known by then came before it.
+    `bounds` as `RangeTest` takes them, or `table`, which has no group. Where markers lie on a topic of their own, `at`
+    is None: all that is known by then came before it.
     """
 
     group: bytes
@@ -59,7 +59,7 @@ class Said(NamedTuple):
     bounds: bytes | None = None
 
 
-class Within(Protocol):
+class RangeTest(Protocol):
     """Whether a key, as an event has it, lies within the bounds of a range."""
 
     def __call__(self, name: bytes, bounds: bytes) -> bool: ...
@@ -90,7 +90,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class Counts:
+class IndexCounts:
     """What a batch did: keys that came to live and that live no longer; keys that were asked, and why; how many markers
     are not done. `known` is how many keys live after it,
     `waiting` how many times are noted at which one expires, or is asked again.
@@ -106,12 +106,12 @@ class Counts:
     waiting: int = 0
 
 
-class Index:
+class KeyIndex:
     """The index of one place in one batch, at the batch's time `now`, s since the epoch. At most about `most` keys are
     asked. What it asks depends on the store, what is said and `now` alone.
     """
 
-    def __init__(self, store: KeyedStore, now: float, within: Within, most: int = 20_000) -> None:
+    def __init__(self, store: KeyedStore, now: float, within: RangeTest, most: int = 20_000) -> None:
         self._store = store
         self._now = int(now)
         self._within = within
@@ -122,13 +122,13 @@ class Index:
         self._works: list[list[bytes]] = []
         self.asked: dict[bytes, bytes] = {}
         """Keys that were asked, and the group of each."""
-        self.counts = Counts()
+        self.counts = IndexCounts()
 
-    def take(self, said: Iterable[Said]) -> None:
+    def take(self, said: Iterable[KeyReport]) -> None:
         """Do a batch: first what records say, in order, then what markers and times ask. Call it once."""
         work, known = self._store.get_many([_WORK, _KNOWN])
         self.counts.known = before = 0 if known is None else _NUMBER.unpack_from(known, 1)[0]
-        self._works = [] if work is None else [items_of(one) for one in items_of(work, 1)]
+        self._works = [] if work is None else [unpack_items(one) for one in unpack_items(work, 1)]
         found = list(said)
         self._load({one.group for one in found if one.scope != "table"}, found)
         for one in found:
@@ -147,7 +147,7 @@ class Index:
         """When the place is to be looked at without a record, s since the epoch; None: not at all."""
         return float(self._now) if self._works else self._calendar.next_due()
 
-    def _record(self, one: Said) -> None:
+    def _record(self, one: KeyReport) -> None:
         group = self._groups[one.group]
         number = _page_of(one.name, group.parts)
         page = group.pages[number]
@@ -196,7 +196,7 @@ class Index:
         for item in items:
             (size,) = _PARTS.unpack_from(item)
             places.append((item[4 : 4 + size], item[4 + size :]))
-        self._load({group for group, _ in places}, [Said(group, name, None) for group, name in places])
+        self._load({group for group, _ in places}, [KeyReport(group, name, None) for group, name in places])
         for name_of_group, name in places:
             group = self._groups[name_of_group]
             number = _page_of(name, group.parts)
@@ -283,7 +283,7 @@ class Index:
             group.changed.add(page)
             self._ask(name, key, entry, "deleted")
 
-    def _load(self, names: set[bytes], said: Iterable[Said]) -> None:
+    def _load(self, names: set[bytes], said: Iterable[KeyReport]) -> None:
         """Have these groups at hand, and the pages of what is said."""
         wanted = sorted(names - self._groups.keys())
         for name, value in zip(wanted, self._store.get_many([_GROUP + name for name in wanted]), strict=True):
@@ -335,7 +335,7 @@ class Index:
                 else:
                     removed.append(_page_name(name, number))
         if self._works:
-            values[_WORK] = _VERSION + packed_items(map(packed_items, self._works))
+            values[_WORK] = _VERSION + pack_items(map(pack_items, self._works))
         elif is_working:
             removed.append(_WORK)
         self._store.put_many(values)
@@ -371,7 +371,7 @@ def _group(value: bytes | None) -> _Group:
 
 def _packed(page: dict[bytes, _Entry]) -> bytes:
     pack = _ENTRY.pack
-    return packed_items(pack(e.at, e.expires, e.armed, e.asked, e.later) + name for name, e in page.items())
+    return pack_items(pack(e.at, e.expires, e.armed, e.asked, e.later) + name for name, e in page.items())
 
 
 def _entries(value: bytes, at: int) -> dict[bytes, _Entry]:
@@ -379,4 +379,4 @@ def _entries(value: bytes, at: int) -> dict[bytes, _Entry]:
         raise ValueError(f"keys of version {value[0]} in the state, where {_OF_KEYS[0]} is known")
     entry = _ENTRY if value[:1] == _OF_KEYS else _ENTRY_1
     unpack, size = entry.unpack_from, entry.size
-    return {item[size:]: _Entry(*unpack(item)) for item in items_of(value, at)}
+    return {item[size:]: _Entry(*unpack(item)) for item in unpack_items(value, at)}

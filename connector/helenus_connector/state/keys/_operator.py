@@ -9,10 +9,10 @@ from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
-from helenus_connector.gate.event import values_of
-from helenus_connector.state.keys._key_index import Index, Within
-from helenus_connector.state.keys._plan import Following
-from helenus_connector.state.keys._record_reader import said_in
+from helenus_connector.gate.event_content import decode_key
+from helenus_connector.state.keys._key_index import KeyIndex, RangeTest
+from helenus_connector.state.keys._plan import KeysPlan
+from helenus_connector.state.keys._record_reader import unpack_reports
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.state.store.spark_store import SparkStore
 from helenus_connector.verify.scopes import Clustering
@@ -22,13 +22,13 @@ from helenus_schemas.cql.values import Malformed
 from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "place string, asked binary, due double, counts binary"
-"""`asked`: what `asked_in` takes; `due` in s since the epoch, null if nothing is; `counts` a marshalled dict."""
+"""`asked`: what `requested_keys` takes; `due` in s since the epoch, null if nothing is; `counts` a marshalled dict."""
 
 
 class KeysOperator(StatefulProcessor):
     """Takes rows of `source.COLUMNS`, grouped by place; gives one row of `OUTPUT` for each place."""
 
-    def __init__(self, plan: Following) -> None:
+    def __init__(self, plan: KeysPlan) -> None:
         self._plan = plan
         self._store: Any = None
 
@@ -46,8 +46,8 @@ class KeysOperator(StatefulProcessor):
             packs += [bytes(pack) for pack in frame["said"].to_numpy() if pack is not None]
         table = self._table(place)
         store = Pages(self._store)
-        index = Index(store, tick, within(table))
-        index.take(said_in(packs))
+        index = KeyIndex(store, tick, within(table))
+        index.take(unpack_reports(packs))
         store.flush()
         reach("state.after-merge")
         own = bool(table.clustering)
@@ -63,19 +63,19 @@ class KeysOperator(StatefulProcessor):
         return self._plan.tables[topic].table
 
 
-def asked_in(data: bytes) -> list[tuple[bytes, bool]]:
+def requested_keys(data: bytes) -> list[tuple[bytes, bool]]:
     """The keys that a place asks; of each whether it is of a partition's static columns."""
     found: list[tuple[bytes, bool]] = marshal.loads(data)
     return found
 
 
-def counts_in(data: bytes) -> Mapping[str, int]:
+def unpack_counts(data: bytes) -> Mapping[str, int]:
     """The fields of `Counts`."""
     found: dict[str, int] = marshal.loads(data)
     return found
 
 
-def within(table: Table) -> Within:
+def within(table: Table) -> RangeTest:
     """Whether keys of a table lie within the bounds that a marker's headers have."""
     codec, clustering = KeyCodec(table), Clustering(table.clustering)
     limits: dict[bytes, Any] = {}
@@ -90,7 +90,7 @@ def within(table: Table) -> Within:
         if limits[bounds] is None:
             return True
         start, end = limits[bounds]
-        values = values_of(codec, name)[codec.partition_columns :]
+        values = decode_key(codec, name)[codec.partition_columns :]
         return values[0] is not None and bool(start < clustering.position(values) < end)
 
     return covers

@@ -17,7 +17,7 @@ from helenus_schemas.service.logs import Setup, follow, setup
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowedTopic:
     """A table whose data topic is followed: `settings` are of it alone, `table` is its definition. With `markers` this
     is the topic of its delete markers instead.
     """
@@ -28,7 +28,7 @@ class Followed:
 
 
 @dataclass(frozen=True)
-class Following:
+class KeysPlan:
     """What of one connector is followed, by topic. `directory` is the run's own, made on each host. Topics of delete
     markers come first: their ends are asked for before those of the data topics.
     """
@@ -36,7 +36,7 @@ class Following:
     worker: WorkerSettings
     name: str
     directory: str
-    tables: Mapping[str, Followed]
+    tables: Mapping[str, FollowedTopic]
     logging: Setup = field(default_factory=setup)
 
     @property
@@ -52,22 +52,22 @@ class Following:
     @property
     def checkpoint(self) -> Path:
         """Where Spark keeps the query's offsets and its state."""
-        return directory_of(self.worker, self.name)
+        return state_directory(self.worker, self.name)
 
     def save(self) -> None:
         """Write it to `file`, for this user alone."""
         replace(self.file, pickle.dumps(self))
 
     @staticmethod
-    def loads(data: bytes) -> Following:
+    def loads(data: bytes) -> KeysPlan:
         """What such a file, of this process's own driver, holds. The process logs as the driver does from now on."""
         found = pickle.loads(data)
-        assert isinstance(found, Following)
+        assert isinstance(found, KeysPlan)
         follow(found.logging)
         return found
 
 
-def directory_of(worker: WorkerSettings, name: str) -> Path:
+def state_directory(worker: WorkerSettings, name: str) -> Path:
     """Where the state of a connector lies."""
     return worker.checkpoint_dir.absolute() / DIRECTORY / _file_name(name)
 

@@ -12,18 +12,18 @@ from typing import Any
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector.cassandra_rows.table_definition import definition
+from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import replace
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
-from helenus_connector.query.handover import Batch, start_query
-from helenus_connector.query.spark_session import settled_slots, slots
+from helenus_connector.query.handover import MicroBatch, start_query
+from helenus_connector.query.spark_session import settled_task_slots, task_slots
 from helenus_connector.query.start_turn import start_in_turn
-from helenus_connector.state.keys._operator import OUTPUT, KeysOperator, counts_in
-from helenus_connector.state.keys._plan import Followed, Following
-from helenus_connector.state.keys._read_request import DONE, ask
+from helenus_connector.state.keys._operator import OUTPUT, KeysOperator, unpack_counts
+from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan
+from helenus_connector.state.keys._read_request import DONE, request_reads
 from helenus_connector.state.keys._source import RecordsSource
 from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS, measure_state
 from helenus_schemas.errors import Action, HelenusError, Kind, error_in
@@ -39,7 +39,7 @@ _VERSION = 2
 """1 was of states whose keys did not lie on `pages`."""
 
 
-class Follower:
+class KeysQuery:
     """Follows the data topics of one connector from `start` until `stop`. What goes wrong is retried; what can't pass
     ends it, and is `failure`. `tables` are the settings of each table.
     """
@@ -107,7 +107,7 @@ class Follower:
         _check(plan)
         # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
         is_first = not (plan.checkpoint / "query" / "offsets").exists()
-        stores = max(2, settled_slots(spark, self._stopping.is_set) if is_first else slots(spark))
+        stores = max(2, settled_task_slots(spark, self._stopping.is_set) if is_first else task_slots(spark))
         self._has_begun = False
         begin = partial(self._begin, spark, plan, stores)
         query = start_in_turn(begin, lambda: self._has_begun, self._stopping.is_set)
@@ -122,7 +122,7 @@ class Follower:
             return
         raise _error(str(query.exception() or "the query ended"))
 
-    def _begin(self, spark: Any, plan: Following, stores: int) -> Any:
+    def _begin(self, spark: Any, plan: KeysPlan, stores: int) -> Any:
         plan.save()
         replace(plan.due_file, b"")
         session = spark.newSession()
@@ -134,11 +134,11 @@ class Follower:
         frame = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
         index = frame.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
 
-        def process(batch: Batch) -> None:
+        def process(batch: MicroBatch) -> None:
             self._has_begun = True
             reach("state.before-job")
             begun = time.monotonic()
-            rows = batch.frame.mapInArrow(ask(plan), DONE).collect()
+            rows = batch.frame.mapInArrow(request_reads(plan), DONE).collect()
             self._note(plan, rows)
             size, seconds = measure_state(self._query), time.monotonic() - begun
             for labels in self._keys:
@@ -154,26 +154,26 @@ class Follower:
         )
         return start_query(spark.sparkContext, writer, process)
 
-    def _plan(self) -> Following:
+    def _plan(self) -> KeysPlan:
         """What is followed, by the tables as they are now. Raises HelenusError."""
-        found: dict[str, Followed] = {}
-        markers: dict[str, Followed] = {}
+        found: dict[str, FollowedTopic] = {}
+        markers: dict[str, FollowedTopic] = {}
         sessions: dict[tuple[object, ...], Any] = {}
         try:
             for settings in self.tables.values():
                 if settings.server not in sessions:
                     sessions[settings.server] = connect(settings, metadata=True)
-                version = definition(sessions[settings.server], settings)
+                version = read_definition(sessions[settings.server], settings)
                 assert version is not None, "no version is known"
-                found[settings.data] = Followed(settings, version[1])
+                found[settings.data] = FollowedTopic(settings, version[1])
                 if not settings.markers:
-                    markers[marker_topic(settings.data)] = Followed(settings, version[1], markers=True)
+                    markers[marker_topic(settings.data)] = FollowedTopic(settings, version[1], markers=True)
         finally:
             for session in sessions.values():
                 session.cluster.shutdown()
-        return Following(self._worker, self.name, str(self._directory), {**markers, **found})
+        return KeysPlan(self._worker, self.name, str(self._directory), {**markers, **found})
 
-    def _note(self, plan: Following, rows: list[Any]) -> None:
+    def _note(self, plan: KeysPlan, rows: list[Any]) -> None:
         """Keep when places are due, for the planner, and count."""
         for row in rows:
             due = row["due"]
@@ -183,7 +183,7 @@ class Follower:
                 self._due[row["place"]] = due
             settings = plan.tables[row["place"].rpartition("/")[0]].settings
             labels = settings.name, settings.keyspace, settings.table
-            counts = counts_in(bytes(row["counts"]))
+            counts = unpack_counts(bytes(row["counts"]))
             of_table = self._keys.setdefault(labels, {})
             of_table[row["place"]] = counts["known"], counts["waiting"]
             metrics.LIVE_KEYS.labels(*labels).set(sum(known for known, _ in of_table.values()))
@@ -194,7 +194,7 @@ class Follower:
         replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
 
 
-def _check(plan: Following) -> None:
+def _check(plan: KeysPlan) -> None:
     """Note what the checkpoint is of; raise HelenusError(STATE) if it is of something else, or a part of it is gone."""
     file = plan.checkpoint / _ABOUT
     advice = f"delete {plan.checkpoint}: the state is then learned from the data topics again"

@@ -10,8 +10,8 @@ import pyarrow as pa
 from helenus_connector.log.choice import event_schemas, events_log
 from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.query.garbage import freeze
-from helenus_connector.state.keys._operator import asked_in
-from helenus_connector.state.keys._plan import Following
+from helenus_connector.state.keys._operator import requested_keys
+from helenus_connector.state.keys._plan import KeysPlan
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Origin, Scope
 from helenus_schemas.event.wire import request
@@ -23,7 +23,7 @@ _FLUSH_TIMEOUT_S = 60.0
 _logs: dict[str, Log] = {}
 
 
-def ask(plan: Following) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def request_reads(plan: KeysPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`: from rows of `operator.OUTPUT` to those of `DONE`. Some events may come twice."""
     values = {
         is_static: request(scope, Origin.STATE) for is_static, scope in ((False, Scope.ROW), (True, Scope.STATIC))
@@ -32,14 +32,14 @@ def ask(plan: Following) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
     return partial(_ask, plan, values)
 
 
-def _ask(plan: Following, values: Mapping[bool, bytes], found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _ask(plan: KeysPlan, values: Mapping[bool, bytes], found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     end_with_parent()
     log: Log | None = None
     done = []
     try:
         for batch in found:
             for row in batch.to_pylist():
-                keys = asked_in(row["asked"])
+                keys = requested_keys(row["asked"])
                 if keys:
                     log = _log(plan)
                     topic, _, partition = row["place"].rpartition("/")
@@ -62,13 +62,13 @@ def _ask(plan: Following, values: Mapping[bool, bytes], found: Iterator[pa.Recor
     freeze("state")
 
 
-def _log(plan: Following) -> Log:
+def _log(plan: KeysPlan) -> Log:
     if plan.directory not in _logs:
         _logs[plan.directory] = events_log(plan.worker)
     return _logs[plan.directory]
 
 
-def _events(plan: Following, log: Log, topic: str) -> str:
+def _events(plan: KeysPlan, log: Log, topic: str) -> str:
     """The events topic of a data topic. Raises HelenusError if it is gone."""
     followed = plan.tables[topic]
     events = followed.settings.events

@@ -12,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from helenus_connector.cassandra_rows.table_definition import definition
+from helenus_connector.cassandra_rows.table_definition import read_definition
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.log.choice import data_schemas, read_data
-from helenus_connector.log.events import Message, Range
+from helenus_connector.log.events import Message, OffsetRange
 from helenus_connector.query import cassandra_sessions
 from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.shape.encoding.registry import Registry
-from helenus_connector.state.keys._key_index import Said
-from helenus_connector.state.keys._plan import Followed, Following
+from helenus_connector.state.keys._key_index import KeyReport
+from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan
 from helenus_connector.state.store.packing import LAST_SECOND
-from helenus_connector.verify.keys import Keys
+from helenus_connector.verify.keys import RecordKeys
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
@@ -35,7 +35,7 @@ _SCOPES = (b"partition", b"range", b"table")
 Schemas = Callable[[Any], str | None]
 """Gives a schema by what names it in records."""
 _log = structlog.get_logger(__name__)
-_decoders: dict[tuple[str, str], tuple[Records, ExitStack]] = {}
+_decoders: dict[tuple[str, str], tuple[KeyRecords, ExitStack]] = {}
 
 
 def place_name(topic: str, partition: int) -> str:
@@ -43,7 +43,7 @@ def place_name(topic: str, partition: int) -> str:
     return f"{topic}/{partition}"
 
 
-def read_share(plan: Following, ranges: Sequence[Range], tick: float) -> Iterator[pa.RecordBatch]:
+def read_share(plan: KeysPlan, ranges: Sequence[OffsetRange], tick: float) -> Iterator[pa.RecordBatch]:
     """What the records of these ranges say; of each place one row at least, so that it is looked at."""
     end_with_parent()
     failed: list[HelenusError] = []
@@ -64,11 +64,11 @@ def read_share(plan: Following, ranges: Sequence[Range], tick: float) -> Iterato
         raise failed[0]
 
 
-def said_in(packs: Sequence[bytes]) -> Iterator[Said]:
+def unpack_reports(packs: Sequence[bytes]) -> Iterator[KeyReport]:
     """What the rows of one place say: of the data topic first, then of that of the markers, each in its order."""
     # By the first offset of each: Spark does not promise to keep the order of a place's rows.
     for _, _, some in sorted(marshal.loads(pack) for pack in packs):
-        yield from map(Said._make, some)
+        yield from map(KeyReport._make, some)
 
 
 def _row(place: str, tick: float, said: bytes | None) -> pa.RecordBatch:
@@ -76,11 +76,11 @@ def _row(place: str, tick: float, said: bytes | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _place(plan: Following, topic: str, partition: int) -> str:
+def _place(plan: KeysPlan, topic: str, partition: int) -> str:
     return place_name(plan.tables[topic].settings.data, partition)
 
 
-def _of(plan: Following, topic: str) -> Records:
+def _of(plan: KeysPlan, topic: str) -> KeyRecords:
     """This process's decoder for a topic, made again when what is followed changed."""
     followed = plan.tables[topic]
     known, opened = _decoders.get((plan.name, topic), (None, ExitStack()))
@@ -88,12 +88,12 @@ def _of(plan: Following, topic: str) -> Records:
         opened.close()
         opened = ExitStack()
         keeps_schemas = plan.worker.log_of_data == "pulsar"
-        known = Records(followed, keeps_schemas, _schemas(plan, followed.settings, keeps_schemas, opened))
+        known = KeyRecords(followed, keeps_schemas, _schemas(plan, followed.settings, keeps_schemas, opened))
         _decoders[plan.name, topic] = known, opened
     return known
 
 
-def _schemas(plan: Following, settings: ConnectorSettings, keeps_schemas: bool, opened: ExitStack) -> Schemas:
+def _schemas(plan: KeysPlan, settings: ConnectorSettings, keeps_schemas: bool, opened: ExitStack) -> Schemas:
     """The schemas of keys, by what names them in records."""
     if not settings.is_avro:
         return lambda _: None
@@ -107,10 +107,10 @@ def _schemas(plan: Following, settings: ConnectorSettings, keeps_schemas: bool, 
     return registry.schema
 
 
-class Records:
+class KeyRecords:
     """What the records of one topic say. `schemas` gives those of keys; `keeps_schemas`: the broker does, as Pulsar."""
 
-    def __init__(self, followed: Followed, keeps_schemas: bool, schemas: Schemas) -> None:
+    def __init__(self, followed: FollowedTopic, keeps_schemas: bool, schemas: Schemas) -> None:
         self.followed = followed
         settings, table = followed.settings, followed.table
         self._frames = settings.is_avro and not keeps_schemas
@@ -120,9 +120,9 @@ class Records:
         self._clustering = len(table.clustering)
         self._is_said = False
         self._check_at = 0.0
-        self._keys = Keys(table, settings, keeps_schemas, schemas)
+        self._keys = RecordKeys(table, settings, keeps_schemas, schemas)
 
-    def said(self, message: Message) -> list[Said]:
+    def said(self, message: Message) -> list[KeyReport]:
         """What a record says: nothing if its key is none of this table. A marker says what its partition's own row is,
         too.
         """
@@ -132,7 +132,7 @@ class Records:
             scope = None
         at = None if self.followed.markers else message.offset().to_bytes(16, "big")
         if scope == b"table":
-            return [Said(b"", b"", at, scope="table")]
+            return [KeyReport(b"", b"", at, scope="table")]
         try:
             name, values, is_partition = self._keys.decode(*self._key(message), headers)
         except Malformed as error:
@@ -150,11 +150,11 @@ class Records:
         if headers.get("op") == b"d" and (scope is None or self._is_envelope):
             lives = False
         expires = _expiry(headers.get("expires")) if lives else None
-        row = Said(group, name, at, lives, expires)
+        row = KeyReport(group, name, at, lives, expires)
         if scope is None:
             return [row]
         bounds = b"\n".join(headers.get(end, b"") for end in ("start", "end")) if scope == b"range" else None
-        marker = Said(group, group, at, scope=scope.decode(), bounds=bounds)
+        marker = KeyReport(group, group, at, scope=scope.decode(), bounds=bounds)
         return [marker] if self.followed.markers else [marker, row]
 
     def _check_definition(self) -> None:
@@ -165,7 +165,7 @@ class Records:
             return
         self._check_at = time.monotonic() + _CHECK_S
         settings, table = self.followed.settings, self.followed.table
-        found = definition(cassandra_sessions.of(settings), settings)
+        found = read_definition(cassandra_sessions.session_for(settings), settings)
         if found is not None and found[1].primary_key != table.primary_key:
             raise HelenusError(
                 Kind.BATCH_FAILED, "the table's key was altered", table.full_name, "it goes on by itself"

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from helenus_connector.log.events import Offsets, Planner, Range
-    from helenus_connector.state.keys._plan import Following
+    from helenus_connector.log.events import OffsetRange, Offsets, Planner
+    from helenus_connector.state.keys._plan import KeysPlan
 
 COLUMNS = "place string, tick double, said binary"
 _MOST = 50_000
@@ -29,16 +29,16 @@ _KEEP_WARM_S = 30.0
 _CHECK_S = 10.0
 
 
-class Share(InputPartition):
+class ReadShare(InputPartition):
     """What a task reads: ranges, and places that are only due."""
 
-    def __init__(self, ranges: Sequence[Range], tick: float) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], tick: float) -> None:
         self.ranges = tuple(ranges)
         self.tick = tick
 
 
 class RecordsSource(DataSource):
-    """`spark.readStream.format("helenus-records")`; the option `plan` is the path of a saved `Following`."""
+    """`spark.readStream.format("helenus-records")`; the option `plan` is the path of a saved `KeysPlan`."""
 
     @classmethod
     def name(cls) -> str:
@@ -56,7 +56,7 @@ class RecordsReader(DataSourceStreamReader):
 
     def __init__(self, plan_file: str) -> None:
         self._plan_bytes = Path(plan_file).read_bytes()
-        self._plan_: Following | None = None
+        self._plan_: KeysPlan | None = None
         self._planners: dict[bool, Planner] = {}  # by whether they are for topics of markers
         self._last = time.time()
         self._checked = 0.0
@@ -99,7 +99,7 @@ class RecordsReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """All places, each in one share: also those without a record, which may be due."""
-        from helenus_connector.log.events import Range
+        from helenus_connector.log.events import OffsetRange
 
         places = []
         for topic, ends in end["topics"].items():
@@ -108,20 +108,20 @@ class RecordsReader(DataSourceStreamReader):
             before = start["topics"].get(topic)
             if before is None:
                 before = self._planner().earliest({topic: len(ends)})[topic]
-            places += [Range(topic, int(p), before.get(p, 0), last) for p, last in ends.items()]
+            places += [OffsetRange(topic, int(p), before.get(p, 0), last) for p, last in ends.items()]
         if not places:
-            return [Share((), end["tick"])]
+            return [ReadShare((), end["tick"])]
         with_records = [place for place in places if place.start < place.end]
         idle = [place for place in places if place.start >= place.end]
         # As many tasks as there is work for: each has its cost.
         count = max(1, min(len(with_records), 8))
-        return [Share([*with_records[i::count], *idle[i::count]], end["tick"]) for i in range(count)]
+        return [ReadShare([*with_records[i::count], *idle[i::count]], end["tick"]) for i in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.query.garbage import freeze
         from helenus_connector.state.keys._record_reader import read_share
 
-        assert isinstance(partition, Share)
+        assert isinstance(partition, ReadShare)
         yield from read_share(self._plan(), partition.ranges, partition.tick)
         freeze("records")
 
@@ -137,7 +137,7 @@ class RecordsReader(DataSourceStreamReader):
         """How far a batch reads of each partition: equal shares of `_MOST` records. Delete markers come after the data,
         and nothing of them while not all data that was there before them is read: they ask what is known by then.
         """
-        from helenus_connector.log.events import Range
+        from helenus_connector.log.events import OffsetRange
 
         tables = self._plan().tables
         found: Offsets = {topic: {} for topic in latest}
@@ -150,7 +150,7 @@ class RecordsReader(DataSourceStreamReader):
                 for p, end in ends.items():
                     start = begin[topic][p]
                     waits = of_markers and found.get(data, {}).get(p, -1) < latest.get(data, {}).get(p, 0)
-                    places.append(Range(topic, int(p), start, start if waits else end))
+                    places.append(OffsetRange(topic, int(p), start, start if waits else end))
             share = _MOST // max(1, sum(place.start < place.end for place in places))
             for place in places:
                 end = place.start
@@ -199,11 +199,11 @@ class RecordsReader(DataSourceStreamReader):
         except (FileNotFoundError, ValueError):
             return float("inf")
 
-    def _plan(self) -> Following:
+    def _plan(self) -> KeysPlan:
         if self._plan_ is None:
-            from helenus_connector.state.keys._plan import Following
+            from helenus_connector.state.keys._plan import KeysPlan
 
-            self._plan_ = Following.loads(self._plan_bytes)
+            self._plan_ = KeysPlan.loads(self._plan_bytes)
         return self._plan_
 
     def _planner(self, markers: bool = False) -> Planner:

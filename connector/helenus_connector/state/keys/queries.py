@@ -1,4 +1,4 @@
-"""Which connectors have a `Follower` now: those with state that run, once their tables' topics are there."""
+"""Which connectors have a `KeysQuery` now: those with state that run, once their tables' topics are there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.status import Connector
-from helenus_connector.state.keys._query import Follower
+from helenus_connector.state.keys._query import KeysQuery
 
 _log = structlog.get_logger(__name__)
 
 
-class Followers:
+class KeysQueries:
     """The followers of a worker. One thread, the worker's, calls its methods."""
 
     def __init__(self, worker: WorkerSettings, connectors: Connectors, directory: Path, spark: Any) -> None:
@@ -25,7 +25,7 @@ class Followers:
         self._connectors = connectors
         self._directory = directory
         self._spark = spark
-        self._followers: dict[str, Follower] = {}
+        self._followers: dict[str, KeysQuery] = {}
 
     def turn(self) -> None:
         """Start and end followers as connectors and their tables come and go; have their tasks say what is wrong."""
@@ -40,7 +40,7 @@ class Followers:
                 _tell(connectors[name], follower)
         for name, connector in connectors.items():
             if name not in self._followers and (tables := _followed(connector)):
-                follower = Follower(self._worker, name, tables, self._directory)
+                follower = KeysQuery(self._worker, name, tables, self._directory)
                 self._followers[name] = follower
                 follower.start(self._spark)
 
@@ -63,7 +63,7 @@ def _followed(connector: Connector) -> dict[str, ConnectorSettings]:
     return {task.table: task.settings for task in tasks if task.ready and not task.error}
 
 
-def _tell(connector: Connector, follower: Follower) -> None:
+def _tell(connector: Connector, follower: KeysQuery) -> None:
     """A follower that has failed fails its tasks: or else deletes would go on without it."""
     for task in list(connector.tasks.values()):
         task.of_state = follower.trouble

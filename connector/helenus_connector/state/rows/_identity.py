@@ -15,11 +15,11 @@ _VERSION = 2
 
 
 @dataclass(frozen=True)
-class About:
+class StateIdentity:
     """The state of `state=rows`: of a table's events topic, by its partitions. `places` groups the events of each
     partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row that was there
     before, all columns are known. `proven`: of partitions how many disturbances they had when that was so last, as of
-    `rows.Rows`.
+    `RowMerge`.
     """
 
     table: str
@@ -30,7 +30,7 @@ class About:
     proven: Mapping[int, int] = field(default_factory=dict)
 
 
-def kept(checkpoint: Path) -> About | None:
+def kept(checkpoint: Path) -> StateIdentity | None:
     """What the state in a checkpoint is of; None if there is none yet. Raises HelenusError(STATE) if it can't be known,
     or the state is gone.
     """
@@ -50,16 +50,16 @@ def kept(checkpoint: Path) -> About | None:
         raise HelenusError(Kind.STATE, what, str(checkpoint / "state"), advice(checkpoint))
     is_whole = found.get("is_whole", False)
     proven = {int(partition): count for partition, count in found.get("proven", {}).items()}
-    return About(found["table"], found["topic"], tuple(found["places"]), found["slots"], is_whole, proven)
+    return StateIdentity(found["table"], found["topic"], tuple(found["places"]), found["slots"], is_whole, proven)
 
 
-def keep(checkpoint: Path, about: About) -> None:
+def keep(checkpoint: Path, about: StateIdentity) -> None:
     """Write it: before the first batch, and when `is_whole` changes."""
     durable.make_directory(checkpoint)
     durable.save(checkpoint / _NAME, asdict(about), _VERSION, "what the state is of", "state.about-saved")
 
 
-def check(about: About, table: str, topic: str, partitions: int, checkpoint: Path) -> None:
+def check(about: StateIdentity, table: str, topic: str, partitions: int, checkpoint: Path) -> None:
     """Raise HelenusError(STATE) if the state is of something else."""
     what = None
     if (about.table, about.topic) != (table, topic):

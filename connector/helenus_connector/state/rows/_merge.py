@@ -1,19 +1,18 @@
 """The rows of a place, merged from the cells of its events: the operator of `state=rows`.
 
-    UPDATE t SET v = 2 WHERE k = 7, by three replicas → one Merged "u", with the row before and after; two that are none
+    UPDATE t SET v = 2 WHERE k = 7, by three replicas → one MergedChange "u", with the row before and after, and no more
 
-Each event is merged by Cassandra's rules (`_row`), so it does not matter in which order events come, or how often.
-What Cassandra does not decide by write times is read: an event that a TRUNCATE may have dropped (`_partition_history`),
-and what a tombstone hides that may have been purged (`_cell_rules`). The result depends on the store, the events and
-the time of the batch: first what expired, in the order of time, so that `before` is what was last said; then events.
+Each event is merged by Cassandra's rules (`_row`), in any order, however often it comes. What Cassandra does not decide
+by write times is read: an event that a TRUNCATE may have dropped (`_partition_history`), and what a tombstone hides
+that may have been purged (`_cell_rules`). The result depends on the store, the events and the time of the batch. First
+comes what expired, in the order of time, so that `before` is what was last said; then the events.
 
     store key                    value
-    r key, s key of partition    a row, static columns (`_row.Row`)
-    p key of partition           what is deleted of it, and its last page (`_partition.Partition`)
+    r key, s key of partition    a row, static columns (`_row.CellRow`)
+    p key of partition           what is deleted of it, and its last page (`_partition.PartitionState`)
     g u32 page, key of partition a full page of its rows' keys
     m                            what is known of the logs (`_partition_history.PartitionHistory`)
     c…                           the calendar of what expires, can be forgotten, or is to be read
-
 Keys are those of events, in Avro. Tables without clustering columns have no partitions: theirs are rows.
 """
 
@@ -23,21 +22,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from uuid import UUID
 
-from helenus_connector.gate.event import check
+from helenus_connector.gate.event_content import check_bounds
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
+from helenus_connector.interfaces.merged_change import ASK, GAP, POISON, MergedChange
 from helenus_connector.state.rows._cell_rules import NEVER, Doubts
 from helenus_connector.state.rows._partition import covering
 from helenus_connector.state.rows._partition_history import PartitionHistory, Standing, TruncationReport
 from helenus_connector.state.rows._read_requests import ReadRequests
-from helenus_connector.state.rows._replica_reports import Report, Reports, about
-from helenus_connector.state.rows._row import Row
+from helenus_connector.state.rows._replica_reports import ReplicaReport, ReplicaReports, not_mergeable
+from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_bytes import has_seen
-from helenus_connector.state.rows._row_image import Showing
-from helenus_connector.state.rows._row_read import Read, Reading, is_read
-from helenus_connector.state.rows._row_store import AT_ONCE, OF_PARTITION, OF_STATIC, Kept
+from helenus_connector.state.rows._row_image import RowImages
+from helenus_connector.state.rows._row_read import ReadMerge, RowRead, is_read
+from helenus_connector.state.rows._row_store import AT_ONCE, OF_PARTITION, OF_STATIC, RowStore
 from helenus_connector.state.rows._row_values import cell_decoder
-from helenus_connector.state.rows._scopes import Scopes
+from helenus_connector.state.rows._scopes import ScopeMerge
 from helenus_connector.state.rows._table_check import TableCheck
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_connector.state.store.packing import LAST_SECOND
@@ -50,6 +49,7 @@ from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
 from helenus_schemas.event.wire import decode
 
+Changes = Iterator[MergedChange]
 PATIENCE_S = 60
 """As `settle.min.age.ms` is, unless it is set."""
 GC_GRACE_S = 864_000
@@ -67,7 +67,7 @@ _FIRST_US = 10_000_000
 _ALWAYS = 1 << 62
 
 
-class Rows:
+class RowMerge:
     """The rows of one place in one batch. Raises HelenusError TABLE_UNSUPPORTED for a table with counters.
 
     `partition` is the topic's. `gc_grace_s`: for how long Cassandra keeps tombstones. `patience_s`: after which time a
@@ -102,13 +102,13 @@ class Rows:
             raise HelenusError(Kind.TABLE_UNSUPPORTED, what, table.full_name, "use state=none or state=keys")
         self._table, self._codec, self._store, self._gc_grace = table, codec, store, gc_grace_s
         self._grace_here = max(gc_grace_s, LEAST_GRACE_S)
-        self._reports = Reports(codec, bool(table.clustering))
+        self._reports = ReplicaReports(codec, bool(table.clustering))
         of_scopes = {_ROW: table.regulars, _STATIC: table.statics}
         self._covers, _ = covering(table)
-        self._kept = Kept(table, codec, store, self._grace_here)
-        self._showing = Showing(table, self._kept, partition)
+        self._kept = RowStore(table, codec, store, self._grace_here)
+        self._showing = RowImages(table, self._kept, partition)
         self._requests = ReadRequests(self._kept, partition, patience_s)
-        self._scopes = Scopes(table, self._kept, self._showing, self._requests, markers, has_snapshots)
+        self._scopes = ScopeMerge(table, self._kept, self._showing, self._requests, markers, has_snapshots)
         self._check, self._decode_cells = TableCheck(table), cell_decoder(table.values)
         self._patience_s, self._id_now = patience_s, id_now
         self._whole_since = proven if is_whole else -1
@@ -118,10 +118,10 @@ class Rows:
         self.light, self.celled, self.heard = set[str](), set[str](), set[str]()
         self.next_due: float | None = None
 
-    def _reading(self, scope: Scope, columns: Sequence[Column]) -> Reading:
+    def _reading(self, scope: Scope, columns: Sequence[Column]) -> ReadMerge:
         names = {column.name for column in columns}
         schema = bytes.fromhex(self._table.schema_id)
-        return Reading(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
+        return ReadMerge(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
 
     @property
     def waiting(self) -> int:
@@ -142,7 +142,7 @@ class Rows:
     def _is_whole(self) -> bool:
         return self._whole_since >= self._kept.history.disturbances
 
-    def take(self, events: Iterable[Event], now: float, has_lost: bool = False) -> Iterator[Merged]:
+    def take(self, events: Iterable[Event], now: float, has_lost: bool = False) -> Changes:
         """Do a batch, at its time, s since the epoch; to be read to its end. `has_lost`: events before these are lost.
         Raises SchemaChanged for events of a newer table than this one, and ValueError for a store that a newer version
         wrote.
@@ -171,7 +171,7 @@ class Rows:
         self._kept.calendar.save()
         self.next_due = self._kept.calendar.next_due()
 
-    def _begin(self, now: int, read_to: int) -> Iterator[Merged]:
+    def _begin(self, now: int, read_to: int) -> Changes:
         """`read_to`: when the first event was appended. In a backlog an hour of events is an hour for tombstones, too:
         what comes late within it must meet them.
         """
@@ -189,20 +189,20 @@ class Rows:
                 self._check.check_age(table)
             yield from self._scopes.forget(filter_key=self._can_be)
 
-    def _take(self, events: Sequence[Event]) -> Iterator[Merged]:
-        reports: list[Report | Merged] = []
+    def _take(self, events: Sequence[Event]) -> Changes:
+        reports: list[ReplicaReport | MergedChange] = []
         for event in events:
             try:
                 reports.append(self._reports.of(event))
             except Outgrown:
                 self.outdated += 1
             except Malformed as error:
-                reports.append(about(event, POISON, str(error)))
-        self._kept.fetch(r.name for r in reports if type(r) is Report)
-        self.heard |= {node.decode() for node in {r.node for r in reports if type(r) is Report} if node}
+                reports.append(not_mergeable(event, POISON, str(error)))
+        self._kept.fetch(r.name for r in reports if type(r) is ReplicaReport)
+        self.heard |= {node.decode() for node in {r.node for r in reports if type(r) is ReplicaReport} if node}
         self._prefetch_partitions(reports)
         for report in reports:
-            if isinstance(report, Merged):
+            if isinstance(report, MergedChange):
                 self.unchanged += report.op == GAP
                 self._kept.history.disturbances += report.op == GAP
                 yield report
@@ -218,20 +218,20 @@ class Rows:
                     yield merged
             except Malformed as error:
                 is_shown = True
-                yield about(report.event, POISON, str(error))
+                yield not_mergeable(report.event, POISON, str(error))
             self.unchanged += not is_shown and self.copies + self.outdated == others
         self._showing.cause = None
         self._kept.save()
         self._kept.let_go()
         self._showing.forget_statics()
 
-    def _prefetch_partitions(self, reports: Sequence[Report | Merged]) -> None:
+    def _prefetch_partitions(self, reports: Sequence[ReplicaReport | MergedChange]) -> None:
         """Read the partitions of these events at once, but for copies, which most events are."""
-        keys = [r.key for r in reports if type(r) is Report and r.key and not self._is_copy(r)]
+        keys = [r.key for r in reports if type(r) is ReplicaReport and r.key and not self._is_copy(r)]
         if self._kept.has_partitions:
             self._kept.fetch_partitions(key for key in keys if self._can_be(key))
 
-    def _is_copy(self, report: Report) -> bool:
+    def _is_copy(self, report: ReplicaReport) -> bool:
         """Whether it is among the last mutations of a row, since something of it was taken away."""
         if report.mutation is None or report.name[:1] == OF_PARTITION:
             return False
@@ -247,7 +247,7 @@ class Rows:
         is_answer = is_read(change) or (change.origin is Origin.LOG and change.cells is None)
         return is_request and is_answer and change.part != self._kept.history.disturbances
 
-    def _merge(self, report: Report) -> Iterator[Merged]:
+    def _merge(self, report: ReplicaReport) -> Changes:
         change = report.change or _parsed(report.event, bool(self._kept.history.truncations))
         if change.scope is _TABLE:
             yield from self._truncate(change, report.event)
@@ -264,7 +264,7 @@ class Rows:
         else:
             yield from self._merge_row(report, change, cells)
 
-    def _truncate(self, change: Change, event: Event) -> Iterator[Merged]:
+    def _truncate(self, change: Change, event: Event) -> Changes:
         time = change.write_time if change.write_time is not None else event.timestamp * 1000
         place = change.segment, change.position
         reported = self._kept.history.truncate(change.node, place, time, self._is_whole)
@@ -273,7 +273,7 @@ class Rows:
         elif reported is TruncationReport.FIRST:
             yield from self._scopes.truncate(time, event)
 
-    def _delete(self, report: Report, change: Change, cells: Cells | None, standing: Standing) -> Iterator[Merged]:
+    def _delete(self, report: ReplicaReport, change: Change, cells: Cells | None, standing: Standing) -> Changes:
         """A delete of a partition, or of a range."""
         event, key = report.event, report.key
         deletion = cells.deletion if cells is not None else None
@@ -290,7 +290,7 @@ class Rows:
             return
         bounds = (change.start, change.end) if change.scope is _RANGE else None
         if bounds is not None:
-            check(self._codec, self._kept.home(key)[1], bounds)
+            check_bounds(self._codec, self._kept.home(key)[1], bounds)
         if standing is Standing.BEHIND:
             yield from self._scopes.doubt(key, bounds, deletion.write_time)
             return
@@ -300,14 +300,14 @@ class Rows:
         else:
             yield from deleted
 
-    def _prove(self, name: bytes, row: Row) -> Iterator[Merged]:
+    def _prove(self, name: bytes, row: CellRow) -> Changes:
         """Have a row read, whatever was logged of it."""
         request = self._requests.prove(name, row)
         self._kept.put(name, row, self._kept.home(name[1:])[0])
         if request is not None:
             yield request
 
-    def _merge_row(self, report: Report, change: Change, cells: Cells | None) -> Iterator[Merged]:
+    def _merge_row(self, report: ReplicaReport, change: Change, cells: Cells | None) -> Changes:
         event, name, key, mutation = report[:4]
         if change.node is not None:
             (self.light if cells is None else self.celled).add(change.node)
@@ -344,7 +344,7 @@ class Rows:
         elif in_doubt and not is_unproven:
             yield self._requests.for_event(event)
 
-    def _ask(self, report: Report, change: Change, row: Row, is_unknown: bool) -> Iterator[Merged]:
+    def _ask(self, report: ReplicaReport, change: Change, row: CellRow, is_unknown: bool) -> Changes:
         """Have the row of an event read, as it has no cells or nothing is known of the row."""
         if is_unknown and change.scope is _ROW and self._table.statics:
             statics = self._requests.for_statics(self._kept.home(report.key)[0])
@@ -361,7 +361,7 @@ class Rows:
             return
         yield self._requests.for_event(report.event)
 
-    def _doubts(self, row: Row, name: bytes, home: bytes, logged: int) -> tuple[int, Doubts]:
+    def _doubts(self, row: CellRow, name: bytes, home: bytes, logged: int) -> tuple[int, Doubts]:
         """Up to which write time deletions of the partition and of ranges take a row, and where that is in doubt.
 
         What was `logged`, s since the epoch, while Cassandra kept a tombstone is hidden by it, also when that is
@@ -378,9 +378,9 @@ class Rows:
             soft_before = _ALWAYS  # a TRUNCATE may have dropped its tombstones
         return floor, Doubts(history.horizon, soft_before, firm, logged)
 
-    def _merge_read(self, row: Row, name: bytes, home: bytes, change: Change, cells: Cells) -> bool:
+    def _merge_read(self, row: CellRow, name: bytes, home: bytes, change: Change, cells: Cells) -> bool:
         """Merge what a read found; False if that changes nothing. The last word lifts deletions that would hide it."""
-        reading, read = self._readings[_STATIC if name[:1] == OF_STATIC else _ROW], Read.of(change, cells)
+        reading, read = self._readings[_STATIC if name[:1] == OF_STATIC else _ROW], RowRead.from_change(change, cells)
         history, floor = self._kept.history, NEVER
         partition = self._kept.partition(home) if self._kept.has_partitions else None
         if partition is not None:
@@ -397,7 +397,7 @@ class Rows:
             row.proven, changed = history.disturbances, True
         return changed
 
-    def _due(self) -> Iterator[Merged]:
+    def _due(self) -> Changes:
         """What expired, what can be forgotten, and what is to be read."""
         history = self._kept.history
         while names := list(dict.fromkeys(self._kept.calendar.due(self._kept.now, AT_ONCE))):
@@ -417,7 +417,7 @@ class Rows:
             self._kept.save()
             self._kept.let_go()
 
-    def _row_due(self, name: bytes) -> Iterator[Merged]:
+    def _row_due(self, name: bytes) -> Changes:
         row = self._kept.row(name)
         if not 0 < row.armed <= self._kept.now:
             return

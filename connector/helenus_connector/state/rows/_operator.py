@@ -1,6 +1,6 @@
 """The operator of `state=rows` on Spark: merges a place's events into its rows, and gives what became of them.
 
-    source → groupBy(place).transformWithStateInPandas(`Merging`) → stage
+    source → groupBy(place).transformWithStateInPandas(`RowsOperator`) → stage
 
 It reads no row. What it gives depends on its state, the events and the batch's time alone, so that a repeated batch
 gives the same. Spark keeps the state with the checkpoint, and goes back to that of the batch before, if one fails.
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged import Merged
+from helenus_connector.interfaces.merged_change import MergedChange
 from helenus_connector.query.cassandra_sessions import end_with_parent
-from helenus_connector.query.event_packs import Note, unpacked
-from helenus_connector.state.rows._merge import Rows
+from helenus_connector.query.event_packs import PartitionNote, unpack_events
+from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.state.store.spark_store import SparkStore
 from helenus_schemas.codec.key import KeyCodec
@@ -31,18 +31,18 @@ from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "notes binary, merged binary, ended binary"
-"""Of each place a row with its notes, rows of what was merged, as `packed`, and a row with a pickled `Ended`."""
+"""Of each place a row with its notes, rows of what was merged, as `packed`, and a row with a pickled `PlaceResult`."""
 _PACK = 500
 _PACK_BYTES = 1 << 20
 
 
-class Ended(NamedTuple):
+class PlaceResult(NamedTuple):
     """What a batch leaves of a place: when something of it expires next, s since the epoch, and what was counted.
 
-    `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place,
-    `waiting` the times that are noted for them. Changes of a row came without their cells from the nodes `light`, and
-    with them from `celled`. `columns` are those of the definition by which they were merged. `disturbances` as of
-    `Rows`.
+    `read` events came in. `copies`, `outdated` and `unchanged` of them as of `RowMerge`; `kept` are the rows of the
+    place, `waiting` the times that are noted for them. Changes of a row came without their cells from the nodes
+    `light`, and with them from `celled`. `columns` are those of the definition by which they were merged.
+    `disturbances` as of `RowMerge`.
     """
 
     partition: int
@@ -59,10 +59,10 @@ class Ended(NamedTuple):
     disturbances: int = 0
 
 
-class Merging(StatefulProcessor):
+class RowsOperator(StatefulProcessor):
     """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now, given True as all
-    nodes have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of `Rows`. Raises
-    HelenusError for what must not be passed over: then the batch fails, and is done again as a whole.
+    nodes have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of `RowMerge`.
+    Raises HelenusError for what must not be passed over: then the batch fails, and is done again as a whole.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Merging(StatefulProcessor):
         given = table, KeyCodec(table), store, place.partition, table.gc_grace_s
         proven = self._proven.get(place.partition, 0)
         patience_s, markers, is_whole, has_snapshots = self._more
-        merging = Rows(
+        merging = RowMerge(
             *given, patience_s, markers, is_whole, lambda: self._table(True).id, proven, has_snapshots=has_snapshots
         )
-        later: list[Note] = []
+        later: list[PartitionNote] = []
         read = 0
 
         def events() -> Iterator[Event]:
@@ -103,7 +103,7 @@ class Merging(StatefulProcessor):
             for about, pack in found:
                 later.extend(notes_left := _notes(about))
                 merging.heard.update(*(note.copies for note in notes_left))
-                for event in unpacked(bytes(pack)) if pack is not None else ():
+                for event in unpack_events(bytes(pack)) if pack is not None else ():
                     read += 1
                     yield event
 
@@ -127,7 +127,7 @@ class Merging(StatefulProcessor):
         )
         nodes = frozenset(merging.light), frozenset(merging.celled) | left_out.keys()
         columns = frozenset((column.name, column.type) for column in table.values)
-        ended = Ended(place.partition, merging.next_due, *counts, *nodes, columns, merging.disturbances)
+        ended = PlaceResult(place.partition, merging.next_due, *counts, *nodes, columns, merging.disturbances)
         yield _frame(ended=pickle.dumps(ended))
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ def in_turn(frames: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]
         raise HelenusError(Kind.BATCH_FAILED, f"row {turn} of a place's events is missing")
 
 
-def packed(merged: Iterable[Merged]) -> Iterator[bytes]:
+def packed(merged: Iterable[MergedChange]) -> Iterator[bytes]:
     """Many in one piece of bytes: what `unpacked_merged` takes."""
     pack: list[tuple[object, ...]] = []
     size = 0
@@ -167,17 +167,17 @@ def packed(merged: Iterable[Merged]) -> Iterator[bytes]:
         yield marshal.dumps(pack)
 
 
-def unpacked_merged(pack: bytes) -> Iterator[Merged]:
+def unpacked_merged(pack: bytes) -> Iterator[MergedChange]:
     """What a process of this run packed."""
     for partition, key, scope, bounds, op, before, after, at, expires, event, *others in marshal.loads(pack):
         limits = bounds and tuple(None if bound is None else Bound(*bound) for bound in bounds)
         asked = None if event is None else Event._make(event)
-        yield Merged(partition, key, Scope(scope), limits, op, before, after, at, expires, asked, *others)
+        yield MergedChange(partition, key, Scope(scope), limits, op, before, after, at, expires, asked, *others)
 
 
-def _notes(data: bytes | None) -> list[Note]:
+def _notes(data: bytes | None) -> list[PartitionNote]:
     """Raises the error of a note: state must not move on past events that were not read."""
-    notes: list[Note] = [] if data is None else pickle.loads(bytes(data))
+    notes: list[PartitionNote] = [] if data is None else pickle.loads(bytes(data))
     for note in notes:
         if note.error is not None:
             raise note.error

@@ -18,7 +18,7 @@ from typing import Any
 
 from helenus_connector.interfaces.image import Bounds
 from helenus_connector.state.rows._cell_rules import NEVER, purge_time, when_purged
-from helenus_connector.state.store.packing import items_of, packed_items
+from helenus_connector.state.store.packing import pack_items, unpack_items
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.cells import Deletion
@@ -38,7 +38,7 @@ Within = Callable[[Bounds, Bounds], bool]
 
 
 @dataclass(slots=True)
-class Partition:
+class PartitionState:
     """Full pages are those from `first` up to `pages`, `open` are the keys of the next. `armed` as a row's."""
 
     deletion: Deletion | None = None
@@ -133,12 +133,12 @@ class Partition:
             parts.append(_DELETION.pack(*deletion))
             for bound in bounds:
                 parts.append(b"\0" if bound is None else bytes((1 + bound.inclusive, len(bound.values))))
-                parts.append(packed_items(bound.values) if bound else b"")
+                parts.append(pack_items(bound.values) if bound else b"")
         parts.append(_COUNT.pack(self.first))
-        return b"".join((*parts, packed_items(self.open)))
+        return b"".join((*parts, pack_items(self.open)))
 
     @classmethod
-    def loads(cls, data: bytes) -> Partition:
+    def loads(cls, data: bytes) -> PartitionState:
         """A partition of its bytes. Raises ValueError for those of another version."""
         version, pages, armed, is_deleted = _HEAD.unpack_from(data)
         check_version(version)
@@ -156,13 +156,13 @@ class Partition:
         if version > 1:
             (found.first,) = _COUNT.unpack_from(data, at)
             at += 4
-        found.open = items_of(data, at)
+        found.open = unpack_items(data, at)
         return found
 
 
 def page_bytes(keys: Sequence[bytes]) -> bytes:
     """A full page's bytes."""
-    return bytes((_OF_PAGE,)) + packed_items(keys)
+    return bytes((_OF_PAGE,)) + pack_items(keys)
 
 
 def keys_of(page: bytes | None) -> list[bytes]:
@@ -170,7 +170,7 @@ def keys_of(page: bytes | None) -> list[bytes]:
     if page is None:
         return []
     check_version(page[0], _OF_PAGE)
-    return items_of(page, 1)
+    return unpack_items(page, 1)
 
 
 def check_version(version: int, known: int = _VERSION) -> None:

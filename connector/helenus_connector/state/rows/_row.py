@@ -42,7 +42,7 @@ SEEN = 12
 _MOST_SEEN = 4
 
 
-class Merge(NamedTuple):
+class MergeResult(NamedTuple):
     """What merging did: whether the row `changed`, and whether it is `in_doubt`, so that it is to be read.
 
     `is_unproven`: write times do not decide whether what was left out lives, so a read alone says it, twice if need be.
@@ -54,7 +54,7 @@ class Merge(NamedTuple):
 
 
 @dataclass(slots=True)
-class Row:
+class CellRow:
     """The cells of one row, or of a partition's static columns. `seen` names the mutations that were merged last,
     `page` is where the partition lists it, `armed` for when it is in the calendar, s since the epoch, 0 if it is not.
 
@@ -91,7 +91,7 @@ class Row:
         dropped_at: Mapping[str, int],
         lists: AbstractSet[str] = frozenset(),
         doubts: Doubts = NO_DOUBTS,
-    ) -> Merge:
+    ) -> MergeResult:
         """Merge what a mutation says. `floor` is the newest write time that a deletion of the partition or of a range
         took; `dropped_at` is when columns of these names were dropped, µs; `lists` are the columns that are unfrozen
         lists. What is in doubt is left out, but for a deletion.
@@ -125,7 +125,7 @@ class Row:
                 self._shadow_column(name, whole.write_time)
                 changed = True
         merged = self._merge_cells(said, (gone, firmly_gone), dropped_at, lists, doubts)
-        return Merge(changed or merged.changed, in_doubt or merged.in_doubt, is_unproven or merged.is_unproven)
+        return MergeResult(changed or merged.changed, in_doubt or merged.in_doubt, is_unproven or merged.is_unproven)
 
     def _merge_cells(
         self,
@@ -134,7 +134,7 @@ class Row:
         dropped_at: Mapping[str, int],
         lists: AbstractSet[str],
         doubts: Doubts,
-    ) -> Merge:
+    ) -> MergeResult:
         """Merge a mutation's cells. `floors`: up to which write time they are gone, and gone for sure."""
         changed = in_doubt = is_unproven = False
         gone, firmly_gone = floors
@@ -175,7 +175,7 @@ class Row:
                 changed = True
             elif there != cell and cell[2] is not None and doubts.is_soft(there):
                 is_unproven = True
-        return Merge(changed, in_doubt, is_unproven)
+        return MergeResult(changed, in_doubt, is_unproven)
 
     def _firmly_gone(self, floor: int, doubts: Doubts) -> int:
         """Up to which write time a deletion that can't have been purged takes all."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from helenus_connector.state.rows._row import SEEN, Row
+from helenus_connector.state.rows._row import SEEN, CellRow
 from helenus_schemas.event.cells import Cell, Deletion, Liveness
 
 VERSION = 3
@@ -35,7 +35,7 @@ _TIME = Struct(">q")
 _NAME = Struct(">H")
 
 
-def dump_row(row: Row) -> bytes:
+def dump_row(row: CellRow) -> bytes:
     """The bytes of a row."""
     flags = (1 if row.liveness else 0) | (2 if row.deletion else 0)
     flags |= (row.bound is not None) << 2 | (row.unseen is not None) << 3 | (row.read_at > 0) << 4
@@ -76,12 +76,12 @@ def dump_row(row: Row) -> bytes:
     return b"".join(parts)
 
 
-def load_row(data: bytes) -> Row:
+def load_row(data: bytes) -> CellRow:
     """A row of its bytes. Raises ValueError for those of a version that is not known here."""
     if data[0] not in range(1, VERSION + 1):
         raise ValueError(f"a row of version {data[0]} in the state, where {VERSION} is known: go back to what wrote it")
     at = 2 + data[1] * SEEN
-    row = Row(seen=data[2:at])
+    row = CellRow(seen=data[2:at])
     row.page, row.armed, flags = _HEAD.unpack_from(data, at)
     at += _HEAD.size
     if flags & 1:

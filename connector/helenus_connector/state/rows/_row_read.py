@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from helenus_connector.state.rows._cell_rules import NEVER, element, wins
-from helenus_connector.state.rows._row import Row
+from helenus_connector.state.rows._row import CellRow
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read_path, read_path
@@ -35,7 +35,7 @@ _ROUNDED_S = 2
 """By so much a time that is counted from a TTL may be off."""
 
 
-class Read(NamedTuple):
+class RowRead(NamedTuple):
     """What a read found, as the event of it says: `said`, the cells that live, at the time `at`, µs by the clock of the
     node; and the time of the batch in which it was asked for, `began`, s, before which it was not made. `since`: the
     write time of the event that had the row read, if it deleted something, and which columns (`effect`). `asked_after`:
@@ -50,7 +50,7 @@ class Read(NamedTuple):
     asked_after: int = 0
 
     @classmethod
-    def of(cls, change: Change, said: Cells) -> Read:
+    def from_change(cls, change: Change, said: Cells) -> RowRead:
         """Of a Change that `pipeline._asked` made."""
         deletes = change.effect == 0 or change.effect & Effect.DELETES
         began = change.segment if change.position < 0 else change.position  # events of before have the former alone
@@ -69,7 +69,7 @@ def is_read(change: Change) -> bool:
     return change.cells is not None and change.origin is not Origin.LOG
 
 
-class Reading:
+class ReadMerge:
     """Merges reads into rows of one scope, at the batch's time. `columns` are those of the scope, `lists` those of them
     that are unfrozen lists, `schema` the id of the definition that has them.
     """
@@ -87,12 +87,12 @@ class Reading:
         self._schema, self._columns, self._lists, self._dropped_at = schema, columns, lists, dropped_at
         self._patience_s = patience_s
 
-    def is_last(self, row: Row, read: Read) -> bool:
+    def is_last(self, row: CellRow, read: RowRead) -> bool:
         """Return whether a read is the last word on a row. Columns that were added since were not read."""
         return 0 < row.read_at <= read.began and read.said.schema == self._schema
 
-    def merge(self, row: Row, read: Read, floor: int, now: int) -> bool:
-        """Merge a read. False if that changes nothing. `floor` as in `Row.merge`, without what the last word lifts."""
+    def merge(self, row: CellRow, read: RowRead, floor: int, now: int) -> bool:
+        """Merge a read. Return whether that changes the row. `floor` as in `CellRow.merge`, without what is lifted."""
         said, at_s = read.said, read.at // 1_000_000
         is_last = self.is_last(row, read)
         is_known = bool(read.effect & Effect.ROW)
@@ -125,7 +125,9 @@ class Reading:
             changed = True
         return changed
 
-    def _missing(self, row: Row, read: Read, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool) -> bool:
+    def _missing(
+        self, row: CellRow, read: RowRead, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool
+    ) -> bool:
         """Take away cells that live here and were not found, as far as the read says that they are gone."""
         at_s = read.at // 1_000_000
         missing = [p for p, c in row.cells.items() if p not in found and self._lives(c, at_s + _ROUNDED_S)]
@@ -139,7 +141,9 @@ class Reading:
         is_plain = cell.column in self._columns and cell.column not in self._lists
         return is_plain and cell.value is not None and (cell.expires is None or cell.expires > at)
 
-    def _cells(self, row: Row, read: Read, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool) -> bool:
+    def _cells(
+        self, row: CellRow, read: RowRead, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool
+    ) -> bool:
         """Those of other columns than lists, as events' are merged; of the last word also over newer ones, and over
         those that are known to be gone.
         """
@@ -156,7 +160,7 @@ class Reading:
             changed = True
         return changed
 
-    def _list(self, row: Row, read: Read, name: str, found: list[Cell], is_last: bool) -> tuple[bool, bool]:
+    def _list(self, row: CellRow, read: RowRead, name: str, found: list[Cell], is_last: bool) -> tuple[bool, bool]:
         """A list: whether it is taken to be as it was found, and whether it was so before."""
         at = read.at // 1_000_000
         places = [p for p in row.cells if p[0] == name]
@@ -186,7 +190,7 @@ class Reading:
         return True, False
 
     def _liveness(
-        self, row: Row, read: Read, gone: int, found: Sequence[Cell], is_last: bool, now: int
+        self, row: CellRow, read: RowRead, gone: int, found: Sequence[Cell], is_last: bool, now: int
     ) -> tuple[bool, bool]:
         """The row itself: whether that changed, and whether it is sure."""
         guess, here, at = read.said.liveness, row.liveness, read.at // 1_000_000
@@ -215,7 +219,7 @@ class Reading:
         return changed, gone == NEVER or any(cell.expires is None or cell.expires > now for cell in found)
 
 
-def _unseen(row: Row, write_time: int, at: int) -> None:
+def _unseen(row: CellRow, write_time: int, at: int) -> None:
     if row.unseen is None or write_time > row.unseen.write_time:
         row.unseen = Deletion(write_time, at)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 
-from helenus_connector.gate.event import values_of
-from helenus_connector.state.rows._partition import PAGE, Partition, keys_of, page_bytes
+from helenus_connector.gate.event_content import decode_key
+from helenus_connector.state.rows._partition import PAGE, PartitionState, keys_of, page_bytes
 from helenus_connector.state.rows._partition_history import PartitionHistory
-from helenus_connector.state.rows._row import NO_PAGE, Row
+from helenus_connector.state.rows._row import NO_PAGE, CellRow
 from helenus_connector.state.rows._row_bytes import dump_row, load_row
-from helenus_connector.state.rows._row_values import Shown
+from helenus_connector.state.rows._row_values import ShownRow
 from helenus_connector.state.store.calendar import Calendar
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -26,7 +26,7 @@ _PAGES = 16
 _NUMBER = Struct(">I")
 
 
-class Kept:
+class RowStore:
     """Of one place and one batch, at the time `now`. By `purged_to`, which is `now` or before, gc_grace is counted.
     `history` is what is known of the logs behind the place; it counts the rows of the store.
     """
@@ -40,9 +40,9 @@ class Kept:
         self.now = self.purged_to = 0
         self.history = PartitionHistory(table.id.bytes)
         self.raw: dict[bytes, bytes | None] = {}
-        self.rows: dict[bytes, Row] = {}
-        self.shown: dict[bytes, Shown | None] = {}
-        self._partitions: dict[bytes, Partition] = {}
+        self.rows: dict[bytes, CellRow] = {}
+        self.shown: dict[bytes, ShownRow | None] = {}
+        self._partitions: dict[bytes, PartitionState] = {}
         self._keys: dict[bytes, tuple[bytes, Key]] = {}
         self._changed: dict[bytes, None] = {}
         self.changed_partitions: dict[bytes, None] = {}
@@ -51,20 +51,20 @@ class Kept:
         """The key of a key's partition, and its values."""
         found = self._keys.get(key)
         if found is None:
-            values = values_of(self._codec, key)
+            values = decode_key(self._codec, key)
             home = key
             if self.has_partitions:
                 home = self._codec.encode((*values[: self._partition_columns], *self._no_clustering))
             found = self._keys[key] = home, values
         return found
 
-    def row(self, name: bytes) -> Row:
+    def row(self, name: bytes) -> CellRow:
         row = self.rows.get(name)
         if row is None:
             if name not in self.raw:
                 self.fetch([name])
             raw = self.raw[name]
-            row = self.rows[name] = Row() if raw is None else load_row(raw)
+            row = self.rows[name] = CellRow() if raw is None else load_row(raw)
         return row
 
     def knows(self, name: bytes) -> bool:
@@ -90,7 +90,7 @@ class Kept:
             pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
             yield [OF_ROW + key for page in pages for key in keys_of(page)]
 
-    def partition(self, home: bytes) -> Partition:
+    def partition(self, home: bytes) -> PartitionState:
         if home not in self._partitions:
             self.fetch_partitions([home])
         return self._partitions[home]
@@ -105,11 +105,11 @@ class Kept:
         homes = dict.fromkeys(self.home(key)[0] for key in keys if key)
         wanted = [home for home in homes if home not in self._partitions]
         for home, raw in zip(wanted, self._store.get_many([OF_PARTITION + home for home in wanted]), strict=True):
-            self._partitions[home] = Partition() if raw is None else Partition.loads(raw)
+            self._partitions[home] = PartitionState() if raw is None else PartitionState.loads(raw)
         if self._table.statics:
             self.fetch(OF_STATIC + home for home in wanted)
 
-    def put(self, name: bytes, row: Row, home: bytes) -> None:
+    def put(self, name: bytes, row: CellRow, home: bytes) -> None:
         """Have a row written, and listed in its partition."""
         self._changed[name] = None
         if name[:1] != OF_ROW or not self.has_partitions or row.page != NO_PAGE or row.is_empty():
@@ -139,7 +139,7 @@ class Kept:
                     self.history.count -= name[:1] == OF_ROW
                 if row.page != NO_PAGE:
                     unlisted.setdefault((self.home(name[1:])[0], row.page), set()).add(name[1:])
-                self.rows[name] = Row()
+                self.rows[name] = CellRow()
                 continue
             self.history.count += is_new and name[:1] == OF_ROW
             row.armed = _armed(due, name, row.armed, row.next_due(self.now, self._gc_grace, self.purged_to))

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from helenus_connector.state.rows._cell_rules import NEVER
-from helenus_connector.state.rows._row import Row
+from helenus_connector.state.rows._row import CellRow
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import CqlType
@@ -26,7 +26,7 @@ _ANY_BYTES = frozenset("ascii text blob inet varint tinyint smallint int bigint 
 """Types whose order takes any bytes."""
 
 
-class Shown(NamedTuple):
+class ShownRow(NamedTuple):
     """A row that lives: CQL values by column, None for null; the newest write time of what lives, in µs; when the first
     of it expires, s since the epoch.
     """
@@ -36,7 +36,7 @@ class Shown(NamedTuple):
     expires: int | None
 
 
-class Whole:
+class RowValues:
     """Shows rows of these columns. A cell that is not newer than `dropped_at` of its column, µs, is one of a column of
     the same name that was dropped.
     """
@@ -46,7 +46,7 @@ class Whole:
         self._many = {c.name: _assembled(c.type) for c in columns if c.type.multicell}
         self._dropped_at = dropped_at
 
-    def shown(self, row: Row, now: int) -> Shown | None:
+    def shown(self, row: CellRow, now: int) -> ShownRow | None:
         """What of a row lives at a time, s since the epoch; None if it does not."""
         values = self.nothing.copy()
         newest, expires = NEVER, None
@@ -77,7 +77,7 @@ class Whole:
             return None
         for name, cells in many.items():
             values[name] = self._many[name](cells)
-        return Shown(values, newest, expires)
+        return ShownRow(values, newest, expires)
 
 
 def cell_decoder(columns: Sequence[Column]) -> Callable[[bytes, Scope], Cells]:

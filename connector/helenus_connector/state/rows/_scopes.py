@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Bounds
-from helenus_connector.interfaces.merged import Merged
+from helenus_connector.interfaces.merged_change import MergedChange
 from helenus_connector.state.rows._partition import covering
 from helenus_connector.state.rows._partition_history import PartitionHistory
 from helenus_connector.state.rows._read_requests import ReadRequests
-from helenus_connector.state.rows._row import Row
-from helenus_connector.state.rows._row_image import Showing
-from helenus_connector.state.rows._row_store import OF_PAGE, OF_PARTITION, OF_ROW, OF_STATIC, Kept
+from helenus_connector.state.rows._row import CellRow
+from helenus_connector.state.rows._row_image import RowImages
+from helenus_connector.state.rows._row_store import OF_PAGE, OF_PARTITION, OF_ROW, OF_STATIC, RowStore
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.cells import Deletion
 from helenus_schemas.event.change import Scope
@@ -32,13 +32,19 @@ It bounds by how much clocks may differ without a `d` that is taken back; what i
 """
 
 
-class Scopes:
+class ScopeMerge:
     """Of one topic partition and one batch. `markers`: whether delete markers are on the data topic, where the rows of
     their scope that live follow them. `has_snapshots`: whether a snapshot shows rows that were taken away wrongly.
     """
 
     def __init__(
-        self, table: Table, kept: Kept, showing: Showing, requests: ReadRequests, markers: bool, has_snapshots: bool
+        self,
+        table: Table,
+        kept: RowStore,
+        showing: RowImages,
+        requests: ReadRequests,
+        markers: bool,
+        has_snapshots: bool,
     ) -> None:
         self._table, self._kept, self._showing, self._requests = table, kept, showing, requests
         self._markers, self._has_snapshots = markers, has_snapshots
@@ -46,7 +52,7 @@ class Scopes:
 
     def delete(
         self, key: bytes, scope: Scope, bounds: Bounds | None, deletion: Deletion, event: Event
-    ) -> Iterator[Merged] | None:
+    ) -> Iterator[MergedChange] | None:
         """Delete a partition, or a range of it; None if that is known."""
         home, _ = self._kept.home(key)
         partition = self._kept.partition(home)
@@ -57,14 +63,16 @@ class Scopes:
 
     def _deleted(
         self, home: bytes, key: bytes, scope: Scope, bounds: Bounds | None, deletion: Deletion, event: Event
-    ) -> Iterator[Merged]:
+    ) -> Iterator[MergedChange]:
         after = None
         if bounds is not None and self._table.statics and self._markers:
             # The marker has the key of the static columns' own record, which it must not take away.
             name = OF_STATIC + home
             statics = self._showing.show(name, self._kept.row(name))
             after = None if statics is None else statics.values
-        yield Merged(self._showing.partition, key, scope, bounds, "d", None, after, deletion.write_time, None, event)
+        yield MergedChange(
+            self._showing.partition, key, scope, bounds, "d", None, after, deletion.write_time, None, event
+        )
         if bounds is None and self._table.statics:
             yield from self._shadow([OF_STATIC + home], home, deletion.write_time, None, event)
         for names in self._kept.rows_of(home):
@@ -72,7 +80,7 @@ class Scopes:
 
     def _shadow(
         self, names: Sequence[bytes], home: bytes, floor: int, bounds: Bounds | None, event: Event
-    ) -> Iterator[Merged]:
+    ) -> Iterator[MergedChange]:
         """What a deletion takes of these rows."""
         for name, row in self._loaded(names):
             clustering = self._kept.clustering(name)
@@ -91,10 +99,12 @@ class Scopes:
             if in_doubt:
                 yield self._requests.for_row(name)
 
-    def truncate(self, time: int, event: Event) -> Iterator[Merged]:
+    def truncate(self, time: int, event: Event) -> Iterator[MergedChange]:
         """A node has truncated the table at a time, µs, and no other has reported it."""
         self._kept.save()
-        yield Merged(self._showing.partition, event.key or b"", Scope.TABLE, None, "d", None, None, time, None, event)
+        yield MergedChange(
+            self._showing.partition, event.key or b"", Scope.TABLE, None, "d", None, None, time, None, event
+        )
         for home, names in self._all_rows():
             yield from self._drop(home, names, time, event)
         for names in self._kept.listed(OF_PARTITION) if self._kept.has_partitions else ():
@@ -105,7 +115,7 @@ class Scopes:
                 self._kept.changed_partitions[name[1:]] = None
             self._let_go()
 
-    def _drop(self, home: bytes, names: Sequence[bytes], time: int, event: Event) -> Iterator[Merged]:
+    def _drop(self, home: bytes, names: Sequence[bytes], time: int, event: Event) -> Iterator[MergedChange]:
         """Take rows away that were written long before a TRUNCATE, and have the others read."""
         for name, row in self._loaded(names):
             before = self._showing.show(name, row)
@@ -125,7 +135,7 @@ class Scopes:
                 yield self._showing.record(name, name[1:], before, before, event, time)
             yield from self._proof(home, name, row, time)
 
-    def doubt(self, key: bytes, bounds: Bounds | None, write_time: int) -> Iterator[Merged]:
+    def doubt(self, key: bytes, bounds: Bounds | None, write_time: int) -> Iterator[MergedChange]:
         """Have the rows of a partition, or of a range, read: a delete of this write time may have been dropped by a
         TRUNCATE, so that it takes nothing away.
         """
@@ -137,7 +147,7 @@ class Scopes:
                 if bounds is None or self._covers(self._kept.clustering(name) or (), bounds):
                     yield from self._proof(home, name, row, None)
 
-    def sweep(self) -> Iterator[Merged]:
+    def sweep(self) -> Iterator[MergedChange]:
         """Have the rows read that were not proven since the last disturbance, now that those that live were."""
         history = self._kept.history
         for home, names in self._all_rows():
@@ -146,7 +156,7 @@ class Scopes:
                     yield from self._proof(home, name, row, None)
         history.swept = history.disturbances
 
-    def forget(self, filter_key: Callable[[bytes], bool]) -> Iterator[Merged]:
+    def forget(self, filter_key: Callable[[bytes], bool]) -> Iterator[MergedChange]:
         """The table was recreated: none of its rows is one of now. Keys that `filter_key` refuses have no record."""
         for kind in (OF_ROW, OF_STATIC, OF_PARTITION, OF_PAGE):
             for names in self._kept.listed(kind):
@@ -155,10 +165,10 @@ class Scopes:
                     if filter_key(name[1:]):
                         scope = Scope.ROW if kind == OF_ROW else Scope.STATIC
                         gone = None, "d", None, None, None, None, None
-                        yield Merged(self._showing.partition, name[1:], scope, *gone)
+                        yield MergedChange(self._showing.partition, name[1:], scope, *gone)
         self._kept.history = PartitionHistory(self._table.id.bytes, self._kept.now)
 
-    def _proof(self, home: bytes, name: bytes, row: Row, since: int | None) -> Iterator[Merged]:
+    def _proof(self, home: bytes, name: bytes, row: CellRow, since: int | None) -> Iterator[MergedChange]:
         if row.is_empty():
             return
         request = self._requests.prove(name, row, since)
@@ -189,7 +199,7 @@ class Scopes:
         self._kept.save()
         self._kept.let_go()
 
-    def _loaded(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, Row]]:
+    def _loaded(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, CellRow]]:
         """Rows by their names. They are saved, and those that were not at hand let go of, in the end."""
         at_hand = self._kept.rows.keys() | self._kept.raw.keys()
         self._kept.fetch(names)

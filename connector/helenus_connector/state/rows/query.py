@@ -1,6 +1,6 @@
 """The streaming query of a connector with `state=rows`: one table's events, merged into its rows, become its records.
 
-    events → by place → `Merging`, with its state on Spark → `publish`
+    events → by place → `RowsOperator`, with its state on Spark → `publish`
 
 A failure is the query's: the batch is done again as a whole, from the state before it. So nothing is held back while
 state moves on, and no position can be moved.
@@ -28,21 +28,21 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.checkpoint import committed
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query.batch_metrics import ADVICE, count, failed_once
-from helenus_connector.query.handover import Batch, start_query
+from helenus_connector.query.handover import MicroBatch, start_query
 from helenus_connector.query.source import EventsSource
-from helenus_connector.query.spark_session import settled_slots
+from helenus_connector.query.spark_session import settled_task_slots
 from helenus_connector.query.start_turn import start_in_turn
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.rows import _identity
-from helenus_connector.state.rows._identity import About
-from helenus_connector.state.rows._operator import OUTPUT, Ended, Merging
-from helenus_connector.state.rows._publish_task import DONE, Definition, Published, publish
+from helenus_connector.state.rows._identity import StateIdentity
+from helenus_connector.state.rows._operator import OUTPUT, PlaceResult, RowsOperator
+from helenus_connector.state.rows._publish_task import DONE, CurrentTable, PublishResult, publish
 from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS, measure_state
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.failpoints import reach
@@ -56,7 +56,7 @@ _GUESSES = 100
 """Numbers that are tried for each place: one in `slots` of them goes to the store that is wanted."""
 
 
-class Merger:
+class RowsQuery:
     """Runs from `start` until `stop`. `directory` is the run's own; `snapshots` give a state the rows of before, and
     are told when changes were lost.
     """
@@ -78,7 +78,7 @@ class Merger:
         self._snapshots = snapshots
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._plan: Plan | None = None
+        self._plan: QueryPlan | None = None
         self._done = 0
         self._has_begun = False
         self._due: dict[int, float] = {}
@@ -173,7 +173,7 @@ class Merger:
         self._snapshot_after = dict(of.proven)
         self._has_begun = False
         settings = task.settings
-        self._plan = plan = Plan(
+        self._plan = plan = QueryPlan(
             self._worker,
             {settings.events: settings},
             str(self._directory),
@@ -198,7 +198,7 @@ class Merger:
         elif self._wants(task):
             raise _error(str(query.exception() or "the query ended"))
 
-    def _has_learned(self, task: Task, of: About) -> bool:
+    def _has_learned(self, task: Task, of: StateIdentity) -> bool:
         """Whether all rows are proven from now on, where they were not; then that is kept.
 
         A snapshot is complete when all of its keys were read. What was read lies on the events topic behind them, and
@@ -228,7 +228,7 @@ class Merger:
         _identity.keep(checkpoint, dataclasses.replace(of, is_whole=True, proven=disturbances))
         return True
 
-    def _about(self, spark: Any, task: Task) -> About:
+    def _about(self, spark: Any, task: Task) -> StateIdentity:
         """What the state is of, checked, or noted now. Raises HelenusError."""
         checkpoint = self._worker.checkpoint_dir.absolute() / self._group
         topic = task.events
@@ -239,8 +239,8 @@ class Merger:
         kept = _identity.kept(checkpoint)
         if kept is None:
             # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
-            slots = max(2, settled_slots(spark, self._stopping.is_set))
-            kept = About(
+            slots = max(2, settled_task_slots(spark, self._stopping.is_set))
+            kept = StateIdentity(
                 task.table, topic, places(spark, partitions, slots), slots, task.settings.snapshot_mode == "never"
             )
             self._snapshots.renew(task)
@@ -255,7 +255,7 @@ class Merger:
             _identity.keep(checkpoint, kept)
         return kept
 
-    def _begin(self, spark: Any, plan: Plan, task: Task, of: About) -> Any:
+    def _begin(self, spark: Any, plan: QueryPlan, task: Task, of: StateIdentity) -> Any:
         session = spark.newSession()
         for key, value in ROCKSDB_SETTINGS.items():
             session.conf.set(key, value)
@@ -265,12 +265,12 @@ class Merger:
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         patience_s = -(-task.settings.settle_min_age_ms // 1000)
         has_snapshots = task.settings.snapshot_mode != "never"
-        merging = Merging(
-            Definition(task.settings), patience_s, task.settings.markers, of.is_whole, dict(of.proven), has_snapshots
+        merging = RowsOperator(
+            CurrentTable(task.settings), patience_s, task.settings.markers, of.is_whole, dict(of.proven), has_snapshots
         )
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
-        def process(batch: Batch) -> None:
+        def process(batch: MicroBatch) -> None:
             self._has_begun = True
             reach("state.before-job")
             begun = time.monotonic()
@@ -295,7 +295,7 @@ class Merger:
         )
         return start_query(spark.sparkContext, writer, process)
 
-    def _apply(self, plan: Plan, task: Task, all_done: list[Published]) -> None:
+    def _apply(self, plan: QueryPlan, task: Task, all_done: list[PublishResult]) -> None:
         """Note with the task what a batch did, and with the planner when the next row expires."""
         now = time.time()
         for done in all_done:
@@ -310,7 +310,7 @@ class Merger:
         metrics.STATE_BYTES.labels(*task.labels).set(measure_state(self._query))
         replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
 
-    def _note(self, ended: Ended) -> None:
+    def _note(self, ended: PlaceResult) -> None:
         self._kept[ended.partition] = ended.kept, ended.waiting
         if ended.disturbances > self._disturbances.get(ended.partition, 0):
             self._disturbances[ended.partition] = ended.disturbances
@@ -320,7 +320,7 @@ class Merger:
         else:
             self._due[ended.partition] = ended.due
 
-    def _note_light(self, task: Task, all_ended: Sequence[Ended]) -> None:
+    def _note_light(self, task: Task, all_ended: Sequence[PlaceResult]) -> None:
         """Say of which nodes no change of the last batches had its cells, as each of these has its row read."""
         celled = {node for ended in all_ended for node in ended.celled}
         new = {node for ended in all_ended for node in ended.light} - celled - self._light
@@ -334,7 +334,7 @@ class Merger:
         if new:
             _log.warning("state.without_cells", connector=task.connector, table=task.table, reason=str(error))
 
-    def _note_gaps(self, task: Task, outcome: Outcome) -> None:
+    def _note_gaps(self, task: Task, outcome: BatchOutcome) -> None:
         """Each gap once: it is in every partition."""
         for gap in outcome.gaps:
             if gap.partition or (gap.node, gap.until) in self._gaps:

@@ -18,18 +18,18 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import make, remove
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.fences import owned
-from helenus_connector.control.plan import Plan
-from helenus_connector.gate.event import values_of
-from helenus_connector.interfaces.merged import Merged
+from helenus_connector.control.plan import QueryPlan
+from helenus_connector.gate.event_content import decode_key
+from helenus_connector.interfaces.merged_change import MergedChange
 from helenus_connector.log.choice import data_log
 from helenus_connector.query.cassandra_sessions import end_with_parent
-from helenus_connector.query.spark_session import session
+from helenus_connector.query.spark_session import start_session
 from helenus_connector.state.rows import _identity
-from helenus_connector.state.rows._identity import About
-from helenus_connector.state.rows._publish_task import Definition, stage_of
+from helenus_connector.state.rows._identity import StateIdentity
+from helenus_connector.state.rows._publish_task import CurrentTable, stage_of
 from helenus_connector.state.rows._row_bytes import load_row
 from helenus_connector.state.rows._row_store import OF_ROW, OF_STATIC
-from helenus_connector.state.rows._row_values import Whole
+from helenus_connector.state.rows._row_values import RowValues
 from helenus_connector.state.store.pages import entries, is_page
 from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS
 from helenus_connector.state.store.spark_store import STATE
@@ -70,8 +70,8 @@ def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Pat
     with closing(data_log(worker)) as log:
         if settings.data not in log.topics():
             log.create(settings.data, len(of.places), {"cleanup.policy": settings.cleanup_policy})
-    plan = Plan(worker, {settings.events: settings}, str(directory), settings.query_group, places=of.places)
-    spark = session(worker, directory, has_state=True)
+    plan = QueryPlan(worker, {settings.events: settings}, str(directory), settings.query_group, places=of.places)
+    spark = start_session(worker, directory, has_state=True)
     try:
         for key, value in ROCKSDB_SETTINGS.items():
             spark.conf.set(key, value)
@@ -101,18 +101,18 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _publish(
-    plan: Plan, settings: ConnectorSettings, of: About, now: float
+    plan: QueryPlan, settings: ConnectorSettings, of: StateIdentity, now: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one writer."""
     return partial(_run, plan, settings, of, now)
 
 
 def _run(
-    plan: Plan, settings: ConnectorSettings, of: About, now: float, batches: Iterator[pa.RecordBatch]
+    plan: QueryPlan, settings: ConnectorSettings, of: StateIdentity, now: float, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     end_with_parent()
     logs.follow(plan.logging)
-    table = Definition(settings)()
+    table = CurrentTable(settings)()
     stage = stage_of(plan, settings)
     stage.begin(table)
     showing = _Showing(table, of, int(now))
@@ -128,16 +128,16 @@ def _run(
 class _Showing:
     """Rows of the state as they are at a time, s since the epoch."""
 
-    def __init__(self, table: Table, of: About, now: int) -> None:
+    def __init__(self, table: Table, of: StateIdentity, now: int) -> None:
         self._table, self._now = table, now
         self._codec = KeyCodec(table)
         self._no_clustering = (None,) * len(table.clustering)
         self._partitions = {place: partition for partition, place in enumerate(of.places)}
-        self._of_rows = Whole(table.regulars, table.dropped_at)
-        self._of_statics = Whole(table.statics, table.dropped_at)
+        self._of_rows = RowValues(table.regulars, table.dropped_at)
+        self._of_statics = RowValues(table.statics, table.dropped_at)
         self._statics: dict[bytes, Mapping[str, bytes | None]] = {}
 
-    def shown(self, place: int, name: bytes, value: bytes) -> Merged | None:
+    def shown(self, place: int, name: bytes, value: bytes) -> MergedChange | None:
         """A row, or a partition's static columns, by its name in the store; None if it does not live."""
         row, key, is_static = load_row(value), name[1:], name[:1] == OF_STATIC
         found = (self._of_statics if is_static else self._of_rows).shown(row, self._now)
@@ -150,8 +150,8 @@ class _Showing:
             values = {**values, **self._statics.get(self._home(key), self._of_statics.nothing)}
         scope = Scope.STATIC if is_static else Scope.ROW
         partition = self._partitions[place]
-        return Merged(partition, key, scope, None, "r", None, values, found.write_time, found.expires, None)
+        return MergedChange(partition, key, scope, None, "r", None, values, found.write_time, found.expires, None)
 
     def _home(self, key: bytes) -> bytes:
-        values = values_of(self._codec, key)[: self._codec.partition_columns]
+        values = decode_key(self._codec, key)[: self._codec.partition_columns]
         return self._codec.encode((*values, *self._no_clustering))

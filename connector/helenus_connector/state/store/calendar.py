@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from helenus_connector.interfaces.store import Store
-from helenus_connector.state.store.packing import items_of, packed_items
+from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _ROOT = b"cr"
 _COUNT = b"cn"
@@ -146,7 +146,7 @@ class Calendar:
             if second in there:
                 items, chunks = [*there[second], *items], chunks - 1
             for part in _parts(items):
-                values[_chunk(second, chunks)] = _VERSION + packed_items(part)
+                values[_chunk(second, chunks)] = _VERSION + pack_items(part)
                 chunks, size = chunks + 1, len(part)
             of_hour = self._hours[second // _HOUR_S]
             of_hour.seconds[second % _HOUR_S] = chunks, size
@@ -179,7 +179,7 @@ def _chunk(second: int, number: int) -> bytes:
 
 
 def _items(value: bytes | None) -> list[bytes]:
-    return [] if value is None else items_of(value, 1)
+    return [] if value is None else unpack_items(value, 1)
 
 
 def _packed(seconds: Mapping[int, tuple[int, int]]) -> bytes:

@@ -10,12 +10,12 @@ LAST_SECOND = 0xFFFFFFFF
 _LENGTH = Struct(">I")
 
 
-def packed_items(items: Iterable[bytes]) -> bytes:
+def pack_items(items: Iterable[bytes]) -> bytes:
     """Items, one after the other."""
     return b"".join([part for item in items for part in (_LENGTH.pack(len(item)), item)])
 
 
-def items_of(data: bytes, at: int = 0) -> list[bytes]:
+def unpack_items(data: bytes, at: int = 0) -> list[bytes]:
     """The items from a place on to the end. Raises ValueError for bytes that end within one."""
     found = []
     unpack, end = _LENGTH.unpack_from, len(data)

@@ -18,7 +18,7 @@ from struct import Struct
 from zlib import crc32
 
 from helenus_connector.interfaces.store import Store
-from helenus_connector.state.store.packing import items_of, packed_items
+from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _VERSION = 1
 _ABOUT = b"n"
@@ -94,7 +94,7 @@ class Pages:
         for place in sorted(self._changed):
             page = self._pages[place]
             if page:
-                values[_NUMBER.pack(place)] = bytes((_VERSION,)) + packed_items(
+                values[_NUMBER.pack(place)] = bytes((_VERSION,)) + pack_items(
                     part for of in page.items() for part in of
                 )
             else:
@@ -140,7 +140,7 @@ class Pages:
 def entries(page: bytes) -> dict[bytes, bytes]:
     """The keys and values of a page. Raises ValueError for one that a newer version wrote."""
     _check(page[0])
-    items = items_of(page, 1)
+    items = unpack_items(page, 1)
     return dict(zip(items[::2], items[1::2], strict=True))
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from helenus_connector.interfaces.resolved import Resolved
+from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.resolver import Resolver, RowsFailed
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.pipeline._image_digest import digest_of, digest_of_record
-from helenus_connector.pipeline._record_append import Appending
-from helenus_connector.pipeline._table_version import Versions
+from helenus_connector.pipeline._record_appender import RecordAppender
+from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Log
@@ -26,22 +26,22 @@ from helenus_sinks.log import Log
 COMPILED = not __file__.endswith(".py")
 
 
-class Publishing:
-    """Publishes what a stage's resolver resolved. What it published is noted in each `Resolved`."""
+class Publisher:
+    """Publishes what a stage's resolver resolved. What it published is noted in each `ResolvedKey`."""
 
     def __init__(
-        self, resolver: Resolver, versions: Versions, appending: Appending, undeliverable: Undeliverable
+        self, resolver: Resolver, versions: TableVersions, appending: RecordAppender, undeliverable: Undeliverable
     ) -> None:
         self._resolver = resolver
         self._versions = versions
         self._appending = appending
         self._undeliverable = undeliverable
 
-    def publish(self, log: Log, group: Sequence[Resolved], outcome: Outcome) -> None:
+    def publish(self, log: Log, group: Sequence[ResolvedKey], outcome: BatchOutcome) -> None:
         """Append the records of some keys. Raises as the Log, and as `Undeliverable`."""
         # 3. shape
         shaped = self._versions.now.shape.rows(group)
-        ordinary: list[Resolved] = []
+        ordinary: list[ResolvedKey] = []
         records: list[Record | None] = []
         for one, record in zip(group, shaped, strict=True):
             if record is None or one.known is not None or one.is_released:
@@ -74,7 +74,7 @@ class Publishing:
         outcome.records += count
         _note(newest, outcome)
 
-    def _one(self, log: Log, resolved: Resolved, outcome: Outcome) -> None:
+    def _one(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome) -> None:
         """Append the records of one key, unless nothing is new about them."""
         if resolved.failure is not None:
             self._undeliverable.key(log, resolved, resolved.failure)
@@ -107,7 +107,7 @@ class Publishing:
         _note(resolved.newest, outcome)
 
 
-def _note(written: int | None, outcome: Outcome) -> None:
+def _note(written: int | None, outcome: BatchOutcome) -> None:
     """Note a write time, if it is the newest."""
     known = outcome.newest_write_time
     if written is not None and (known is None or written > known):

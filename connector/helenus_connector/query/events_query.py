@@ -18,13 +18,13 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
-from helenus_connector.control.plan import Plan
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
-from helenus_connector.query._driver_batch import Batches
-from helenus_connector.query._spark_job import Jobs
-from helenus_connector.query.handover import Batch, start_query
+from helenus_connector.query._driver_batch import DriverBatches
+from helenus_connector.query._spark_job import SparkJobs
+from helenus_connector.query.handover import MicroBatch, start_query
 from helenus_connector.query.source import EventsSource
-from helenus_connector.query.spark_session import answers, is_local, slots
+from helenus_connector.query.spark_session import is_local, is_spark_alive, task_slots
 from helenus_connector.query.start_turn import start_in_turn
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service import descriptors
@@ -39,7 +39,7 @@ _ENDING_S = 5.0
 """Spark kills a Python worker within 2 s. On other hosts there may be no fence that shows its end."""
 
 
-class Query:
+class EventsQuery:
     """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own; `lost`
     is called with a task and why changes of its table are missing.
 
@@ -64,10 +64,10 @@ class Query:
         self._waiting = connectors.waiting(group)
         self._stopping = threading.Event()
         self._lock = threading.RLock()
-        self._plan: Plan | None = None
+        self._plan: QueryPlan | None = None
         self._slots = 1
         self._start = 0
-        self._batches: Batches | None = None
+        self._batches: DriverBatches | None = None
         self._session: Any = None
         self._trouble: HelenusError | None = None
         self.failure: Exception | None = None
@@ -75,7 +75,7 @@ class Query:
 
     def start(self, spark: Any) -> None:
         """Begin, in a thread of its own."""
-        self._slots = slots(spark)
+        self._slots = task_slots(spark)
         self.refresh()
         self._thread = threading.Thread(target=self._run, args=(spark,), name=f"query-{self._group}", daemon=True)
         self._thread.start()
@@ -109,7 +109,7 @@ class Query:
         if self._thread is not None:
             self._thread.join()
 
-    def refresh(self) -> tuple[Plan, Mapping[str, Task]]:
+    def refresh(self) -> tuple[QueryPlan, Mapping[str, Task]]:
         """The plan as it is now, saved for the planner if it is another than before, and its tasks by events topic."""
         with self._lock:
             plan, tasks = self._now()
@@ -118,14 +118,14 @@ class Query:
                 self._plan = plan
             return self._plan, tasks
 
-    def _now(self) -> tuple[Plan, Mapping[str, Task]]:
+    def _now(self) -> tuple[QueryPlan, Mapping[str, Task]]:
         with self._connectors.lock:
             tasks = self._connectors.running(self._group, time.time())
             of_group = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
             tables = self._held.epochs(task.events for connector in of_group for task in connector.tasks.values())
             held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
-            plan = Plan(
+            plan = QueryPlan(
                 self._worker,
                 {topic: task.settings for topic, task in tasks.items()},
                 str(self._directory),
@@ -172,7 +172,7 @@ class Query:
             except HelenusError as failure:  # as of a full disk
                 error = failure
             except Exception as failure:
-                if not descriptors.are_exhausted(failure) and not answers(spark):
+                if not descriptors.are_exhausted(failure) and not is_spark_alive(spark):
                     what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
                     raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
                 error = _error(str(failure))
@@ -209,7 +209,7 @@ class Query:
         self._start = start
         self._connectors.writes(self._group, ())
         begin = partial(self._begin_batch, spark)
-        batches = Batches(self.refresh, begin, self._held, self._unconfirmed, self._waiting, self._lost)
+        batches = DriverBatches(self.refresh, begin, self._held, self._unconfirmed, self._waiting, self._lost)
         self._batches = batches
         query = start_in_turn(partial(self._begin, spark, batches), lambda: batches.has_begun, self._stopping.is_set)
         if query is None:
@@ -223,7 +223,7 @@ class Query:
             return None
         return _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
 
-    def _begin(self, spark: Any, batches: Batches) -> Any:
+    def _begin(self, spark: Any, batches: DriverBatches) -> Any:
         plan, _ = self.refresh()
         _remove_torn(plan.checkpoint)
         if self._session is None:
@@ -239,21 +239,21 @@ class Query:
             .option("checkpointLocation", str(plan.checkpoint))
             .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
         )
-        jobs = Jobs(spark.sparkContext)
+        jobs = SparkJobs(spark.sparkContext)
         return start_query(spark.sparkContext, writer, partial(self._process, batches, jobs))
 
-    def _begin_batch(self, spark: Any) -> tuple[Plan, Mapping[str, Task]]:
+    def _begin_batch(self, spark: Any) -> tuple[QueryPlan, Mapping[str, Task]]:
         """`refresh`, for a batch: from now on its tasks may write. The next one has as many tasks as Spark runs at once
         now, which changes on a cluster alone.
         """
         if not self._is_local:
-            self._slots = slots(spark)
+            self._slots = task_slots(spark)
         with self._lock, self._connectors.lock:
             plan, tasks = self.refresh()
             self._connectors.writes(self._group, [task.data for task in tasks.values()])
             return plan, tasks
 
-    def _process(self, batches: Batches, jobs: Jobs, batch: Batch) -> None:
+    def _process(self, batches: DriverBatches, jobs: SparkJobs, batch: MicroBatch) -> None:
         batches.process(jobs, batch.number)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.
         self._connectors.writes(self._group, ())
@@ -267,7 +267,7 @@ def _remove_torn(checkpoint: Path) -> None:
             _log.info("checkpoint.torn", file=str(torn))
 
 
-def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
+def _cause(query: Any, batches: DriverBatches, checkpoint: Path) -> HelenusError:
     """Why a query ended: our own error from a batch, or Spark's error, after which it is started again."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure

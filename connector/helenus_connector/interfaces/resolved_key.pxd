@@ -1,6 +1,6 @@
 # C types for resolved.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 
-cdef class Resolved:
+cdef class ResolvedKey:
     cdef public object topic, partition, scope, bounds, parts, event
     cdef public bytes key, digest
     cdef public tuple values

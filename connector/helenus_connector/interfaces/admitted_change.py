@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from helenus_schemas.event.own_format import Match, parse_match
 
 if TYPE_CHECKING:
-    from helenus_connector.interfaces.event import Event, Nodes, Waiting
+    from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
     from helenus_schemas.codec.key import Key
     from helenus_schemas.event.change import Change, Scope
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COMPILED = not __file__.endswith(".py")
 
 
-class Admitted:
+class AdmittedChange:
     """A change event that goes on: the `event` as it was read, or of its copies the one that completed it, and what
     the first of them says: its `match`, if that was scanned, or else its `change`.
 
@@ -40,7 +40,7 @@ class Admitted:
     copies: int
     is_published: bool
     nodes: Nodes | None
-    verifying: Waiting | None
+    verifying: WaitingChange | None
     is_released: bool
     pause_s: float
     match: Match | None

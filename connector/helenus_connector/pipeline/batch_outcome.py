@@ -6,14 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from helenus_connector.interfaces.event import Gap
-from helenus_connector.interfaces.gate import AtGate
-from helenus_connector.interfaces.resolver import HandedBack
-from helenus_connector.unconfirmed.unconfirmed_key import Place, Published, Unconfirmed
+from helenus_connector.interfaces.gate import GateState
+from helenus_connector.interfaces.resolver import ResolverOutcome
+from helenus_connector.unconfirmed.unconfirmed_key import Place, PublishedKeys, UnconfirmedKey
 from helenus_schemas.errors import HelenusError
 
 
 @dataclass(slots=True)
-class Outcome:
+class BatchOutcome:
     """What became of a batch.
 
     Events: read = published + unchanged + confirmed + outdated + dead_lettered + dropped + those that now wait.
@@ -48,15 +48,15 @@ class Outcome:
     statements: int = 0
     query_seconds: float = 0.0
     newest_write_time: int | None = None
-    waiting: list[Unconfirmed] = field(default_factory=list)
-    done: list[Unconfirmed] = field(default_factory=list)
-    places: dict[Place, Published] = field(default_factory=lambda: defaultdict(Published))
+    waiting: list[UnconfirmedKey] = field(default_factory=list)
+    done: list[UnconfirmedKey] = field(default_factory=list)
+    places: dict[Place, PublishedKeys] = field(default_factory=lambda: defaultdict(PublishedKeys))
     error: HelenusError | None = None
-    at_gate: AtGate = field(default_factory=AtGate)
+    at_gate: GateState = field(default_factory=GateState)
     read_from: float | None = None
     read_until: float | None = None
 
-    def add(self, handed: HandedBack) -> None:
+    def add(self, handed: ResolverOutcome) -> None:
         """Take over what the resolver hands back."""
         self.published, self.unchanged = handed.published, handed.unchanged
         self.outdated += handed.outdated

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from helenus_connector.snapshot._ring import Stretch, share, stretch
-from helenus_connector.snapshot.asked import Asked
+from helenus_connector.snapshot._ring import TokenStretch, share, stretch
+from helenus_connector.snapshot.request import SnapshotRequest
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
@@ -38,7 +38,7 @@ class Snapshot:
     cause: str
     where: str = ""
     is_whole: bool = True
-    left: list[Stretch] = field(default_factory=list)
+    left: list[TokenStretch] = field(default_factory=list)
     whole: float = 1.0
     state: State = "SCANNING"
     rows: int = 0
@@ -93,7 +93,9 @@ class Snapshot:
         }
 
 
-def snapshot(connector: str, table: str, table_id: str, cause: str, asked: Asked, has_statics: bool) -> Snapshot:
+def new_snapshot(
+    connector: str, table: str, table_id: str, cause: str, asked: SnapshotRequest, has_statics: bool
+) -> Snapshot:
     """A snapshot of which nothing is scanned."""
     left = [stretch(asked.after, asked.until)]
     if has_statics:
@@ -103,7 +105,7 @@ def snapshot(connector: str, table: str, table_id: str, cause: str, asked: Asked
 
 
 @dataclass(eq=False)
-class Known:
+class TableSnapshots:
     """What is known of a connector's table: of which incarnation a snapshot of the whole is complete (its id, or ""),
     why another one is needed, the last one that began, and the last one of the `whole`, which may be the same.
     """
@@ -155,7 +157,7 @@ class Known:
         return None if self.complete == table_id else "initial"
 
 
-class Store:
+class SnapshotStore:
     """The snapshots of a worker's connectors, by connector and table, in a file. `signals` is where connectors are in
     their signal topics: the next offset of each partition. Any thread may use it; `lock` is held over what belongs
     together. Raises HelenusError(STATE) if the file can't be read or written.
@@ -164,7 +166,7 @@ class Store:
     def __init__(self, file: Path) -> None:
         self._file = file
         self.lock = threading.RLock()
-        self._known: dict[tuple[str, str], Known] = {}
+        self._known: dict[tuple[str, str], TableSnapshots] = {}
         self.signals: dict[tuple[str, str], dict[str, int]] = {}
         try:
             content = durable.load(file, _VERSION)
@@ -180,11 +182,11 @@ class Store:
         for one in content["tables"]:
             last = _read(one["snapshot"])
             whole = last if last is not None and last.is_whole else _read(one.get("whole"))
-            self._known[one["connector"], one["table"]] = Known(one["complete"], one["needed"], last, whole)
+            self._known[one["connector"], one["table"]] = TableSnapshots(one["complete"], one["needed"], last, whole)
 
-    def of(self, connector: str, table: str) -> Known:
+    def of(self, connector: str, table: str) -> TableSnapshots:
         with self.lock:
-            return self._known.setdefault((connector, table), Known())
+            return self._known.setdefault((connector, table), TableSnapshots())
 
     def snapshots(self, connector: str | None = None) -> list[Snapshot]:
         """The last snapshot of each table, of one connector or of all."""
@@ -230,7 +232,7 @@ class Store:
 def _read(content: dict[str, Any] | None) -> Snapshot | None:
     if content is None:
         return None
-    left = [Stretch(**one) for one in content["left"]]
+    left = [TokenStretch(**one) for one in content["left"]]
     last = content["last"] and (int(content["last"][0]), str(content["last"][1]))
     return Snapshot(**{**content, "left": left, "last": last, "waiting": None})
 

@@ -25,7 +25,7 @@ _QUOTED = ("ascii", "text", "inet", "date", "time", "timestamp", "custom")
 
 
 @dataclass(frozen=True)
-class Asked:
+class SnapshotRequest:
     """The partitions with tokens above `after`, up to `until`; or those that `where` names, as CQL."""
 
     after: int = LEAST_TOKEN
@@ -38,20 +38,22 @@ class Asked:
         return not self.where and (self.after, self.until) == (LEAST_TOKEN, MOST_TOKEN)
 
 
-def token_range(text: str) -> Asked:
+def token_range(text: str) -> SnapshotRequest:
     """Of `AFTER:UNTIL`, two tokens: above the first, up to the second. Raises HelenusError CONFIG."""
     try:
-        return Asked(*placement.token_range(text))
+        return SnapshotRequest(*placement.token_range(text))
     except ValueError as error:
         raise _wrong(str(error)) from None
 
 
-def of_key(key: Mapping[str, Any]) -> Asked:
+def request_for_key(key: Mapping[str, Any]) -> SnapshotRequest:
     """Of the columns of a partition key by name: `{"id": 5}`. Raises HelenusError CONFIG."""
-    return Asked(where=" AND ".join(f"{quote(name)} = {_literal(name, value)}" for name, value in key.items()))
+    return SnapshotRequest(
+        where=" AND ".join(f"{quote(name)} = {_literal(name, value)}" for name, value in key.items())
+    )
 
 
-def checked(asked: Asked, table: Table) -> Asked:
+def checked_request(asked: SnapshotRequest, table: Table) -> SnapshotRequest:
     """The same, its `where` rewritten from what was understood of it. Raises HelenusError CONFIG unless it gives values
     for each column of the partition key, and for no other.
     """
@@ -83,7 +85,7 @@ def checked(asked: Asked, table: Table) -> Asked:
     if sorted(found) != sorted(names):
         what = f"the partition key of {table.full_name} is {', '.join(names)}, and {', '.join(found)} was given"
         raise _wrong(what, "give a value for each column of the partition key, and for no other")
-    return Asked(where=" AND ".join(f"{quote(name)} {_of_type(found[name], types[name])}" for name in names))
+    return SnapshotRequest(where=" AND ".join(f"{quote(name)} {_of_type(found[name], types[name])}" for name in names))
 
 
 _FORM = "write it as: a = 1 AND b IN ('x', 'y'), with the columns of the partition key"

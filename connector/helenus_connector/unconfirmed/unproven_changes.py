@@ -11,11 +11,11 @@ from helenus_schemas.event.change import Effect
 
 _GONE = int(Effect.GONE)
 _AWAITED = struct.Struct(">16sqdQQ")
-AWAITED_BYTES = _AWAITED.size
+CHANGE_BYTES = _AWAITED.size
 _NO_TIME = -(2**63)
 
 
-class Awaited(NamedTuple):
+class UnprovenChange(NamedTuple):
     """A change whose read is not proven: its write time in µs, when the driver first had its last report, s by a clock
     that is not set (NaN: it has not yet), its effect, when the last of its cells expires, s since the epoch.
     """
@@ -25,7 +25,7 @@ class Awaited(NamedTuple):
     effect: int = 0
     all_expired_at: int | None = None
 
-    def may_hide(self, change: Awaited, now: float) -> bool:
+    def may_hide(self, change: UnprovenChange, now: float) -> bool:
         """Whether it may have taken away all that another change wrote: a cell that expired hides older ones."""
         if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
             return False
@@ -40,7 +40,7 @@ class Awaited(NamedTuple):
         return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
 
 
-def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
+def pack_changes(awaited: Mapping[bytes, UnprovenChange]) -> bytes:
     """Changes by their ids in the cache, as a unconfirmed key holds them."""
     return b"".join(
         _AWAITED.pack(change, _NO_TIME if time is None else time, seen, effect, expired or 0)
@@ -48,15 +48,15 @@ def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
     )
 
 
-def unpacked(data: bytes) -> dict[bytes, Awaited]:
-    """What `packed` made bytes of."""
+def unpack_changes(data: bytes) -> dict[bytes, UnprovenChange]:
+    """What `pack_changes` made bytes of."""
     return {
-        change: Awaited(None if time == _NO_TIME else time, seen, effect, expired or None)
+        change: UnprovenChange(None if time == _NO_TIME else time, seen, effect, expired or None)
         for change, time, seen, effect, expired in _AWAITED.iter_unpack(data)
     }
 
 
-def write_times(awaited: Mapping[bytes, Awaited]) -> tuple[int | None, int | None]:
+def newest_write_times(awaited: Mapping[bytes, UnprovenChange]) -> tuple[int | None, int | None]:
     """Return the newest write time of changes, and that of those which delete a whole row or partition; None if none is
     known.
     """
@@ -65,19 +65,21 @@ def write_times(awaited: Mapping[bytes, Awaited]) -> tuple[int | None, int | Non
     return newest, max((time for time, is_gone in times if is_gone), default=None)
 
 
-def stamped(data: bytes, now: float) -> bytes:
+def stamp_changes(data: bytes, now: float) -> bytes:
     """The same with the time of the driver's clock where there is none."""
-    found = unpacked(data)
+    found = unpack_changes(data)
     if not any(math.isnan(one.seen) for one in found.values()):
         return data
-    return packed({change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()})
+    return pack_changes(
+        {change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()}
+    )
 
 
-def unstamped(data: bytes) -> bytes:
+def unstamp_changes(data: bytes) -> bytes:
     """The same for another driver, whose clock is another."""
-    return packed({change: one._replace(seen=math.nan) for change, one in unpacked(data).items()})
+    return pack_changes({change: one._replace(seen=math.nan) for change, one in unpack_changes(data).items()})
 
 
-def unknown(now: float) -> bytes:
+def pack_unknown_changes(now: float) -> bytes:
     """Stands for changes that are not known one by one: to be read at level ALL, and not too early."""
-    return packed({bytes(16): Awaited(None, now)})
+    return pack_changes({bytes(16): UnprovenChange(None, now)})

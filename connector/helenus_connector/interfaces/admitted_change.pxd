@@ -3,7 +3,7 @@ cimport cython
 from helenus_schemas.event.own_format cimport Match
 
 @cython.freelist(1024)
-cdef class Admitted:
+cdef class AdmittedChange:
     cdef public object event
     cdef public tuple values
     cdef public bytes key, id

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.interfaces.shape import Record, ShapedRecord
 from helenus_schemas.codec.to_json import map_key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
@@ -24,7 +24,7 @@ BAD_BYTES = (ValueError, IndexError, struct.error)
 _NULL = struct.pack(">i", -1)
 
 
-class Said(NamedTuple):
+class ParsedCells(NamedTuple):
     """What of a row a change writes: the `columns`; those of many cells that are `replaced` as a whole; and by column
     what is `removed`: keys of a map, elements of a set, fields of a UDT, time UUIDs of a list's elements.
     """
@@ -34,9 +34,9 @@ class Said(NamedTuple):
     removed: Mapping[str, tuple[str, ...]] = {}
 
 
-def said(
+def parse_cells(
     found: Cells, published: frozenset[str], shows_removed: bool = False
-) -> tuple[str, dict[str, bytes | None] | None, Said]:
+) -> tuple[str, dict[str, bytes | None] | None, ParsedCells]:
     """The operation, the `published` columns that are written, and what is changed of them; the columns are None of a
     row that is deleted. Raises BAD_BYTES for bytes that are no values.
 
@@ -47,7 +47,7 @@ def said(
     cells = [c for c in found.cells if gone_at is None or c.write_time > gone_at]
     is_row = found.liveness is not None and (gone_at is None or found.liveness.write_time > gone_at)
     if gone_at is not None and not is_row and all(c.value is None for c in cells):
-        return "d", None, Said()
+        return "d", None, ParsedCells()
     by_column: dict[str, list[Cell]] = {}
     for cell in cells:
         by_column.setdefault(cell.column, []).append(cell)
@@ -68,14 +68,14 @@ def said(
         if gone := tuple(_removed(of_column, cell.path or b"") for cell in members if cell.value is None):
             removed[name] = gone
     replaced = tuple(name for name in names if name in found.deletions)
-    return "c" if is_row or gone_at is not None else "u", values, Said(tuple(names), replaced, removed)
+    return "c" if is_row or gone_at is not None else "u", values, ParsedCells(tuple(names), replaced, removed)
 
 
-def unreadable(key: bytes, table: Table, error: Exception) -> Shaped:
+def unreadable(key: bytes, table: Table, error: Exception) -> ShapedRecord:
     """In place of the record of a change whose bytes are no values, or none that a record can hold."""
     cause = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", table.full_name)
     record = Record(None, str(cause).encode(), ())
-    return Shaped(record, cause, key, None, lambda _: record)
+    return ShapedRecord(record, cause, key, None, lambda _: record)
 
 
 def _value(t: CqlType, cells: Sequence[Cell]) -> bytes | None:

@@ -46,7 +46,7 @@ def is_repeated(event: Event) -> bool:
     return change.scope is Scope.GAP or identity(change, event.key or b"") is not None
 
 
-def decoded(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
+def decode_event(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
     """The change of an event, whichever agent wrote it, and its key in today's form. Raises Malformed."""
     key, value = without_frames(event.key, event.value or b"")
     change = _decode_short(value) if len(value) < _NO_DIGEST else decode(value)
@@ -69,14 +69,14 @@ def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]
     return change._replace(scope=Scope.RANGE, start=start, end=end), whole
 
 
-def scope_asked(event: Event, values: Key) -> Scope:
+def requested_scope(event: Event, values: Key) -> Scope:
     """What an event asks for by itself: others of its key may ask for more."""
     value = event.value or b""
     match = match_own_format(value)
-    return scope_of(parse_match(match) if match else decode(without_frames(None, value)[1]), values)
+    return read_scope(parse_match(match) if match else decode(without_frames(None, value)[1]), values)
 
 
-def scope_of(change: Change, key: Key) -> Scope:
+def read_scope(change: Change, key: Key) -> Scope:
     """What to read for a change. DataStax's agent writes no scope: its key without clustering values may be of static
     columns, or of a deleted partition. From our agent such a key is a row's whose clustering values all have no bytes.
     Either way the whole partition is read.
@@ -84,7 +84,7 @@ def scope_of(change: Change, key: Key) -> Scope:
     return _PARTITION if None in key and change.scope is _ROW else change.scope
 
 
-def values_of(codec: KeyCodec, key: bytes) -> Key:
+def decode_key(codec: KeyCodec, key: bytes) -> Key:
     """The CQL bytes of a key's columns. A null among clustering values that are none stands for no bytes."""
     values = codec.decode(key)
     if len(key) > _LARGEST_KEY // 12:
@@ -96,7 +96,7 @@ def values_of(codec: KeyCodec, key: bytes) -> Key:
     return tuple([value or b"" for value in values])
 
 
-def check(codec: KeyCodec, values: Key, bounds: Bounds | None) -> None:
+def check_bounds(codec: KeyCodec, values: Key, bounds: Bounds | None) -> None:
     """Raise Malformed for bounds that are none of this table's: it was recreated with other clustering columns."""
     for bound in bounds or ():
         if bound is not None and bound.values:
@@ -107,7 +107,7 @@ def check(codec: KeyCodec, values: Key, bounds: Bounds | None) -> None:
             codec.encode([*partition, *bound.values, *[None] * missing])
 
 
-def written_at(event: Event) -> float:
+def event_time(event: Event) -> float:
     """When an event, and the change in it, was written, s since the epoch; infinite if it does not say."""
     try:
         written = decode(event.value or b"").write_time

@@ -19,7 +19,7 @@ GAP = "gap"
 """An event that says that changes are missing."""
 
 
-class Merged(NamedTuple):
+class MergedChange(NamedTuple):
     """A key, or a delete marker, as a change leaves it.
 
     `key` is the event's, in Avro. `op` is `c`, `u` or `d`; of a marker `d`; or one of those above, which have no more

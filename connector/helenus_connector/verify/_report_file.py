@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from helenus_connector.verify.report import Report
+from helenus_connector.verify.report import VerifyReport
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import durable
 
@@ -17,29 +17,29 @@ _VERSION = 1
 _KEYS = 10
 
 
-class Kept:
+class ReportFile:
     """The results in `file`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[VerifyReport]:
         """What was saved; nothing where that can't be read, as the log says then: the next result replaces it."""
         try:
-            return [Report.of_json(shown) for shown in durable.load(self._file, _VERSION)]
+            return [VerifyReport.of_json(shown) for shown in durable.load(self._file, _VERSION)]
         except FileNotFoundError:
             return []
         except (durable.Damaged, HelenusError, KeyError, TypeError) as error:
             _log.warning("verify.not_kept", reason=f"the last results can't be read: {error}", file=str(self._file))
             return []
 
-    def save(self, reports: Iterable[Report]) -> None:
+    def save(self, reports: Iterable[VerifyReport]) -> None:
         """Replace what was saved. Raises HelenusError(STATE)."""
         durable.make_directory(self._file.parent)
         durable.save(self._file, [_short(one) for one in reports], _VERSION, "results of verify", "verify.after-write")
 
 
-def _short(report: Report) -> dict[str, Any]:
+def _short(report: VerifyReport) -> dict[str, Any]:
     shown = report.as_json()
     for kinds in (shown["differences"], shown["apart"]):
         for kind, found in kinds.items():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 import structlog
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.decoder import Unknown
+from helenus_agent.commitlog.decoder import UnknownSchema
 from helenus_agent.config import AgentSettings, commit_log_directory
 from helenus_agent.delivery.outbox import Outbox
 from helenus_agent.delivery.refused_topics import RefusedTopics
@@ -21,13 +21,13 @@ from helenus_agent.node import saved_tables
 from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_agent.node.drops import Drops
 from helenus_agent.node.offline import SavedNode
-from helenus_agent.node.tables import Report, Tables
+from helenus_agent.node.tables import KnownTables, SchemaUpdate
 from helenus_agent.node.truncations import Truncations
 from helenus_agent.positions import Place, Positions
 from helenus_agent.segments import gaps
-from helenus_agent.segments.follow import Follow
 from helenus_agent.segments.headroom import Headroom
-from helenus_agent.state import State
+from helenus_agent.segments.segment_queue import SegmentQueue
+from helenus_agent.state import StateDirectory
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError
 
@@ -36,7 +36,7 @@ _FLUSH = 10.0  # s for the acknowledgement of what is appended, before Cassandra
 _log = structlog.get_logger(__name__)
 
 
-class Following:
+class FollowedTables:
     """The followed tables and their topics. Raises HelenusError.
 
     `reached`: up to where the log is read. `must_save`: something has to be saved with a commit now. `commit` is called
@@ -48,8 +48,8 @@ class Following:
         settings: AgentSettings,
         cassandra: Cassandra | SavedNode,
         outbox: Outbox,
-        follow: Follow,
-        state: State,
+        follow: SegmentQueue,
+        state: StateDirectory,
         positions: Positions,
         commit: Callable[[float], None],
     ) -> None:
@@ -71,7 +71,7 @@ class Following:
         self.reached = positions.reached
         self.must_save = False
         self.headroom = Headroom()
-        self.tables = Tables(
+        self.tables = KnownTables(
             settings.table_include_list,
             settings.table_exclude_list,
             positions.followed_ids,
@@ -156,7 +156,7 @@ class Following:
         if position > self._written.get(segment, 0) or not self._cassandra.is_as_learned():
             self.learn()
 
-    def learn_of(self, unknown: Unknown, place: Place) -> None:
+    def learn_of(self, unknown: UnknownSchema, place: Place) -> None:
         """Learn the schema: the decoder met something that it does not know."""
         self.learn()
         if not self.tables.knows(unknown):
@@ -311,7 +311,7 @@ class Following:
                 self._unmatched.add((key, pattern))
                 _log.warning("tables.unmatched", key=key, pattern=pattern, similar=near or None)
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: SchemaUpdate) -> None:
         for table, why in report.refused:
             _log.error("table.refused", table=table.full_name, why=why, advice="its changes are counted as skipped")
         for table in report.retired:

@@ -6,11 +6,11 @@ from functools import partial
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
-from helenus_connector.interfaces.resolved import Resolved
-from helenus_connector.interfaces.shape import Record, Shaped
-from helenus_connector.pipeline._table_version import Versions
+from helenus_connector.interfaces.resolved_key import ResolvedKey
+from helenus_connector.interfaces.shape import Record, ShapedRecord
+from helenus_connector.pipeline._table_version import TableVersions
 from helenus_connector.pipeline._undeliverable import Undeliverable
-from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.shape.row.row import is_marker, without_scope
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
@@ -20,16 +20,16 @@ _RELEASED = ("gate", b"released")
 """A header: fewer replicas reported the change than the gate's level asks for."""
 
 
-class Appending:
+class RecordAppender:
     """Appends the records of one table's stage, and counts them."""
 
-    def __init__(self, settings: ConnectorSettings, versions: Versions, undeliverable: Undeliverable) -> None:
+    def __init__(self, settings: ConnectorSettings, versions: TableVersions, undeliverable: Undeliverable) -> None:
         self._markers = None if settings.markers else marker_topic(settings.data)
         self._keeps_rows = settings.state == "rows"
         self._versions = versions
         self._undeliverable = undeliverable
 
-    def append(self, log: Log, resolved: Resolved, outcome: Outcome, shaped: Shaped | None) -> None:
+    def append(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord | None) -> None:
         """Append a record, or do what is done without one. Raises as the Log, and as `Undeliverable`."""
         if shaped is None:
             outcome.unpublished += 1
@@ -46,7 +46,7 @@ class Appending:
                 append = partial(self._record, log, resolved, outcome)
                 self._undeliverable.large(log, resolved, shaped, self._versions.now.shape, append, error)
 
-    def _record(self, log: Log, resolved: Resolved, outcome: Outcome, record: Record) -> None:
+    def _record(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, record: Record) -> None:
         if resolved.is_released:
             record = record._replace(headers=[*record.headers, _RELEASED])
         if self._markers is not None and resolved.read_rows is not None and is_marker(record):

@@ -50,7 +50,7 @@ _LOOK_AGAIN = 10.0  # s after which closed segments are looked at again: with a 
 _ONE_RUN = 1000  # ids that differ by less are of one run of the node: another one's begin at the ms of its start
 
 
-class Follow:
+class SegmentQueue:
     """The segments of a cdc_raw directory: `refresh` lists them, `next` says where there is something to read.
 
     `finished` are complete and read to their end; the caller clears it once their changes are acknowledged.

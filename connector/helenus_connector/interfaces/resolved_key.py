@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COMPILED = not __file__.endswith(".py")
 
 
-class Resolved:
+class ResolvedKey:
     """What a key's row is now; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
 
     The resolver fills in, for the shape: `before` and `after`, the row as it was and as it is (None: not known, and
