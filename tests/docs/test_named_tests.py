@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
+FILE = re.compile(r"(?<![\w/])(?:tests/)?((?:\w+/)?test_\w+\.py)")
 NAMED = re.compile(r"`?((?:\w+/)?test_\w+\.py|…)?::(test_\w+)(\*?)")
 PLACES = [*sorted((ROOT / "docs").rglob("*.md")), TESTS / "integration" / "test_datastax_scenarios.py"]
 
@@ -31,6 +32,20 @@ def test_they_are_there(place: Path) -> None:
         assert re.search(pattern, path.read_text(), re.MULTILINE), f"{place.name} names {file}::{test}"
 
 
-def test_some_are_named() -> None:
-    guarantees = (ROOT / "docs" / "guarantees.md").read_text()
-    assert len(named(guarantees, "")) > 30
+@pytest.mark.parametrize("place", PLACES, ids=lambda p: p.name)
+def test_files_that_are_named_without_a_test_are_there(place: Path) -> None:
+    for file in FILE.findall(place.read_text()):
+        paths = [TESTS / file] if "/" in file else list(TESTS.rglob(file))
+        assert any(path.exists() for path in paths), f"{place.name} names {file}"
+
+
+def test_the_matrix_names_most() -> None:
+    matrix = (ROOT / "docs" / "tests.md").read_text()
+    assert len(named(matrix, "")) > 90
+    for promise in range(1, 7):
+        assert re.search(rf"^## Promise {promise}: .*\n(?:.*\n)*?\|.*`", matrix, re.MULTILINE), promise
+
+
+def test_the_promises_of_the_matrix_are_those_of_the_guarantees() -> None:
+    promises = re.findall(r"^## (\d+)\.", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE)
+    assert promises == re.findall(r"^## Promise (\d+):", (ROOT / "docs" / "tests.md").read_text(), re.MULTILINE)

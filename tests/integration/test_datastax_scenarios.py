@@ -37,9 +37,9 @@ Where another test has a scenario already, this table says which.
 | finishTaskRetryTest | agent/test_agent.py::test_a_refused_append_loses_nothing, ::test_a_refused_flush_loses_nothing |
 | SegmentOffsetFileWriterTests | agent/test_positions.py |
 | testPoll | agent/test_follow.py |
-| parameters and environment | agent/test_config.py, connector/test_config.py |
+| parameters and environment | agent/test_config.py, connector/test_aliases.py |
 
-Theirs fail where ours have more: `docs/guarantees.md` lists their faults and the tests that show ours has none of them.
+Theirs fail where ours have more: `docs/tests.md` lists their faults and the tests that show ours has none of them.
 """  # noqa: E501
 
 from __future__ import annotations
