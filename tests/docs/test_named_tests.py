@@ -42,8 +42,9 @@ def test_files_that_are_named_without_a_test_are_there(place: Path) -> None:
 def test_the_matrix_names_most() -> None:
     matrix = (ROOT / "docs" / "tests.md").read_text()
     assert len(named(matrix, "")) > 90
-    for promise in range(1, 7):
-        assert re.search(rf"^## Promise {promise}: .*\n(?:.*\n)*?\|.*`", matrix, re.MULTILINE), promise
+    promises = re.split(r"^## ", matrix, flags=re.MULTILINE)
+    for section in (section for section in promises if section.startswith("Promise ")):
+        assert FILE.search(section), section.partition("\n")[0]
 
 
 def test_the_promises_of_the_matrix_are_those_of_the_guarantees() -> None:
