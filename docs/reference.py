@@ -1,24 +1,35 @@
-"""Writes docs/configuration.md from the models that read the files, and the tables of debezium.md and datastax.md.
+"""Writes docs/configuration.md from the models that read the files, and tables of other pages.
+
+Those of debezium.md and datastax.md come from the keys that are accepted, those of monitoring.md from metrics, alerts
+and log calls.
 
 `make reference` runs it. Tests compare them.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
+import yaml
+from prometheus_client.metrics import MetricWrapperBase
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from helenus_agent import metrics as agent_metrics
 from helenus_agent.aliases import ENVIRONMENT, ON_PULSAR
 from helenus_agent.config import AgentSettings
+from helenus_connector import metrics as connector_metrics
 from helenus_connector.config._aliases import DATASTAX
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.snapshot import _metrics as snapshot_metrics
+from helenus_connector.verify import _metrics as verify_metrics
 from helenus_schemas.settings import debezium
 from helenus_schemas.settings.model import Alias, Group, Settings
 
@@ -172,6 +183,105 @@ def datastax_keys() -> str:
     return shown
 
 
+ROOT = Path(__file__).resolve().parents[1]
+LEVELS = ("debug", "info", "warning", "error")
+"""Of a log event, in their order. A call of `exception` logs an error."""
+Row = tuple[str, ...]
+"""The cells of a row, without the last one. The first is the name."""
+
+
+def monitoring(page: str) -> str:
+    """Return the text of monitoring.md with its tables of metrics, alerts and log events as the code has them.
+
+    The last column of a table, such as what to do, is written by hand and kept by the name in the first one; of a new
+    name it is empty. Raises ValueError if it says something of a name that the code does not have any more.
+    """
+    serious, other = _log_events()
+    tables = {
+        "### Of the agent": _metric_rows(agent_metrics),
+        "### Of the connector": _metric_rows(connector_metrics, snapshot_metrics, verify_metrics),
+        "## Alerts": _alert_rows(),
+        "### Warnings and errors": serious,
+        "### Other events": other,
+    }
+    lines = page.splitlines()
+    places = {heading: _table_of(lines, heading) for heading in tables}
+    notes = {}
+    for place in places.values():
+        for line in lines[place]:
+            name, *_, note = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+            notes[name] = note
+    names = {row[0] for rows in tables.values() for row in rows}
+    if gone := [name for name, note in notes.items() if note and name not in names]:
+        raise ValueError(f"the code does not have {', '.join(gone)}: rename or remove these rows of monitoring.md")
+    # From the last one: those before keep their places.
+    for heading, place in sorted(places.items(), key=lambda item: -item[1].start):
+        lines[place] = [f"| {' | '.join(row)} | {notes.get(row[0], '')} |" for row in tables[heading]]
+    return "\n".join(lines) + "\n"
+
+
+def _table_of(lines: Sequence[str], heading: str) -> slice:
+    """Where the rows of the first table below this heading are."""
+    after = range(lines.index(heading), len(lines))
+    start = next(i for i in after if lines[i].startswith("|---")) + 1
+    return slice(start, next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), len(lines)))
+
+
+def _metric_rows(*modules: types.ModuleType) -> list[Row]:
+    """Name as it is exported, type, labels and help of each metric."""
+    rows = []
+    for metric in (m for module in modules for m in vars(module).values() if isinstance(m, MetricWrapperBase)):
+        name = metric._name + {"counter": "_total", "info": "_info"}.get(metric._type, "")
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+        rows.append((f"`{name}`", metric._type, labels, _cell(metric._documentation)))
+    return rows
+
+
+def _alert_rows() -> list[Row]:
+    """Name, severity, expression with its duration, and summary of each alert."""
+    groups = yaml.safe_load((ROOT / "compose" / "observability" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    rows = []
+    for rule in (rule for group in groups for rule in group["rules"]):
+        duration = f" for {rule['for']}" if "for" in rule else ""
+        expression = f"`{_cell(rule['expr'])}`{duration}"
+        summary = _cell(rule["annotations"]["summary"])
+        rows.append((f"`{rule['alert']}`", rule["labels"]["severity"], expression, summary))
+    return rows
+
+
+def _log_events() -> tuple[list[Row], list[Row]]:
+    """Name, levels and loggers of each event: those that may be warnings or errors, and the others."""
+    levels: dict[str, set[str]] = {}
+    loggers: dict[str, set[str]] = {}
+    for package in ("agent", "connector", "schemas", "sinks"):
+        for path in (ROOT / package).glob("helenus_*/**/*.py"):
+            logger = ".".join(path.relative_to(ROOT / package).with_suffix("").parts).removesuffix(".__init__")
+            for event, level in _logged(ast.parse(path.read_text(encoding="utf-8"))):
+                levels.setdefault(event, set()).add(level)
+                loggers.setdefault(event, set()).add(logger)
+    serious: list[Row] = []
+    other: list[Row] = []
+    for event in sorted(levels):
+        by_weight = sorted(levels[event], key=LEVELS.index, reverse=True)
+        row = (f"`{event}`", ", ".join(by_weight), ", ".join(f"`{logger}`" for logger in sorted(loggers[event])))
+        (serious if by_weight[0] in ("warning", "error") else other).append(row)
+    return serious, other
+
+
+def _logged(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """The events that a module logs, with the level of each call."""
+    for call in (node for node in ast.walk(module) if isinstance(node, ast.Call) and node.args):
+        level = call.func.attr.replace("exception", "error") if isinstance(call.func, ast.Attribute) else ""
+        for part in ast.walk(call.args[0]) if level in LEVELS else ():
+            # An event's name is what no other text of such a call is: two words with a dot between.
+            if isinstance(part, ast.Constant) and re.fullmatch(r"[a-z_-]+\.[a-z_-]+", str(part.value)):
+                yield str(part.value), level
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")
     theirs = Path(__file__).with_name("debezium.md")
@@ -182,3 +292,5 @@ if __name__ == "__main__":
     before, _, rest = theirs.read_text(encoding="utf-8").partition("### The agent's arguments")
     *_, after = rest.partition("\n## ")
     theirs.write_text(f"{before}{datastax_keys()}\n## {after}", encoding="utf-8")
+    ours = Path(__file__).with_name("monitoring.md")
+    ours.write_text(monitoring(ours.read_text(encoding="utf-8")), encoding="utf-8")

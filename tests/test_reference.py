@@ -55,8 +55,26 @@ def test_examples_load(name: str, tmp_path: Path) -> None:
         EXAMPLES[name].load(path)
 
 
-def test_every_event_of_the_log_is_listed_and_no_other() -> None:
-    guide = (ROOT / "docs" / "operations.md").read_text()
+MONITORING = ROOT / "docs" / "monitoring.md"
+
+
+def test_the_tables_of_monitoring_are_those_of_the_code() -> None:
+    page = MONITORING.read_text()
+    assert runpy.run_path(str(ROOT / "docs" / "reference.py"))["monitoring"](page) == page, "run `make reference`"
+
+
+def test_advice_on_what_is_gone_is_no_longer_given() -> None:
+    monitoring = runpy.run_path(str(ROOT / "docs" / "reference.py"))["monitoring"]
+    page = MONITORING.read_text()
+    with pytest.raises(ValueError, match=r"`agent\.vanished`"):
+        monitoring(page.replace("| `agent.failed` |", "| `agent.vanished` |"))
+    # Of a new event there is none yet; what is generated is written over.
+    new = re.sub(r"^\| `agent.failed` .*\n", "", page, flags=re.MULTILINE)
+    assert "| `agent.failed` | error | `helenus_agent.cli` |  |" in monitoring(new)
+    assert monitoring(page.replace("| `agent.failed` | error |", "| `agent.failed` | info |")) == page
+
+
+def test_every_event_of_the_log_is_listed_and_explained_and_no_other() -> None:
     logged: set[str] = set()
     for folder in ("agent", "connector", "schemas", "sinks"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -64,9 +82,10 @@ def test_every_event_of_the_log_is_listed_and_no_other() -> None:
                 re.findall(r"""\.(?:debug|info|warning|error)\(\s*"([a-z_-]+\.[a-z_-]+)\"""", path.read_text())
             )
     assert len(logged) > 30
-    _, log = guide.split("\n## Log\n")
-    rows = re.findall(r"^\| (`.*?) \|", log, re.MULTILINE)
-    assert {event for row in rows for event in re.findall(r"`([^`]+)`", row)} == logged
+    _, log = MONITORING.read_text().split("\n## Log events\n")
+    rows = re.findall(r"^\| `(.*?)` \|.*\| (.*) \|$", log, re.MULTILINE)
+    assert {event for event, _ in rows} == logged
+    assert [event for event, note in rows if not note.strip()] == [], "say in the last column what to do"
 
 
 @pytest.mark.parametrize("name", UNITS)

@@ -92,7 +92,7 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_every_metric_is_documented(raw: Path) -> None:
-    documented = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+    documented = (Path(__file__).resolve().parents[2] / "docs" / "monitoring.md").read_text()
     ours = [m for m in vars(metrics).values() if isinstance(m, MetricWrapperBase)]
     names = [m.describe()[0].name for m in ours if list(m.describe())]
     assert len(names) > 15
