@@ -229,7 +229,7 @@ def _table_of(lines: Sequence[str], heading: str) -> slice:
 
 def _metric_rows(*modules: types.ModuleType) -> list[Row]:
     """Name as it is exported, type, labels and help of each metric."""
-    rows = []
+    rows: list[Row] = []
     for metric in (m for module in modules for m in vars(module).values() if isinstance(m, MetricWrapperBase)):
         name = metric._name + {"counter": "_total", "info": "_info"}.get(metric._type, "")
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
@@ -240,7 +240,7 @@ def _metric_rows(*modules: types.ModuleType) -> list[Row]:
 def _alert_rows() -> list[Row]:
     """Name, severity, expression with its duration, and summary of each alert."""
     groups = yaml.safe_load((ROOT / "compose" / "observability" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
-    rows = []
+    rows: list[Row] = []
     for rule in (rule for group in groups for rule in group["rules"]):
         duration = f" for {rule['for']}" if "for" in rule else ""
         expression = f"`{_cell(rule['expr'])}`{duration}"
