@@ -52,7 +52,7 @@ check: $(READY) ## Style, types, and that the house is tidy
 	$(BIN)/mypy
 
 .PHONY: reference
-reference: $(READY) ## Write docs/configuration.md from the models
+reference: $(READY) ## Write docs/configuration.md and the tables of other pages from the code
 	$(BIN)/python docs/reference.py
 
 .PHONY: screenshots
