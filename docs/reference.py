@@ -231,9 +231,10 @@ def _metric_rows(*modules: types.ModuleType) -> list[Row]:
     """Name as it is exported, type, labels and help of each metric."""
     rows: list[Row] = []
     for metric in (m for module in modules for m in vars(module).values() if isinstance(m, MetricWrapperBase)):
-        name = metric._name + {"counter": "_total", "info": "_info"}.get(metric._type, "")
+        kind = metric._type or ""
+        name = metric._name + {"counter": "_total", "info": "_info"}.get(kind, "")
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-        rows.append((f"`{name}`", metric._type, labels, _cell(metric._documentation)))
+        rows.append((f"`{name}`", kind, labels, _cell(metric._documentation)))
     return rows
 
 
