@@ -20,5 +20,6 @@ def listed(part: object) -> list[str]:
 
 def test_the_navigation_has_each_page_once() -> None:
     nav = yaml.safe_load((DOCS / "mkdocs.yml").read_text())["nav"]
-    pages = [*(page.name for page in DOCS.glob("*.md")), *runpy.run_path(str(DOCS / "site.py"))["PAGES"].values()]
+    own = [page.relative_to(DOCS).as_posix() for page in (*DOCS.glob("*.md"), *DOCS.glob("*/index.md"))]
+    pages = [*own, *runpy.run_path(str(DOCS / "site.py"))["PAGES"].values()]
     assert sorted(listed(nav)) == sorted(pages)
