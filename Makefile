@@ -71,8 +71,8 @@ java-classes: $(READY) ## Compile our classes of Java again
 constraints: ## Print the newest versions that pyproject.toml allows, for constraints.txt
 	$(PYTHON) -m venv --clear build/constraints
 	build/constraints/bin/pip install --quiet --upgrade pip
-	build/constraints/bin/pip install --quiet ".[stack]" --group dev
-	build/constraints/bin/pip freeze --exclude helenus --exclude pip
+	build/constraints/bin/pip install --quiet ".[connector,pulsar]" ./compose --group dev
+	build/constraints/bin/pip freeze --exclude helenus --exclude helenus-stack --exclude pip
 
 .PHONY: docs
 docs: build/docs-venv/.ready ## Build the documentation as a site with a search, in build/site (installs 160 MB into build/docs-venv)
@@ -99,12 +99,12 @@ clean-all: clean ## Remove the servers too: .helenus-stack, and the downloads in
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
+$(READY): pyproject.toml compose/pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
 	@echo "Installing into $(VENV): once, some minutes; downloads 430 MB, takes 1.4 GB of disk ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@# A dot every five seconds: pip is quiet for minutes.
 	@(while sleep 5; do printf .; done) & dots=$$!; trap "kill $$dots; echo" EXIT; \
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[stack]" --group dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[connector,pulsar]" --editable ./compose --group dev
 	@touch $@

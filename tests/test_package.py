@@ -1,4 +1,4 @@
-"""What is shipped: one wheel with all five packages, and commands that load only what they need."""
+"""What is shipped: a wheel with four packages, one with the test rig, and commands that load only what they need."""
 
 from __future__ import annotations
 
@@ -15,15 +15,29 @@ PACKAGES = ["agent/helenus_agent", "connector/helenus_connector", "schemas/helen
 HEAVY = {"pyspark", "pandas", "pyarrow", "fastavro", "authlib", "starlette", "helenus_connector", "helenus_stack"}
 
 
-def test_the_wheel_holds_every_module(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "HELENUS_PURE": "1"}, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    packed = set(zipfile.ZipFile(wheel).namelist())
-    for package in [*PACKAGES, "compose/helenus_stack"]:
-        for path in (ROOT / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so":
-                assert str(path.relative_to((ROOT / package).parent)) in packed
+def build_wheel(project: Path, directory: Path) -> set[str]:
+    """Build a project's wheel; return the names of its files."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    subprocess.run(command, cwd=project, env={**os.environ, "HELENUS_PURE": "1"}, check=True, capture_output=True)
+    (wheel,) = directory.glob("*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def files_in(package: str) -> set[str]:
+    paths = [path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {str(path.relative_to((ROOT / package).parent)) for path in paths if path.suffix != ".so"}
+
+
+def test_the_wheel_holds_the_product_and_no_more(tmp_path: Path) -> None:
+    expected = {name for package in PACKAGES for name in files_in(package)}
+    stand_ins = {name for name in expected if name.startswith("helenus_connector/testing/")}
+    packed = {name for name in build_wheel(ROOT, tmp_path) if ".dist-info/" not in name}
+    assert packed == expected - stand_ins
+
+
+def test_the_test_rig_has_a_wheel_of_its_own(tmp_path: Path) -> None:
+    packed = {name for name in build_wheel(ROOT / "compose", tmp_path) if ".dist-info/" not in name}
+    assert packed == files_in("compose/helenus_stack")
 
 
 def loaded_by(module: str) -> set[str]:

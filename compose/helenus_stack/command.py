@@ -1,4 +1,4 @@
-"""The entry point of `helenus-stack`: says which extra is missing where only the agent is installed."""
+"""The entry point of `helenus-stack`: says what is missing where only the agent is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
         if (error.name or "").startswith("helenus"):
             raise
         print(
-            f"helenus-stack: only the agent is installed here: pip install '.[stack]' in a checkout ({error.msg})",
+            f"helenus-stack: only the agent is installed here: pip install . ./compose in a checkout ({error.msg})",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -118,7 +118,7 @@ def _ivy_jar() -> Path:
         raise StackError(
             "neither Maven nor pyspark's Ivy is here",
             "PATH",
-            "install Maven, or the extra stack: pip install '.[stack]' in a checkout",
+            "install Maven, or what the stack needs: pip install . ./compose in a checkout",
         )
     return found[-1]
 

@@ -74,7 +74,7 @@ def test_help_where_only_the_agent_is_installed() -> None:
 def test_the_stack_where_only_the_agent_is_installed() -> None:
     ended = agent_only("helenus_stack.command", "status")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-    assert "pip install '.[stack]'" in ended.stderr
+    assert "pip install . ./compose" in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "validate"])
