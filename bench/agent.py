@@ -92,14 +92,14 @@ def decode_all(decoder: ModuleType, sections: list[tuple[bytes, int, int]], plan
     """Mutations and events in the sections, taken in pieces as the agent does."""
     mutations = events = 0
     for data, base, segment in sections:
-        at = 0
-        while at < len(data):
-            piece = data[at : at + PIECE]
-            batch = decoder.decode(piece, base + at, at + len(piece) == len(data), plans, NODE, segment, 4096)
+        offset = 0
+        while offset < len(data):
+            piece = data[offset : offset + PIECE]
+            batch = decoder.decode(piece, base + offset, offset + len(piece) == len(data), plans, NODE, segment, 4096)
             assert not batch.problems
             if batch.unknown:
                 plans[batch.unknown.table] = decoder.TablePlan(known=False)
-            at += batch.next
+            offset += batch.next
             mutations += batch.mutations
             events += len(batch.changes)
     return mutations, events
@@ -288,10 +288,10 @@ def main() -> None:
         cluster = Cluster(status.contact_points, port=status.cql_port)
         session = cluster.connect()
         create(session, "x double, y bigint, z timestamp, " if options.cells else "")
-        found = delays(status, session, directory / "delay", 400)
+        latencies = delays(status, session, directory / "delay", 400)
         print(
-            f"write to event, ms: median {found[200]:.0f}, p90 {found[360]:.0f}, p99 {found[396]:.0f}, "
-            f"most {found[-1]:.0f}"
+            f"write to event, ms: median {latencies[200]:.0f}, p90 {latencies[360]:.0f}, p99 {latencies[396]:.0f}, "
+            f"most {latencies[-1]:.0f}"
         )
         base = start_cost(status, directory / "empty")
         load(session, options.rows, options.cells)

@@ -46,8 +46,8 @@ def change(
     """What an agent says of an INSERT, the nth of its segment; or of a DELETE by a key that is a partition's."""
     scope = Scope.PARTITION if deletes else Scope.ROW
     effect = int(Effect.GONE if deletes else Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n"))
-    at = {"segment": 1_700_000_000_000, "position": 100 * n}
-    return Change(digest, node, scope, **at, write_time=write_time, effect=effect, cells=cells)
+    position = {"segment": 1_700_000_000_000, "position": 100 * n}
+    return Change(digest, node, scope, **position, write_time=write_time, effect=effect, cells=cells)
 
 
 class Backlog:
@@ -98,15 +98,15 @@ class Backlog:
 
     def _execute(self, statement: Any, rows: Iterable[Sequence[Any]]) -> None:
         """Write rows; those that time out on a busy machine once more, at the time that the statement names."""
-        left = list(rows)
+        pending = list(rows)
         for _ in range(10):
             answers = execute_concurrent_with_args(
-                self._cassandra, statement, left, concurrency=100, raise_on_first_error=False
+                self._cassandra, statement, pending, concurrency=100, raise_on_first_error=False
             )
-            left = [row for row, (was_written, _) in zip(left, answers, strict=True) if not was_written]
-            if not left:
+            pending = [row for row, (was_written, _) in zip(pending, answers, strict=True) if not was_written]
+            if not pending:
                 return
-        raise TimeoutError(f"{len(left)} rows were not written")
+        raise TimeoutError(f"{len(pending)} rows were not written")
 
     def write(self, rows: int, deletes: bool) -> None:
         """Write rows once more, or delete them: the next round's events are of that."""
@@ -149,10 +149,14 @@ class Backlog:
         assert mine
         wait(lambda: all(cost(pid) < 0.1 for pid in pids), "the servers are done with the inserts", 120)
         before, parts = [cpu_of(pid) for pid in (mine, *pids)], by_kind(mine)
-        start, done, read = time.monotonic(), self.records(), self.metric("events_read_total") + count * copies
+        start, records_before, read = (
+            time.monotonic(),
+            self.records(),
+            self.metric("events_read_total") + count * copies,
+        )
         self._put("resume")
         if keys is None:
-            wait(lambda: self.records() >= done + count, "the backlog", max(900, count // 1000))
+            wait(lambda: self.records() >= records_before + count, "the backlog", max(900, count // 1000))
         if keys is not None or copies > 1:
             wait(lambda: self.metric("events_read_total") >= read, "all events are read", 900)
         seconds = time.monotonic() - start
@@ -163,7 +167,7 @@ class Backlog:
         costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
         now = by_kind(mine)
         kinds = ", ".join(f"{kind} {(now[kind] - parts.get(kind, 0)) / count * 1e6:.1f}" for kind in sorted(now))
-        rate, load = f"{(self.records() - done) / seconds:.0f} records/s", os.getloadavg()[0]
+        rate, load = f"{(self.records() - records_before) / seconds:.0f} records/s", os.getloadavg()[0]
         if keys is not None or copies > 1:
             rate += f" of {count * copies / seconds:.0f} events/s"
         return f"{count} changes, {rate}; CPU s per million: {costs} ({kinds}); load {load:.1f}"
@@ -198,21 +202,21 @@ def by_kind(process: int) -> dict[str, float]:
     """CPU seconds of a connector's processes: its own, Spark's JVM, the Python process that plans for the source, and
     the workers, which read events and do the stage in turns.
     """
-    found = {"driver": 0.0}
+    cpu_by_kind = {"driver": 0.0}
     for pid, kind in _processes(process):
         with suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             # Of the workers, those that have ended are counted with the process that they were forked from.
             spent = sum(map(int, fields[11 : 15 if kind == "workers" else 13])) / os.sysconf("SC_CLK_TCK")
-            found[kind] = found.get(kind, 0.0) + spent
-    return found
+            cpu_by_kind[kind] = cpu_by_kind.get(kind, 0.0) + spent
+    return cpu_by_kind
 
 
 def _processes(process: int) -> Iterator[tuple[int, str]]:
     """A connector's processes, and the kind of each."""
-    left = [(process, "driver")]
-    while left:
-        pid, kind = left.pop()
+    pending = [(process, "driver")]
+    while pending:
+        pid, kind = pending.pop()
         with suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if kind != "workers":
@@ -220,28 +224,30 @@ def _processes(process: int) -> Iterator[tuple[int, str]]:
             yield pid, kind
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(OSError):
-                    left += [(int(child), kind) for child in (thread / "children").read_text().split()]
+                    pending += [(int(child), kind) for child in (thread / "children").read_text().split()]
 
 
 def memory_by_kind(process: int) -> str:
     """MB of memory that a connector's processes have for themselves: of the workers, all together."""
-    found: dict[str, int] = {}
+    memory: dict[str, int] = {}
     for pid, kind in _processes(process):
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            found[kind] = found.get(kind, 0) + sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
-    return ", ".join(f"{kind} {size // 1024}" for kind, size in sorted(found.items()))
+            memory[kind] = memory.get(kind, 0) + sum(
+                int(line.split()[1]) for line in lines if line.startswith("Private")
+            )
+    return ", ".join(f"{kind} {size // 1024}" for kind, size in sorted(memory.items()))
 
 
 def cpu_of(process: int) -> float:
     """CPU seconds of a process, its children, and theirs, those that have ended included."""
-    total, left = 0.0, [process]
-    while left:
-        pid = left.pop()
+    total, pending = 0.0, [process]
+    while pending:
+        pid = pending.pop()
         with suppress(OSError):  # it has ended since
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(OSError):
-                    left += map(int, (thread / "children").read_text().split())
+                    pending += map(int, (thread / "children").read_text().split())
     return total

@@ -174,7 +174,7 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
     random.seed(1)
     print(f"{'events re-read per second':28} {'one by one':>10} {'grouped':>10} {'ratio':>7} {'CPU ratio':>9}")
     unique = random.sample(range(ROWS), ROWS) * 40
-    more = dict(given.split("=", 1) for given in options.set)
+    more = dict(pair.split("=", 1) for pair in options.set)
     for table, kind, chosen, batch in (
         ("single", "unique", unique, ROWS),
         ("single", "uniform", random.choices(range(ROWS), k=200_000), BATCH),
@@ -192,12 +192,14 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
         wanted = [key(table, row) for row in chosen]
         reader = RowReader(bench.session, bench.table, bench.settings)
         query = reader._select(" AND ".join(f"{c.name} = ?" for c in bench.table.primary_key), is_whole=False)
-        one: list[tuple[float, float]] = []
+        singles: list[tuple[float, float]] = []
         grouped: list[tuple[float, float]] = []
         for _ in range(3):  # in turns, so that what else the machine does meets both
-            one.append(rate(lambda b, q=query, s=bench.session: one_by_one(s, q, b), wanted, 200, options.seconds / 3))
+            singles.append(
+                rate(lambda b, q=query, s=bench.session: one_by_one(s, q, b), wanted, 200, options.seconds / 3)
+            )
             grouped.append(rate(lambda b, r=reader: in_groups(r, b), wanted, batch, options.seconds / 3))
-        slow, fast = median(one), median(grouped)
+        slow, fast = median(singles), median(grouped)
         name = f"{table}, {kind}"
         print(
             f"{name:28} {slow[0]:>10.0f} {fast[0]:>10.0f} {fast[0] / slow[0]:>7.1f} {slow[1] / fast[1]:>9.1f}",
@@ -206,19 +208,19 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
         bench.close()
 
 
-def median(found: list[tuple[float, float]]) -> tuple[float, float]:
-    return sorted(found)[len(found) // 2]
+def median(rates: list[tuple[float, float]]) -> tuple[float, float]:
+    return sorted(rates)[len(rates) // 2]
 
 
-def rate(work: Callable[[Sequence[Key]], None], wanted: list[Key], size: int, seconds: float) -> tuple[float, float]:
+def rate(read: Callable[[Sequence[Key]], None], wanted: list[Key], size: int, seconds: float) -> tuple[float, float]:
     """Events per second, and CPU seconds of this process per event, in batches of a size."""
-    work(wanted[:size])
-    done, start, cpu = 0, time.monotonic(), time.process_time()
+    read(wanted[:size])
+    keys_read, start, cpu = 0, time.monotonic(), time.process_time()
     while time.monotonic() - start < seconds:
-        at = done % (len(wanted) - size)
-        work(wanted[at : at + size])
-        done += size
-    return done / (time.monotonic() - start), (time.process_time() - cpu) / done
+        offset = keys_read % (len(wanted) - size)
+        read(wanted[offset : offset + size])
+        keys_read += size
+    return keys_read / (time.monotonic() - start), (time.process_time() - cpu) / keys_read
 
 
 _threads = [ThreadPoolExecutor(1) for _ in range(10)]
@@ -254,8 +256,8 @@ def copies(status: Status, cassandra: Any, directory: Path, options: argparse.Na
         bench.stage.run(bench.events(chosen[:100], 1, 10 * count), (), True)
         totals: dict[str, int] = {}
         start, cpu = time.monotonic(), time.process_time()
-        for at in range(0, len(events), batch):
-            outcome = bench.stage.run(events[at : at + batch], (), True)
+        for offset in range(0, len(events), batch):
+            outcome = bench.stage.run(events[offset : offset + batch], (), True)
             for counted in ("read", "published", "confirmed", "records"):
                 totals[counted] = totals.get(counted, 0) + getattr(outcome, counted)
         seconds, cpu = time.monotonic() - start, time.process_time() - cpu
@@ -263,8 +265,8 @@ def copies(status: Status, cassandra: Any, directory: Path, options: argparse.Na
     # Every event another row: what a record costs.
     events = bench.events(list(range(ROWS)) * 4, 1, 20 * count)
     start, cpu, records = time.monotonic(), time.process_time(), 0
-    for at in range(0, len(events), ROWS):
-        records += bench.stage.run(events[at : at + ROWS], (), True).records
+    for offset in range(0, len(events), ROWS):
+        records += bench.stage.run(events[offset : offset + ROWS], (), True).records
     seconds, cpu = time.monotonic() - start, time.process_time() - cpu
     print(f"no copies: {records / seconds:.0f} records/s, {cpu / records * 1e6:.0f} CPU µs each", flush=True)
     bench.close()
@@ -305,8 +307,8 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
                 if deletes or (options.deletes and turn):
                     bench.write(options.events, deletes)
                 name = "deletes" if deletes else "backlog"
-                found = bench.round(options.events, options.copies, keys=options.keys)
-                print(f"{name}, round {turn + 1}: {found}", flush=True)
+                measurement = bench.round(options.events, options.copies, keys=options.keys)
+                print(f"{name}, round {turn + 1}: {measurement}", flush=True)
 
 
 PIECES: dict[str, Callable[..., None]] = {"reads": reads, "copies": copies, "memory": memory, "backlog": backlog}

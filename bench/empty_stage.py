@@ -46,12 +46,12 @@ def program(directory: Path, worker: Path, events: str, target: str) -> Program:
     return _Module("empty", directory, [worker, Path(events), Path(target)])
 
 
-def append_all(worker: WorkerSettings, target: str, given: Iterator[TaskRanges]) -> Iterator[None]:
+def append_all(worker: WorkerSettings, target: str, tasks: Iterator[TaskRanges]) -> Iterator[None]:
     """The empty stage. A function of this module, so that a worker finds its producer again in the next batch."""
     log = _logs.get("log") or _logs.setdefault("log", data_log(worker))
-    for parts in given:
-        _, found = read_parts(worker, parts)
-        for event in chain.from_iterable(found.values()):
+    for parts in tasks:
+        _, events = read_parts(worker, parts)
+        for event in chain.from_iterable(events.values()):
             log.append(target, event.partition, event.key, event.value)
     log.flush(10)
     yield None

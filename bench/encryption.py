@@ -45,13 +45,13 @@ def main() -> None:
                 SparkCluster(Path(folder) / "spark", settings=settings) as cluster,
                 ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own,
             ):
-                given = cluster.settings, folder, options.jobs, options.shuffles
-                times[way].append(own.submit(measure, *given).result())
+                arguments = cluster.settings, folder, options.jobs, options.shuffles
+                times[way].append(own.submit(measure, *arguments).result())
                 job, shuffle = times[way][-1]
                 print(f"{way}: job {job:.1f} ms, shuffle {shuffle:.0f} ms; load {os.getloadavg()[0]:.1f}", flush=True)
     job, shuffle = (min(column) for column in zip(*times["neither"], strict=True))
-    for way, found in times.items():
-        of_job, of_shuffle = (min(column) for column in zip(*found, strict=True))
+    for way, durations in times.items():
+        of_job, of_shuffle = (min(column) for column in zip(*durations, strict=True))
         print(
             f"{way}: a job takes {of_job / job:.2f} times as long as with neither, a shuffle {of_shuffle / shuffle:.2f}"
         )
@@ -76,12 +76,12 @@ def measure(spark_settings: dict[str, str], folder: str, jobs: int, shuffles: in
 def timed(call: object, times: int) -> float:
     """The median of so many calls, ms."""
     assert callable(call)
-    found = []
+    durations = []
     for _ in range(times + times // 10 + 1):
         start = time.monotonic()
         call()
-        found.append((time.monotonic() - start) * 1000)
-    return statistics.median(found[times // 10 + 1 :])
+        durations.append((time.monotonic() - start) * 1000)
+    return statistics.median(durations[times // 10 + 1 :])
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def main() -> None:
         for executors in (1, 2):
             # Each in a process of its own: what a session was given first stays with its JVM.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:
-                given = stack.status(), cluster.settings, Path(folder), table, options.rows, proxy.port, executors
-                rates.append(own.submit(measure, *given).result())
+                arguments = stack.status(), cluster.settings, Path(folder), table, options.rows, proxy.port, executors
+                rates.append(own.submit(measure, *arguments).result())
         print(f"two executors: {rates[1] / rates[0]:.2f} times as fast as one")
 
 
@@ -109,8 +109,8 @@ def measure(
     events_log(worker).create(settings.events, PARTS, {})
     spark = start_spark(worker, folder)
     try:
-        found = settled_task_slots(spark, lambda: False)
-        assert found == executors * CORES, found
+        slots = settled_task_slots(spark, lambda: False)
+        assert slots == executors * CORES, slots
         jobs, rates = SnapshotJobs(spark), []
         for turn in range(ROUNDS + 1):
             start = time.monotonic()
@@ -118,9 +118,9 @@ def measure(
                 ScanSlice(worker, settings, table, s, "", PARTS, rows, 600.0, False, setup()) for s in stretches()
             ]
             with ThreadPoolExecutor(jobs.most) as at_once:
-                done = list(at_once.map(lambda one: jobs.submit(one).result(), slices))
-            assert not [one.error for one in done if one.error], done
-            assert sum(one.rows for one in done) == rows
+                results = list(at_once.map(lambda result: jobs.submit(result).result(), slices))
+            assert not [result.error for result in results if result.error], results
+            assert sum(result.rows for result in results) == rows
             if turn:
                 rates.append(rows / (time.monotonic() - start))
         shown = ", ".join(f"{rate:.0f}" for rate in rates)

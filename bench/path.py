@@ -102,11 +102,11 @@ def is_ready(connector: programs.Program) -> bool:
         return False
 
 
-def wait(done: Callable[[], bool], what: str, seconds: float = 120) -> None:
+def wait(is_over: Callable[[], bool], condition: str, seconds: float = 120) -> None:
     limit = time.monotonic() + seconds
-    while not done():
+    while not is_over():
         if time.monotonic() > limit:
-            raise TimeoutError(what)
+            raise TimeoutError(condition)
         time.sleep(0.2)
 
 
@@ -191,7 +191,7 @@ def measured(
     time.sleep(1)
     writes = write(cassandra, SECONDS, rate)
     try:
-        wait(lambda: all(has_arrived(writes, list(of)) for of in arrivals.seen.values()), "all writes arrive")
+        wait(lambda: all(has_arrived(writes, list(times)) for times in arrivals.seen.values()), "all writes arrive")
     finally:
         arrivals.close()
     return writes, arrivals.seen
@@ -200,15 +200,15 @@ def measured(
 def delays(writes: list[tuple[bytes, int, float]], seen: list[tuple[bytes, int, float]]) -> list[float]:
     """Seconds from each acknowledgement to the first arrival that shows the write or a later one of its key."""
     by_key: dict[bytes, list[tuple[int, float]]] = {}
-    for key, written, at in seen:
-        by_key.setdefault(key, []).append((written, at))
-    found = []
+    for key, written, arrived_at in seen:
+        by_key.setdefault(key, []).append((written, arrived_at))
+    latencies = []
     for key, written, acknowledged in writes:
-        arrived = [at for shown, at in by_key.get(key, ()) if shown >= written]
+        arrived = [arrived_at for shown, arrived_at in by_key.get(key, ()) if shown >= written]
         if not arrived:
             raise AssertionError(f"the write at {written} never arrived")
-        found.append(min(arrived) - acknowledged)
-    return found
+        latencies.append(min(arrived) - acknowledged)
+    return latencies
 
 
 def has_arrived(writes: list[tuple[bytes, int, float]], seen: list[tuple[bytes, int, float]]) -> bool:
@@ -219,11 +219,11 @@ def has_arrived(writes: list[tuple[bytes, int, float]], seen: list[tuple[bytes, 
     return all(latest.get(key, written - 1) >= written for key, written, _ in writes)
 
 
-def report(what: str, seconds: list[float]) -> None:
+def report(label: str, seconds: list[float]) -> None:
     ordered = sorted(seconds)
     p99 = ordered[int(len(ordered) * 0.99)]
     print(
-        f"{what:28} p50 {statistics.median(ordered) * 1000:6.0f} ms   p99 {p99 * 1000:6.0f} ms   n {len(ordered)}",
+        f"{label:28} p50 {statistics.median(ordered) * 1000:6.0f} ms   p99 {p99 * 1000:6.0f} ms   n {len(ordered)}",
         flush=True,
     )
 
@@ -245,10 +245,10 @@ def reads(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) ->
                 lambda p=port, m=metric: read_metrics(p).get(f"helenus_connector_events_read_total{m}", 0) >= EVENTS,
                 table,
             )
-            found = read_metrics(port)
-            events = found[f"helenus_connector_events_read_total{metric}"]
-            statements = found[f"helenus_connector_statements_total{metric}"]
-            keys = found[f"helenus_connector_keys_read_total{metric}"]
+            metrics = read_metrics(port)
+            events = metrics[f"helenus_connector_events_read_total{metric}"]
+            statements = metrics[f"helenus_connector_statements_total{metric}"]
+            keys = metrics[f"helenus_connector_keys_read_total{metric}"]
         print(f"reads per event, {table}: {statements / events:.4f} statements, {keys / events:.3f} keys", flush=True)
 
 

@@ -47,9 +47,9 @@ def main() -> None:
         key = KeyCodec(table).encode((b"\0\0\0\1", b"ck"))
         image = Image(tuple(VALUES[str(c.type)] for c in table.values), 5)
         for form in ("key-value-avro", "key-value-json", "json"):
-            given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": form}
+            properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": form}
             settings = ConnectorSettings.from_properties(
-                {**given, "value.converter.schema.registry.url": "http://none"}, "bench"
+                {**properties, "value.converter.schema.registry.url": "http://none"}, "bench"
             )
             shape = RowShape(table, settings, MemoryRegistry())
             value = shape.row(key, image, 123).value or b""
@@ -60,11 +60,11 @@ def main() -> None:
             print(f"{line}, {len(value)} bytes")
 
 
-def _cost(work: Callable[[], object]) -> float:
+def _cost(function: Callable[[], object]) -> float:
     least = float("inf")
     for _ in range(REPEATS):
         start = time.process_time()
         for _ in range(ROWS):
-            work()
+            function()
         least = min(least, time.process_time() - start)
     return least / ROWS * 1e6

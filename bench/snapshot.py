@@ -81,9 +81,9 @@ def main() -> None:
         Bench(stack.status(), cassandra, Path(folder), options).run()
 
 
-def show(what: str, who: str, spent: list[float]) -> None:
+def show(label: str, who: str, spent: list[float]) -> None:
     costs = f"{who} {spent[0]:.0f}, Cassandra {spent[1]:.0f}, broker {spent[2]:.0f}"
-    print(f"{what}; CPU µs each: {costs}; load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"{label}; CPU µs each: {costs}; load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 class Bench:
@@ -126,7 +126,7 @@ class Bench:
 
     def scan(self) -> None:
         """Scan and append keys, in this process alone."""
-        given = {
+        properties = {
             "name": "scan",
             "keyspace": "bench",
             "table": "whole",
@@ -136,17 +136,17 @@ class Bench:
             "cassandra.local.dc": self.status.local_dc,
             "events.topic": "events-bench.scanned",
         }
-        settings: ConnectorSettings = self.settings.model.of(given, "scan")
+        settings: ConnectorSettings = self.settings.model.of(properties, "scan")
         for turn in range(self.rounds):
-            at, rows = stretch(), 0
+            remaining, rows = stretch(), 0
             before, start, mine = self.costs(), time.monotonic(), time.process_time()
-            while at is not None:
+            while remaining is not None:
                 part = ScanSlice(
-                    self.settings, settings, self.table("whole"), at, "", PARTS, SLICE, 60.0, False, setup()
+                    self.settings, settings, self.table("whole"), remaining, "", PARTS, SLICE, 60.0, False, setup()
                 )
-                done = scan(part)
-                assert done.error is None, done.error
-                at, rows = done.left, rows + done.rows
+                result = scan(part)
+                assert result.error is None, result.error
+                remaining, rows = result.left, rows + result.rows
             assert rows == self.rows, rows
             seconds, mine = time.monotonic() - start, time.process_time() - mine
             spent = [(b - a) / rows * 1e6 for a, b in zip(before, self.costs(), strict=True)]
@@ -159,10 +159,10 @@ class Bench:
         node = next(pid for name, pid in servers.items() if name.startswith("cassandra"))
         return [cpu_of(pid) if pid else 0.0 for pid in (self.connector.process.pid, node, servers[self.status.log])]
 
-    def measured(self, name: str, work: Callable[[], float]) -> None:
+    def measured(self, name: str, function: Callable[[], float]) -> None:
         """Do this, which returns when it began, monotonic s; and print what it took."""
         before = self.costs()
-        seconds = -work() + time.monotonic()
+        seconds = -function() + time.monotonic()
         spent = [(b - a) / self.rows * 1e6 for a, b in zip(before, self.costs(), strict=True)]
         show(f"{name}: {self.rows / seconds:.0f} rows/s", "connector", spent)
 
@@ -185,13 +185,13 @@ class Bench:
         for n in range(self.rows):
             raw = struct.pack(">i", n)
             digest = hashlib.md5(raw + bytes([turn]), usedforsecurity=False).hexdigest()
-            place = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
+            partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
             value = encode(change(digest, NODES[0], turn * self.rows + n))
-            self.log.append("events-bench.whole", place, codec.encode((raw,)), value)
+            self.log.append("events-bench.whole", partition, codec.encode((raw,)), value)
         self.log.flush(60)
-        done, start = self.written(), time.monotonic()
+        records_before, start = self.written(), time.monotonic()
         self.ask("bench-whole/resume", "PUT")
-        wait(lambda: self.written() >= done + self.rows, "the backlog", 600)
+        wait(lambda: self.written() >= records_before + self.rows, "the backlog", 600)
         return start
 
     def snapshot(self, name: str) -> float:
@@ -207,7 +207,7 @@ class Bench:
 
     def memory(self, name: str) -> None:
         """What the worker's processes hold at most while a table is snapshotted; the driver, its JVM, and all."""
-        most = [0.0, 0.0]
+        peaks = [0.0, 0.0]
         is_over = threading.Event()
         driver = self.connector.process.pid
         assert driver
@@ -215,8 +215,8 @@ class Bench:
         def watch() -> None:
             while not is_over.wait(0.5):
                 with suppress(OSError):
-                    most[0] = max(most[0], resident(driver))
-                most[1] = max(most[1], sum(map(resident, processes_of(driver))))
+                    peaks[0] = max(peaks[0], resident(driver))
+                peaks[1] = max(peaks[1], sum(map(resident, processes_of(driver))))
 
         thread = threading.Thread(target=watch)
         thread.start()
@@ -225,7 +225,7 @@ class Bench:
         thread.join()
         rows = self.rows if name == "whole" else self.rows // 10
         print(
-            f"memory, {rows} rows: driver {most[0] / 2**20:.0f} MB at most, all processes {most[1] / 2**20:.0f} MB",
+            f"memory, {rows} rows: driver {peaks[0] / 2**20:.0f} MB at most, all processes {peaks[1] / 2**20:.0f} MB",
             flush=True,
         )
 
@@ -259,12 +259,12 @@ class Bench:
             time.sleep(max(0.0, start + i / WRITES - time.monotonic()))
             row, written = i * 7919 % self.rows, time.time_ns() // 1000
             self.cassandra.execute(insert, (row, "y" * 100, i, written))
-            at = time.time()
+            written_at = time.time()
             raw = struct.pack(">i", row)
             made = change(hashlib.md5(b"%d" % written, usedforsecurity=False).hexdigest(), NODES[0], written)
             value = encode(made._replace(write_time=written))
-            place = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
-            self.log.append("events-bench.whole", place, codec.encode((raw,)), value)
+            partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
+            self.log.append("events-bench.whole", partition, codec.encode((raw,)), value)
             self.log.flush(10)
-            writes.append((codec.encode((raw,)), written, at))
+            writes.append((codec.encode((raw,)), written, written_at))
         return writes

@@ -112,10 +112,10 @@ def write(cassandra: Any, statement: Any) -> None:
 
 def behind(address: str, tables: list[str]) -> str:
     """For how long the oldest event that is not done has been seen, by table, in s."""
-    found = read_metrics(address.rpartition(":")[2])
+    metrics = read_metrics(address.rpartition(":")[2])
     name = "helenus_connector_lag_seconds"
     return ", ".join(
-        f"{t} {next((v for k, v in found.items() if k.startswith(name) and t in k), -1):.1f}" for t in tables
+        f"{t} {next((v for k, v in metrics.items() if k.startswith(name) and t in k), -1):.1f}" for t in tables
     )
 
 

@@ -95,18 +95,18 @@ def events(kind: str, count: int) -> list[list[Message]]:
         for node in NODES[:copies]:
             change = Change(digest, node, scope, segment=T // 1000, position=100 * n, write_time=T, effect=int(effect))
             made.append(Message(len(made), key, encode(change)))
-    return [made[at : at + BATCH] for at in range(0, count, BATCH)]
+    return [made[start : start + BATCH] for start in range(0, count, BATCH)]
 
 
 def answer(cql: str, values: list[Any], state: bytes | None, size: int | None) -> Any:
     """Cassandra's: a row for each key, of about 110 bytes, its columns and their write times; without `v` no row."""
     if "WHERE" not in cql:
         return (), None
-    found = []
+    rows = []
     for key in dict.fromkeys(values):
         fields = key, key, b"x" * 100, T.to_bytes(8, "big"), T.to_bytes(8, "big")
-        found.append(b"".join(struct.pack(">i", len(field)) + field for field in fields))
-    return struct.pack(">i", len(found)) + b"".join(found), None
+        rows.append(b"".join(struct.pack(">i", len(field)) + field for field in fields))
+    return struct.pack(">i", len(rows)) + b"".join(rows), None
 
 
 class Bytes(MemorySession):
@@ -130,15 +130,15 @@ class Bytes(MemorySession):
 
 
 def stage(kind: str, directory: Path) -> tuple[Stage, Bytes]:
-    given = {
+    properties = {
         "name": TABLE.name,
         "keyspace": TABLE.keyspace,
         "table": TABLE.name,
         "value.converter.schema.registry.url": "http://127.0.0.1:1",
     }
-    version.definition = lambda session, settings, known=None, asked=None: None if known else (1, TABLE)  # type: ignore[assignment]
+    version.read_definition = lambda session, settings, known=None, asked=None: None if known else (1, TABLE)  # type: ignore[assignment]
     session = Bytes(kind)
-    made = Stage(ConnectorSettings.from_properties(given, "bench"), session, Nothing(), directory)
+    made = Stage(ConnectorSettings.from_properties(properties, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]
     return made, session
 
@@ -155,13 +155,13 @@ def main() -> None:
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; best of {options.rounds}")
     for kind in options.only:
-        given = events(kind, options.events)
-        best = min(measure(kind, given, options.profile) for _ in range(options.rounds))
+        batches = events(kind, options.events)
+        best = min(measure(kind, batches, options.profile) for _ in range(options.rounds))
         each = best / options.events * 1e6
         print(f"{kind}: {1e6 / each:.0f} events per CPU s, {each:.1f} µs each", flush=True)
 
 
-def measure(kind: str, given: list[list[Message]], is_profiled: bool = False) -> float:
+def measure(kind: str, batches: list[list[Message]], is_profiled: bool = False) -> float:
     """CPU seconds of a stage that takes all events."""
     with tempfile.TemporaryDirectory() as directory:
         made, session = stage(kind, Path(directory))
@@ -172,10 +172,10 @@ def measure(kind: str, given: list[list[Message]], is_profiled: bool = False) ->
         start, before = time.process_time(), session.spent
         if is_profiled:
             profile.enable()
-        for batch in given:
-            taken, _ = events_of(batch)
-            made.run(taken, (), True)
-            del taken
+        for batch in batches:
+            batch_events, _ = events_of(batch)
+            made.run(batch_events, (), True)
+            del batch_events
             gc.collect()
         profile.disable()
         spent = time.process_time() - start - (session.spent - before)

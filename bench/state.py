@@ -78,8 +78,8 @@ def main() -> None:
                 bench.warm_up()
                 print(f"state={state}: MB at first: {bench.memory()}", flush=True)
                 for turn in range(options.rounds):
-                    done = bench.round(options.events, options.copies, until_idle=True)
-                    print(f"state={state}, round {turn + 1}: {done}", flush=True)
+                    measurement = bench.round(options.events, options.copies, until_idle=True)
+                    print(f"state={state}, round {turn + 1}: {measurement}", flush=True)
                 if state != "none":
                     print(f"state={state}: {kept(bench, state)}", flush=True)
                 if state == "keys":
@@ -161,10 +161,10 @@ def expiry(bench: Backlog, rows: int) -> str:
     bench.round(rows, until_idle=True)
     if time.time() > until - 3:
         return "rows expired before they were published: give fewer --events"
-    done = bench.metric("records_total")
-    wait(lambda: bench.metric("records_total") > done, "the first that expires", until - time.time() + 120)
+    records_before = bench.metric("records_total")
+    wait(lambda: bench.metric("records_total") > records_before, "the first that expires", until - time.time() + 120)
     first = time.time()
-    wait(lambda: bench.metric("records_total") >= done + rows, "all that expire", 600)
+    wait(lambda: bench.metric("records_total") >= records_before + rows, "all that expire", 600)
     seconds = time.time() - first
     return f"{rows} rows expire at once: first record after {first - until:.1f} s, then {rows / seconds:.0f} records/s"
 

@@ -60,8 +60,8 @@ def main() -> None:
                 cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
             with running(programs.agent(status, stack.directory / "bench"), {}):
                 topics_exist(status, *(f"events-bench.{table}" for table in tables))
-                for some in [tables] if options.alone else [tables[:1], tables]:
-                    measure(stack, status, cassandra, some, options.rate, options.rounds)
+                for group in [tables] if options.alone else [tables[:1], tables]:
+                    measure(stack, status, cassandra, group, options.rate, options.rounds)
 
 
 def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rate: float, rounds: int) -> None:
@@ -93,8 +93,8 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
         time.sleep(5)
         arrivals.close()
         for writes in written:
-            found = [d for t in tables for d in delays(writes[t], arrivals.seen[f"data-bench.{t}"])]
-            report(f"{len(tables)} tables, write → record", found)
+            latencies = [d for t in tables for d in delays(writes[t], arrivals.seen[f"data-bench.{t}"])]
+            report(f"{len(tables)} tables, write → record", latencies)
         time.sleep(10)
         before = by_kind(pid)
         time.sleep(SECONDS)
@@ -103,21 +103,21 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str], rat
         print(f"{len(tables)} tables: {memory_of(pid):.0f} MB resident; for themselves {kinds}", flush=True)
 
 
-def started(worker: programs.Program, what: str) -> None:
+def started(worker: programs.Program, label: str) -> None:
     """Wait until a worker is ready that was just started."""
     start = time.monotonic()
     wait(lambda: is_ready(worker), "the connectors are ready", 600)
     seconds = time.monotonic() - start
     pid = worker.process.pid
     assert pid is not None
-    print(f"{what}: ready after {seconds:.1f} s, {cpu_of(pid):.1f} CPU s, load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"{label}: ready after {seconds:.1f} s, {cpu_of(pid):.1f} CPU s, load {os.getloadavg()[0]:.1f}", flush=True)
 
 
-def spent(process: int, before: dict[str, float], what: str) -> None:
+def spent(process: int, before: dict[str, float], label: str) -> None:
     """What a worker's processes took since `before`, `SECONDS` ago."""
     shares = {kind: (now - before.get(kind, 0.0)) / SECONDS for kind, now in by_kind(process).items()}
     each = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
-    print(f"{what}: {sum(shares.values()):.1%} of a core ({each}), load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"{label}: {sum(shares.values()):.1%} of a core ({each}), load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def write(cassandra: Any, tables: list[str], seconds: float, rate: float) -> dict[str, list[tuple[bytes, int, float]]]:

@@ -58,12 +58,12 @@ def main() -> None:
         cassandra.execute(
             "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
         )
-        given = {
+        properties = {
             "bootstrap.servers": stack.status().bootstrap_servers,
             "checkpoint.dir": folder,
             "spark.master": "local[2,4]",
         }
-        worker = WorkerSettings.from_properties(given, "worker")
+        worker = WorkerSettings.from_properties(properties, "worker")
         servers = processes_of(os.getpid()) - {os.getpid()}
         spark = start_spark(worker, Path(folder))
         try:
@@ -78,7 +78,7 @@ def measure(
 ) -> None:
     """Verify a table of so many rows."""
     cassandra.execute(f"CREATE TABLE bench.{name} ({COLUMNS}, PRIMARY KEY (k, c)) WITH cdc = true")
-    given = {
+    properties = {
         "name": name,
         "keyspace": "bench",
         "table": name,
@@ -87,12 +87,12 @@ def measure(
         "cassandra.local.dc": status.local_dc,
         "value.converter.schema.registry.url": status.registry_url,
     }
-    settings = worker.model.of(given, name)
+    settings = worker.model.of(properties, name)
     fill(cassandra, worker, settings, name, count)
     for turn in ("first", "again"):
-        most = [0.0]
+        peaks = [0.0]
         is_over = threading.Event()
-        thread = threading.Thread(target=watch, args=(most, servers, is_over))
+        thread = threading.Thread(target=watch, args=(peaks, servers, is_over))
         thread.start()
         start, before = time.monotonic(), spent(servers)
         report = verify(spark, worker, settings, VerifyOptions())
@@ -104,15 +104,15 @@ def measure(
         print(
             f"{turn}: {report.rows} rows and {report.records} records in {seconds:.1f} s: {both / seconds:.0f}/s; "
             f"{1e6 * cost / both:.0f} µs of CPU each, without servers; load {os.getloadavg()[0]:.1f}; "
-            f"all processes {most[0] / 2**20:.0f} MB at most",
+            f"all processes {peaks[0] / 2**20:.0f} MB at most",
             flush=True,
         )
 
 
-def watch(most: list[float], servers: set[int], is_over: threading.Event) -> None:
+def watch(peaks: list[float], servers: set[int], is_over: threading.Event) -> None:
     """The memory of this process and of all that it started, but for the servers, at most."""
     while not is_over.wait(0.5):
-        most[0] = max(most[0], sum(resident(pid) for pid in processes_of(os.getpid()) - servers))
+        peaks[0] = max(peaks[0], sum(resident(pid) for pid in processes_of(os.getpid()) - servers))
 
 
 def processes_of(root: int) -> set[int]:
@@ -121,11 +121,11 @@ def processes_of(root: int) -> set[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found, before = {root}, 0
-    while len(found) > before:
-        before = len(found)
-        found |= {pid for pid, parent in parents.items() if parent in found}
-    return found
+    processes, before = {root}, 0
+    while len(processes) > before:
+        before = len(processes)
+        processes |= {pid for pid, parent in parents.items() if parent in processes}
+    return processes
 
 
 def spent(servers: set[int]) -> float:

@@ -91,8 +91,8 @@ def wide(table: Table, n: int) -> tuple[tuple[bytes, ...], bytes]:
     """Key and cells of the nth row: seven columns, one of them a map of two entries."""
     raw, long = struct.pack(">i", n), struct.pack(">q", n)
     entries = [(b"a", raw), (b"b", raw)]
-    found = insert(table, (long, long, long, raw * 4, b"hello world %d" % n, b"\1", entries))
-    return (raw, b"c%d" % (n % 100)), found
+    event = insert(table, (long, long, long, raw * 4, b"hello world %d" % n, b"\1", entries))
+    return (raw, b"c%d" % (n % 100)), event
 
 
 ROWS = {"narrow": narrow, "wide": wide}
@@ -141,7 +141,7 @@ class Nothing(MemoryLog):
 
 
 def stage(table: Table, gate: str, directory: Path) -> Stage:
-    given = {
+    properties = {
         "name": table.name,
         "keyspace": table.keyspace,
         "table": table.name,
@@ -151,9 +151,9 @@ def stage(table: Table, gate: str, directory: Path) -> Stage:
         "tombstones.on.delete": "false",
         "value.converter.schema.registry.url": "http://127.0.0.1:1",
     }
-    version.definition = lambda session, settings, known=None, asked=None: None if known else (1, table)  # type: ignore[assignment]
+    version.read_definition = lambda session, settings, known=None, asked=None: None if known else (1, table)  # type: ignore[assignment]
     session = MemorySession([Host(node) for node in NODES], {table.keyspace: 3})
-    made = Stage(ConnectorSettings.from_properties(given, "bench"), session, Nothing(), directory)
+    made = Stage(ConnectorSettings.from_properties(properties, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]
     return made
 
@@ -169,13 +169,13 @@ def main() -> None:
     for name in options.tables:
         for gate, copies in (("one", 1), ("local_quorum", 3)):
             table = table_of(name)
-            given = events(table, options.changes, copies)
-            best = min(measure(table, gate, given, options.profile) for _ in range(options.rounds))
+            batches = events(table, options.changes, copies)
+            best = min(measure(table, gate, batches, options.profile) for _ in range(options.rounds))
             each = best / options.changes * 1e6
             print(f"{name}, gate={gate}, {copies} copies: {1e6 / each:.0f} changes per CPU s, {each:.1f} µs each")
 
 
-def measure(table: Table, gate: str, given: list[Event], is_profiled: bool = False) -> float:
+def measure(table: Table, gate: str, changes: list[Event], is_profiled: bool = False) -> float:
     """CPU seconds of a stage that takes all events, and of a search of its garbage after each batch, as Spark does."""
     with tempfile.TemporaryDirectory() as directory:
         made = stage(table, gate, Path(directory))
@@ -186,12 +186,12 @@ def measure(table: Table, gate: str, given: list[Event], is_profiled: bool = Fal
         start, records = time.process_time(), 0
         if is_profiled:
             profile.enable()
-        for at in range(0, len(given), BATCH):
-            records += made.run(given[at : at + BATCH], (), True).records
+        for index in range(0, len(changes), BATCH):
+            records += made.run(changes[index : index + BATCH], (), True).records
             gc.collect()
         spent = time.process_time() - start
         profile.disable()
-        assert records == len({event.key for event in given}), records
+        assert records == len({event.key for event in changes}), records
         made.close()
     if is_profiled:
         pstats.Stats(profile).sort_stats("tottime").print_stats(35)

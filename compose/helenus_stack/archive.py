@@ -33,8 +33,8 @@ class Archive:
     @classmethod
     def of(cls, name: str, java: Path, classpath: str) -> Archive:
         """`name` is that of the jars' lock, `java` a Java home, and `classpath` names each jar."""
-        what = f"{java} {(java / 'bin' / 'java').stat().st_mtime_ns} {classpath}"
-        digest = hashlib.md5(what.encode(), usedforsecurity=False).hexdigest()
+        fingerprint = f"{java} {(java / 'bin' / 'java').stat().st_mtime_ns} {classpath}"
+        digest = hashlib.md5(fingerprint.encode(), usedforsecurity=False).hexdigest()
         return cls(cache_directory() / "java" / f"{name}-{digest}.jsa", java)
 
     @property

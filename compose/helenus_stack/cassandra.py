@@ -77,8 +77,8 @@ def version(settings: Settings) -> Version:
     try:
         return VERSIONS[settings.cassandra]
     except KeyError:
-        what = f"there is no Cassandra {settings.cassandra!r}"
-        raise StackError(what, "cassandra", f"choose one of {', '.join(VERSIONS)}") from None
+        problem = f"there is no Cassandra {settings.cassandra!r}"
+        raise StackError(problem, "cassandra", f"choose one of {', '.join(VERSIONS)}") from None
 
 
 def servers(settings: Settings, directory: Path) -> list[Server]:
@@ -158,8 +158,8 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
     # JSON is YAML, and needs no library to write.
     write_atomically(folder / YAML, json.dumps(configuration(settings, index, folder), indent=2) + "\n")
     write_atomically(folder / "logback.xml", (resources.files("helenus_stack") / "logback.xml").read_text())
-    place = folder / "cassandra-rackdc.properties"
-    write_atomically(place, f"dc={settings.data_center(index)}\nrack=rack1\n")
+    rackdc_file = folder / "cassandra-rackdc.properties"
+    write_atomically(rackdc_file, f"dc={settings.data_center(index)}\nrack=rack1\n")
     jamm = next(jar for jar in jars if jar.name.startswith("jamm-"))
     options = [
         f"-Xms{settings.heap}",
@@ -173,7 +173,7 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
         own_temporary_folder(folder),
         f"-Dlogback.configurationFile={folder / 'logback.xml'}",
         f"-Dcassandra.config={(folder / 'cassandra.yaml').as_uri()}",
-        f"-Dcassandra-rackdc.properties={place.as_uri()}",
+        f"-Dcassandra-rackdc.properties={rackdc_file.as_uri()}",
         f"-Dcassandra.storagedir={folder}",
         f"-Dcassandra.jmx.local.port={settings.jmx_port(index)}",
         # Nothing to wait for: the tokens are given and nobody joins or leaves.
@@ -272,12 +272,12 @@ def nodetool(settings: Settings, index: int, java: Path, jars: Sequence[Path], *
         str(settings.jmx_port(index)),
         *arguments,
     ]
-    done = subprocess.run(command, env=classpath([_NODETOOL, *jars]), capture_output=True, text=True)
-    if done.returncode:
+    completed = subprocess.run(command, env=classpath([_NODETOOL, *jars]), capture_output=True, text=True)
+    if completed.returncode:
         raise StackError(
             f"nodetool {' '.join(arguments)} failed",
             f"cassandra{index + 1}",
             "check that the node is up, and its log",
-            detail=(done.stdout + done.stderr).strip(),
+            detail=(completed.stdout + completed.stderr).strip(),
         )
-    return done.stdout
+    return completed.stdout

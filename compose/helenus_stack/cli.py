@@ -70,9 +70,9 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], Any]:
     """A click callback that makes a dict of KEY=VALUE options; None if there are none."""
 
-    def callback(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any] | None:
+    def callback(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any] | None:
         pairs = {}
-        for text in given:
+        for text in values:
             key, equals, value = text.partition("=")
             if not equals or not key:
                 raise click.BadParameter(f"{text!r} is not KEY=VALUE")
@@ -82,10 +82,10 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     return callback
 
 
-def _heap(_ctx: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
-    if given is not None and not re.fullmatch(r"\d+[kmgKMG]", given):
-        raise click.BadParameter(f"{given!r} is not a whole number with its unit, such as 512m or 2g")
-    return given
+def _heap(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"\d+[kmgKMG]", value):
+        raise click.BadParameter(f"{value!r} is not a whole number with its unit, such as 512m or 2g")
+    return value
 
 
 @main.command()
@@ -198,9 +198,9 @@ def stop(directory: Path, server: str, kill: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(directory: Path, as_json: bool) -> None:
     """Show the servers, and where clients connect. Exit code 1 unless all are ready."""
-    found = Stack(directory).status()
-    click.echo(found.json() if as_json else found.table())
-    if not found.ready:
+    report = Stack(directory).status()
+    click.echo(report.json() if as_json else report.table())
+    if not report.ready:
         sys.exit(1)
 
 

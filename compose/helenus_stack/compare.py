@@ -47,36 +47,36 @@ def differences(session: Any, table: Table, records: Iterable[Record]) -> list[D
 def last_records(table: Table, records: Iterable[Record]) -> dict[Key, Row]:
     """The rows that a topic's records leave: by key, a None in it for the partition's static columns."""
     width = len(table.partition_key)
-    found: dict[Key, Row] = {}
+    last_by_key: dict[Key, Row] = {}
     places: dict[Key, int] = {}
     for record in records:
         scope = record.headers.get("scope")
         if scope == b"table":
             # One in every topic partition, for the rows of that one.
-            for gone in [k for k in found if places[k] == record.partition]:
-                del found[gone]
+            for gone in [k for k in last_by_key if places[k] == record.partition]:
+                del last_by_key[gone]
             continue
         key = _key(table, record)
         name = _name(table, key)
         if scope in (b"partition", b"range"):
             start, end = (json.loads(record.headers.get(limit, b"null")) for limit in ("start", "end"))
-            for gone in [k for k in found if k[:width] == name[:width] and _within(table, k[width:], start, end)]:
-                del found[gone]
+            for gone in [k for k in last_by_key if k[:width] == name[:width] and _within(table, k[width:], start, end)]:
+                del last_by_key[gone]
         places[name] = record.partition
         if record.value is None:
-            found.pop(name, None)
+            last_by_key.pop(name, None)
         else:
             row = _kept(table, name, _columns(value_columns(table), record.value, record.is_json))
             if row is not None:
-                found[name] = row
+                last_by_key[name] = row
             else:
-                found.pop(name, None)
-    return found
+                last_by_key.pop(name, None)
+    return last_by_key
 
 
 def rows(session: Any, table: Table) -> dict[Key, Row]:
     """The rows of a table, in the form of `last_records`. `session` answers with plain tuples."""
-    found: dict[Key, Row] = {}
+    table_rows: dict[Key, Row] = {}
     columns = table.primary_key + table.values
     names = ", ".join(quote(c.name) for c in columns)
     for values in session.execute(f"SELECT {names} FROM {quote(table.keyspace)}.{quote(table.name)}"):
@@ -88,10 +88,10 @@ def rows(session: Any, table: Table) -> dict[Key, Row]:
             own = (*partition, *[None] * len(table.clustering))
             statics = _kept(table, own, shown)
             if statics is not None:
-                found[own] = statics
+                table_rows[own] = statics
         if None not in name:
-            found[name] = _kept(table, name, shown) or {}
-    return found
+            table_rows[name] = _kept(table, name, shown) or {}
+    return table_rows
 
 
 def _within(table: Table, key: Key, start: Any, end: Any) -> bool:
@@ -121,27 +121,27 @@ def order(t: CqlType, value: Any) -> Any:
     match t.name:
         case "float" | "double":
             number = float(value)
-            found: Any = number != number, number if number == number else 0, math.copysign(1, number)
+            sort_key: Any = number != number, number if number == number else 0, math.copysign(1, number)
         case "decimal":
             sign, digits, _ = Decimal(value[0]).as_tuple()
-            found = Decimal((sign, digits, -value[1]))
+            sort_key = Decimal((sign, digits, -value[1]))
         case "inet":
-            found = value.packed  # byte for byte, whichever version
+            sort_key = value.packed  # byte for byte, whichever version
         case "uuid" | "timeuuid":
             # By version; those of version 1 by time, then byte for byte as signed ones.
             timed = value.version == 1
-            found = value.version or 0, value.time if timed else 0, [b ^ 0x80 if timed else b for b in value.bytes]
+            sort_key = value.version or 0, value.time if timed else 0, [b ^ 0x80 if timed else b for b in value.bytes]
         case "tuple" | "udt":
-            found = [order(a, v) for a, v in zip(t.args, value, strict=True)]
+            sort_key = [order(a, v) for a, v in zip(t.args, value, strict=True)]
         case "list" | "vector":
-            found = [order(t.args[0], v) for v in value]
+            sort_key = [order(t.args[0], v) for v in value]
         case "set":
-            found = sorted(order(t.args[0], v) for v in value)
+            sort_key = sorted(order(t.args[0], v) for v in value)
         case "map":
-            found = [(k, order(t.args[1], v)) for k, v in sorted(value)]
+            sort_key = [(k, order(t.args[1], v)) for k, v in sorted(value)]
         case _:
-            found = value
-    return (found,)
+            sort_key = value
+    return (sort_key,)
 
 
 def _kept(table: Table, key: Key, row: Row) -> Row | None:

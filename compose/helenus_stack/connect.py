@@ -24,8 +24,8 @@ TOPICS = {"config": {}, "offset": {"partitions": "1"}, "status": {"partitions": 
 def server(settings: Settings, directory: Path) -> Server:
     """The worker of a stack; raises StackError if the stack is secure, or has no Kafka."""
     if settings.secure:
-        what = "Kafka Connect is not set up for a secure stack"
-        raise StackError(what, "connect", "leave out one of --connect and --secure")
+        problem = "Kafka Connect is not set up for a secure stack"
+        raise StackError(problem, "connect", "leave out one of --connect and --secure")
     if not settings.has_kafka:
         raise StackError("Kafka Connect needs a Kafka", "connect", "leave out --connect, or choose --log both")
     folder = directory / "connect"
@@ -51,9 +51,9 @@ def url(settings: Settings) -> str:
 
 def configuration(settings: Settings) -> dict[str, str]:
     """The content of worker.properties."""
-    kept = {f"{kind}.storage.topic": f"_connect-{kind}" for kind in TOPICS}
-    kept |= {f"{kind}.storage.replication.factor": "1" for kind in TOPICS}
-    kept |= {f"{kind}.storage.{key}": value for kind, more in TOPICS.items() for key, value in more.items()}
+    storage = {f"{kind}.storage.topic": f"_connect-{kind}" for kind in TOPICS}
+    storage |= {f"{kind}.storage.replication.factor": "1" for kind in TOPICS}
+    storage |= {f"{kind}.storage.{key}": value for kind, more in TOPICS.items() for key, value in more.items()}
     converter = {
         "converter": "io.apicurio.registry.utils.converter.AvroConverter",
         # The registry's own API, and records in Confluent's wire format: a zero byte and the schema's id there.
@@ -66,7 +66,7 @@ def configuration(settings: Settings) -> dict[str, str]:
         "group.id": "connect",
         "listeners": url(settings),
         **{f"{side}.{key}": value for side in ("key", "value") for key, value in converter.items()},
-        **kept,
+        **storage,
         "offset.flush.interval.ms": "1000",
         # A worker that comes back has its tasks at once: nobody else could have taken them.
         "scheduled.rebalance.max.delay.ms": "0",

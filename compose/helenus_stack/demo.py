@@ -62,11 +62,11 @@ def run(directory: Path, keep: bool, log: LogName = "kafka") -> int:
 
 def _needs() -> str:
     """What a demo takes, said before it takes it."""
-    said = f"A demo takes {MEMORY_GB:.0f} GB of memory and, once what it needs is fetched, a minute or two."
+    text = f"A demo takes {MEMORY_GB:.0f} GB of memory and, once what it needs is fetched, a minute or two."
     free = re.search(r"^MemAvailable: +(\d+) kB$", MEMORY_FILE.read_text(), re.M) if MEMORY_FILE.exists() else None
     if free and (gigabytes := int(free[1]) / 1e6) < MEMORY_GB:
-        said += f" Only {gigabytes:.1f} GB are free: if it fails, close other programs and run it again."
-    return said
+        text += f" Only {gigabytes:.1f} GB are free: if it fails, close other programs and run it again."
+    return text
 
 
 @contextmanager
@@ -99,12 +99,12 @@ def _fresh(directory: Path, progress: Terminal, log: LogName) -> Stack:
 def _supervised(stack: Stack, keep: bool) -> Iterator[Stack]:
     """The stack, which is stopped at the end, whatever ends this process; with `keep` only if the body raises."""
     guard = watchdog.start(stack.directory / "run", stack.directory / "lock")
-    kept = False
+    keeps_running = False
     try:
         yield stack
-        kept = keep
+        keeps_running = keep
     finally:
-        if kept:
+        if keeps_running:
             print(how_to_go_on(stack.status(), f"{KEYSPACE}.{TABLE}"), flush=True)
         else:
             stack.progress.say("stopping everything")
@@ -166,15 +166,15 @@ class Demo:
                 self.progress.waiting(f"waiting for the agent to make {EVENTS}")
                 time.sleep(0.1)
 
-    def _patience(self, limit: float, program: Program, what: str) -> None:
-        """Raises StackError if anything died, or time is up: then `what` is the error, with the program's log."""
+    def _patience(self, limit: float, program: Program, condition: str) -> None:
+        """Raises StackError if anything died, or time is up: then `condition` is the error, with the program's log."""
         for server in self.stack.servers:
             if self.stack.process(server).pid is None:
                 raise StackError(f"{server.name} died", str(server.log), "read its log", programs.tail(server.log))
         for started in self.programs:
             started.check()
         if time.monotonic() > limit:
-            raise program.failure(f"{what} in time")
+            raise program.failure(f"{condition} in time")
 
     def _write(self, cassandra: Any, tracer: Tracer) -> None:
         self.show.title("The workload")
@@ -216,12 +216,12 @@ class Demo:
         with self.progress.spinning(), session(status, tuple_factory) as plain:
             while True:
                 records = [topics.record(message) for message in topics.messages(DATA)]
-                found = differences(plain, table, records)
-                if not found or time.monotonic() > limit:
+                mismatches = differences(plain, table, records)
+                if not mismatches or time.monotonic() > limit:
                     break
-                self.progress.waiting(f"{len(found)} keys differ still")
+                self.progress.waiting(f"{len(mismatches)} keys differ still")
                 time.sleep(0.5)
         statements = sum(len(chapter) for _, chapter in CHAPTERS)
         self.show.summary(statements, len(records), time.monotonic() - self.started)
-        self.show.console.print(verdict(found))
-        return not found
+        self.show.console.print(verdict(mismatches))
+        return not mismatches

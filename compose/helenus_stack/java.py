@@ -41,8 +41,8 @@ def java_home(version: int, progress: Progress, *, newer: bool = False) -> Path:
 
     Raises StackError if it can't be had.
     """
-    for home, found in installed():
-        if found == version or (newer and found > version):
+    for home, java_version in installed():
+        if java_version == version or (newer and java_version > version):
             return home
     return wheel_home(version, progress)
 
@@ -69,8 +69,8 @@ def installed() -> Iterator[tuple[Path, int]]:
     """Home and version of the Java in JAVA_HOME and of the one on the PATH."""
     if configured := os.environ.get("JAVA_HOME"):
         yield from inspect(Path(configured) / "bin" / "java")
-    if found := shutil.which("java"):
-        yield from inspect(Path(found))
+    if executable := shutil.which("java"):
+        yield from inspect(Path(executable))
 
 
 @functools.lru_cache
@@ -78,11 +78,11 @@ def inspect(java: Path) -> tuple[tuple[Path, int], ...]:
     """What this `java` says its home and version are; empty if it doesn't run."""
     try:
         command = [str(java), "-XshowSettings:properties", "-version"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30).stderr
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30).stderr
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    home = re.search(r"^\s*java\.home = (.+)$", said, re.M)
-    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.M)
+    home = re.search(r"^\s*java\.home = (.+)$", output, re.M)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", output, re.M)
     return ((Path(home[1]), int(version[1])),) if home and version else ()
 
 

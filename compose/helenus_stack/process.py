@@ -56,7 +56,7 @@ class Process:
         log.parent.mkdir(parents=True, exist_ok=True)
         arguments = [str(self.pid_file.absolute()), str(log.absolute()), str(folder), *command]
         with _undisturbed():  # or it would start what nobody finds any more
-            done = subprocess.run(
+            completed = subprocess.run(
                 python_module("helenus_stack.launch", *arguments),
                 env={**python_environment(), **environment},
                 stdin=subprocess.DEVNULL,
@@ -64,8 +64,10 @@ class Process:
                 text=True,
                 start_new_session=True,
             )
-        if done.returncode or not self.pid_file.exists():
-            raise StackError(f"{command[0]} could not be started", str(self.pid_file), "check the folder", done.stderr)
+        if completed.returncode or not self.pid_file.exists():
+            raise StackError(
+                f"{command[0]} could not be started", str(self.pid_file), "check the folder", completed.stderr
+            )
 
     def signal(self, number: signal.Signals) -> bool:
         """Sends a signal to the process and its children; False if there is no process."""
@@ -112,14 +114,14 @@ def _undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # no signal disturbs the others
         yield
         return
-    asked: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: asked.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    received: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
-        for number in asked:
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
+        for number in received:
             signal.raise_signal(number)
 
 

@@ -54,9 +54,9 @@ class Program:
         if self.process.pid is None:
             raise self.failure(f"the {self.name} died")
 
-    def failure(self, what: str) -> StackError:
+    def failure(self, problem: str) -> StackError:
         """An error of this program, with the end of its log."""
-        return StackError(what, str(self.log), "read its log and correct what it names", tail(self.log))
+        return StackError(problem, str(self.log), "read its log and correct what it names", tail(self.log))
 
 
 def tail(log: Path) -> str:

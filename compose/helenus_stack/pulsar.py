@@ -121,8 +121,8 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     (home,) = unpack(archive, Silent()).iterdir()
     own = configuration(settings, folder)
     theirs = (home / "conf" / "standalone.conf").read_text().splitlines()
-    kept = [line for line in theirs if line.partition("=")[0].strip() not in own]
-    text = "".join(f"{line}\n" for line in [*kept, *(f"{key}={value}" for key, value in own.items())])
+    lines = [line for line in theirs if line.partition("=")[0].strip() not in own]
+    text = "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in own.items())])
     write_atomically(folder / "standalone.conf", text, 0o600)
     options = [f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     options += ["-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true", own_temporary_folder(folder)]

@@ -31,8 +31,8 @@ _NONE = {"type": "NONE", "data": "null"}
 class Message:
     """The `events.Message` of Pulsar; an empty value is null, and properties are headers."""
 
-    def __init__(self, message: Any, place: tuple[str, int], key: bytes | None, version: int) -> None:
-        self._message, self._place, self._key = message, place, key
+    def __init__(self, message: Any, topic_partition: tuple[str, int], key: bytes | None, version: int) -> None:
+        self._message, self._place, self._key = message, topic_partition, key
         self.version = version
         """Of its topic's schema; -1 without one."""
 
@@ -163,12 +163,14 @@ class PulsarReader:
             return 0
 
     def _schema(self, topic: str, version: int) -> _Schema:
-        known = self._schemas.get((topic, version))
-        if known is None:
+        topic_schema = self._schemas.get((topic, version))
+        if topic_schema is None:
             namespace = f"{self._config.tenant}/{self._config.namespace}"
             path = f"schemas/{namespace}/{topic}/schema/{version}"
-            known = self._schemas[topic, version] = _Schema(self._admin.ask("GET", path) if version >= 0 else _NONE)
-        return known
+            topic_schema = self._schemas[topic, version] = _Schema(
+                self._admin.ask("GET", path) if version >= 0 else _NONE
+            )
+        return topic_schema
 
     def _path(self, name: str) -> str:
         return f"persistent/{self._config.tenant}/{self._config.namespace}/{name}"
@@ -179,8 +181,8 @@ class PulsarReader:
         try:
             yield
         except (pulsar.PulsarException, HelenusError) as error:
-            what = error.what if isinstance(error, HelenusError) else str(error)
-            raise StackError(what, self._config.service_url, AWAY) from error
+            problem = error.what if isinstance(error, HelenusError) else str(error)
+            raise StackError(problem, self._config.service_url, AWAY) from error
 
 
 def _key(text: str) -> bytes | None:

@@ -86,11 +86,15 @@ class KafkaReader:
 
     def follow(self, topic: str, whole: bool) -> None:
         with _stack_errors(self._where):
-            known = self._asking.list_topics(topic, timeout=_TIMEOUT).topics[topic]
-            places = [TopicPartition(topic, number) for number in known.partitions]
-            for place in places:
-                at = OFFSET_BEGINNING if whole else self._asking.get_watermark_offsets(place, timeout=_TIMEOUT)[1]
-                place.offset = at
+            topic_metadata = self._asking.list_topics(topic, timeout=_TIMEOUT).topics[topic]
+            places = [TopicPartition(topic, number) for number in topic_metadata.partitions]
+            for topic_partition in places:
+                offset = (
+                    OFFSET_BEGINNING
+                    if whole
+                    else self._asking.get_watermark_offsets(topic_partition, timeout=_TIMEOUT)[1]
+                )
+                topic_partition.offset = offset
             self._consumer.incremental_assign(places)
 
     def arrival(self, seconds: float) -> Message | None:

@@ -53,10 +53,10 @@ def wait_united(
         time.sleep(POLL_SECONDS)
 
 
-def failure(server: Server, what: str) -> StackError:
+def failure(server: Server, problem: str) -> StackError:
     """The error of a server, with the end of its log."""
     end = server.log.read_text(errors="replace").splitlines()[-LOG_LINES:] if server.log.exists() else []
     advice = "read its log; too little memory is the usual cause"
     if any("Address already in use" in line for line in end):
         advice = "another program has taken one of its ports meanwhile: run it again, which finds others"
-    return StackError(f"{server.name} {what}", str(server.log), advice, detail="\n".join(end))
+    return StackError(f"{server.name} {problem}", str(server.log), advice, detail="\n".join(end))

@@ -127,18 +127,18 @@ def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None
     config = {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
     consumer = Consumer({**config, **(login or {})})
     try:
-        known = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
-        for number in known.partitions:
-            place = TopicPartition(topic, number)
-            start, end = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
-            at = start
+        topic_metadata = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
+        for number in topic_metadata.partitions:
+            topic_partition = TopicPartition(topic, number)
+            start, end = consumer.get_watermark_offsets(topic_partition, timeout=PATIENCE_S)
+            offset = start
             consumer.assign([TopicPartition(topic, number, start)])
-            while at < end:
-                some = consumer.consume(min(10_000, end - at), timeout=PATIENCE_S)
-                for message in some or _nothing(topic, number, at):
+            while offset < end:
+                fetched = consumer.consume(min(10_000, end - offset), timeout=PATIENCE_S)
+                for message in fetched or _nothing(topic, number, offset):
                     if message.error():
                         raise KafkaException(message.error())
-                    at = message.offset() + 1
+                    offset = message.offset() + 1
                     yield message
     finally:
         consumer.close()

@@ -113,14 +113,14 @@ def _ivy_artifact(artifact: Artifact) -> str:
 
 def _ivy_jar() -> Path:
     pyspark = importlib.util.find_spec("pyspark")
-    found = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
-    if not found:
+    ivy_jars = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
+    if not ivy_jars:
         raise StackError(
             "neither Maven nor pyspark's Ivy is here",
             "PATH",
             "install Maven, or what the stack needs: pip install . ./compose in a checkout",
         )
-    return found[-1]
+    return ivy_jars[-1]
 
 
 @tenacity.retry(
@@ -174,7 +174,7 @@ def trust(folder: Path) -> dict[str, str]:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
-    found = set()
+    certificates = set()
     try:
         text = Path(os.environ[named]).read_bytes()
     except OSError as error:
@@ -185,11 +185,13 @@ def trust(folder: Path) -> dict[str, str]:
         # Bundles have some that break the rules, which their owners have not replaced: they are left out.
         with suppress(ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found.add(x509.load_pem_x509_certificate(pem))
-    if not found:
+            certificates.add(x509.load_pem_x509_certificate(pem))
+    if not certificates:
         where = f"{named}={os.environ[named]}"
         raise StackError(f"the authorities to trust can't be read: {why}", where, "name a PEM file")
-    trusted = [pkcs12.PKCS12Certificate(one, str(number).encode()) for number, one in enumerate(found)]
+    trusted = [
+        pkcs12.PKCS12Certificate(trusted_one, str(number).encode()) for number, trusted_one in enumerate(certificates)
+    ]
     store = folder / "trust.p12"
     store.write_bytes(pkcs12.serialize_java_truststore(trusted, BestAvailableEncryption(b"helenus")))
     own = f"-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStorePassword=helenus"
@@ -200,5 +202,5 @@ def _done(log: str, artifacts: Sequence[Artifact]) -> str:
     """How far a client is, by what it printed; Ivy looks everything up before it downloads anything."""
     wanted = {artifact.file for artifact in artifacts}
     fetched = len(wanted.intersection(re.findall(r"Downloaded .*/(\S+)", log))) + log.count("SUCCESSFUL")
-    found = len(re.findall(r"^\tfound ", log, re.MULTILINE))
-    return f"{'fetched' if fetched else 'looked up'} {fetched or found} of {counted(len(wanted), 'file')}"
+    files = len(re.findall(r"^\tfound ", log, re.MULTILINE))
+    return f"{'fetched' if fetched else 'looked up'} {fetched or files} of {counted(len(wanted), 'file')}"

@@ -152,19 +152,19 @@ class Settings:
         return replace(self, **{name: getattr(before, name) for name in _TRIED})
 
     @classmethod
-    def changed(cls, path: Path, given: Mapping[str, Any]) -> Settings:
+    def changed(cls, path: Path, options: Mapping[str, Any]) -> Settings:
         """What `save` wrote, or the defaults, with the given fields that are not None; raises StackError."""
-        given = {name: value for name, value in given.items() if value is not None}
+        options = {name: value for name, value in options.items() if value is not None}
         try:
             saved = cls(**json.loads(path.read_text()))
         except FileNotFoundError:
-            return cls(**given)
+            return cls(**options)
         except (ValueError, TypeError) as error:
             advice = "restore it, or remove its directory"
             raise StackError(f"the stack's settings can't be read: {error}", str(path), advice) from error
         for name in _FIXED:
-            if given.get(name, getattr(saved, name)) != getattr(saved, name):
-                what = f"this stack was made with {name} {getattr(saved, name)}, not {given[name]}"
+            if options.get(name, getattr(saved, name)) != getattr(saved, name):
+                problem = f"this stack was made with {name} {getattr(saved, name)}, not {options[name]}"
                 advice = "choose another --dir, or run helenus-stack down --delete first"
-                raise StackError(what, str(path.parent), advice)
-        return replace(saved, **given)
+                raise StackError(problem, str(path.parent), advice)
+        return replace(saved, **options)

@@ -100,13 +100,13 @@ class Show:
     def summary(self, statements: int, records: int, seconds: float) -> None:
         """Counts, and the median of each hop. `records` are all in the data topic; the demo has taken `seconds`."""
         events = [t.event_after for t in self.traces]
-        rest = [t.record_after for t in self.traces]
-        both = [a + b for a, b in zip(events, rest, strict=True)]
+        delays = [t.record_after for t in self.traces]
+        both = [a + b for a, b in zip(events, delays, strict=True)]
         self.console.print(
             f"\n{statements} statements, {len(events)} events, {records} records (one each at least) "
             f"in {seconds:.0f} s. "
             f"Median from statement to event {milliseconds(median(events))}, "
-            f"from event to record {milliseconds(median(rest))}, in all {milliseconds(median(both))}."
+            f"from event to record {milliseconds(median(delays))}, in all {milliseconds(median(both))}."
         )
 
 
@@ -115,11 +115,11 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
-def verdict(found: Sequence[Difference]) -> str:
+def verdict(mismatches: Sequence[Difference]) -> str:
     """The last line of the demo: `converged`, or the keys that differ."""
-    if not found:
+    if not mismatches:
         return "converged: the last record of every key equals its row"
-    return "\n".join(["not converged, keys that differ:", *(f"  {difference}" for difference in found)])
+    return "\n".join(["not converged, keys that differ:", *(f"  {difference}" for difference in mismatches)])
 
 
 def how_to_go_on(status: Status, table: str) -> str:

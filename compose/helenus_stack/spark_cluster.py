@@ -83,9 +83,9 @@ class SparkCluster:
         master = ("--port", str(self._port), "--webui-port", str(self._web))
         self._start("org.apache.spark.deploy.master.Master", *here, *master)
         for number in range(2):
-            work = ("-d", str(self._directory / f"work{number}"), "--webui-port", str(free_port(0)))
+            options = ("-d", str(self._directory / f"work{number}"), "--webui-port", str(free_port(0)))
             size = ("--cores", self._cores, "--memory", "1g")
-            self._start("org.apache.spark.deploy.worker.Worker", *here, *size, *work, self.url)
+            self._start("org.apache.spark.deploy.worker.Worker", *here, *size, *options, self.url)
         until = time.monotonic() + _START_S
         while self._alive() < 2:
             if time.monotonic() > until:
@@ -104,7 +104,7 @@ class SparkCluster:
     def executors(self) -> list[int]:
         """The process ids of the executors, which are children of the workers."""
         workers = {process.pid for process in self._processes}
-        found = []
+        registered = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 command = (path / "cmdline").read_bytes()
@@ -112,8 +112,8 @@ class SparkCluster:
             except OSError:
                 continue
             if parent in workers and b"CoarseGrainedExecutorBackend" in command:
-                found.append(int(path.name))
-        return found
+                registered.append(int(path.name))
+        return registered
 
     def serve(self, worker: Path) -> None:
         """Let a worker's file name this cluster."""

@@ -145,8 +145,8 @@ class Stack:
         servers, names = self.servers, list(names)
         for name in names:
             if not any(name in (server.name, server.kind) for server in servers):
-                known = ", ".join(server.name for server in servers)
-                raise StackError(f"there is no server {name!r}", str(self.directory), f"name one of {known}")
+                server_names = ", ".join(server.name for server in servers)
+                raise StackError(f"there is no server {name!r}", str(self.directory), f"name one of {server_names}")
         return [server for server in servers if not names or server.name in names or server.kind in names]
 
     def process(self, server: Server) -> Process:
@@ -279,8 +279,8 @@ class Stack:
             offset = self.settings.port_offset
         if self._running or self._claim:  # with the ports they were started with
             if self._port_offset not in (None, self.settings.port_offset):
-                what = f"the stack runs with port offset {self.settings.port_offset}, not {self._port_offset}"
-                raise StackError(what, str(self.directory), "run helenus-stack down first")
+                problem = f"the stack runs with port offset {self.settings.port_offset}, not {self._port_offset}"
+                raise StackError(problem, str(self.directory), "run helenus-stack down first")
             yield
             return
         with ports.claim(self.settings, offset) as self.settings:

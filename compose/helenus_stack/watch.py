@@ -28,10 +28,12 @@ def watch(status: Status, topic: str, whole: bool) -> Iterator[str]:
     Topics of events and of records are decoded. Raises StackError if there is no such topic.
     """
     with closing(reader(status)) as topics:
-        known = topics.topics()
-        if topic not in known:
+        topic_names = topics.topics()
+        if topic not in topic_names:
             where = status.bootstrap_servers or status.pulsar_url or ""
-            raise StackError(f"there is no topic {topic}", where, f"topics are: {', '.join(sorted(known)) or 'none'}")
+            raise StackError(
+                f"there is no topic {topic}", where, f"topics are: {', '.join(sorted(topic_names)) or 'none'}"
+            )
         text = _events(status, topics, topic) if topic.startswith("events-") else _records(topics)
         topics.follow(topic, whole)
         print(
@@ -41,8 +43,8 @@ def watch(status: Status, topic: str, whole: bool) -> Iterator[str]:
         while True:
             message = topics.arrival(_POLL_SECONDS)
             if message is not None:
-                at = datetime.datetime.fromtimestamp(message.timestamp()[1] / 1000)
-                yield f"{at:%H:%M:%S.%f}"[:-3] + f"  {text(message)}"
+                written_at = datetime.datetime.fromtimestamp(message.timestamp()[1] / 1000)
+                yield f"{written_at:%H:%M:%S.%f}"[:-3] + f"  {text(message)}"
 
 
 def _records(topics: Reader) -> Callable[[Message], str]:

@@ -167,8 +167,8 @@ class Batch:
         """Make a change of the records: for the table as it is, with the keys in it that the markers took."""
         own = [(PARTITION, pa.int32()), (OFFSET, pa.int64())]
         columns = {**self.value.types, **self.key.types}  # a table of key columns alone repeats them in its value
-        if taken := {name.lower() for name in columns} & {PARTITION, OFFSET}:
-            raise Failure(f"the table has a column {taken.pop()}, as the recipe has: rename it in batches.py")
+        if reserved := {name.lower() for name in columns} & {PARTITION, OFFSET}:
+            raise Failure(f"the table has a column {reserved.pop()}, as the recipe has: rename it in batches.py")
         names = [*self.key.types, *(name for name in columns if name not in self.key.types)]
         stored = target.read_schema()
         schema = merge_schemas(stored, pa.schema([*((name, columns[name]) for name in names), *own]))
@@ -199,11 +199,11 @@ class Batch:
             part = record.key if column.name in record.key else record.value or {}
             if column.name not in part or fits(part[column.name], column.type, limits):
                 continue
-            what = f"column {column.name} has a {column.type} that the store can't hold, {part[column.name]!r:.80}"
+            problem = f"column {column.name} has a {column.type} that the store can't hold, {part[column.name]!r:.80}"
             if part is record.key:
-                notes.say(f"left out: a row whose key {what}", kind=column.name)
+                notes.say(f"left out: a row whose key {problem}", kind=column.name)
                 return False
-            notes.say(f"null in the table: {what}", kind=column.name)
+            notes.say(f"null in the table: {problem}", kind=column.name)
             part[column.name] = None
         return True
 
@@ -289,8 +289,8 @@ class Batch:
         kinds = [self.key.avro[name] for name in self.clustering]
         answer = is_in_range([key[name] for name in self.clustering], kinds, *wipe.bounds)
         if answer is None:
-            what = "a range delete whose order is not certain: rows stay that it may have deleted. With state=keys"
-            notes.say(f"{what} each of them would have a null record", kind="range")
+            warning = "a range delete whose order is not certain: rows stay that it may have deleted. With state=keys"
+            notes.say(f"{warning} each of them would have a null record", kind="range")
         return bool(answer)
 
 

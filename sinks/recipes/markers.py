@@ -51,8 +51,10 @@ def is_in_range(clustering: Sequence[Any], kinds: Sequence[Any], start: Bound | 
     for column in range(width):
         limits = [bound.values[column] for bound in bounds if column < len(bound.values)]
         orders = _orders(kinds[column], limits)
-        known = [bound.descending[column] for bound in bounds if bound.descending and column < len(bound.descending)]
-        interpretations.append([(order, is_reversed) for order in orders for is_reversed in known[:1] or (False, True)])
+        prefixes = [bound.descending[column] for bound in bounds if bound.descending and column < len(bound.descending)]
+        interpretations.append(
+            [(order, is_reversed) for order in orders for is_reversed in prefixes[:1] or (False, True)]
+        )
     if not all(interpretations) or None in clustering[:width]:
         return None
     answers = {
@@ -69,9 +71,9 @@ def _is_after(
     if bound is None:
         return True
     for value, limit, (order, is_reversed) in zip(clustering, bound.values, columns, strict=False):
-        place, border = order.record(value), order.bound(limit)
-        if place != border:
-            return bool(((place > border) != is_reversed) == is_start)
+        position, border = order.record(value), order.bound(limit)
+        if position != border:
+            return bool(((position > border) != is_reversed) == is_start)
     return bound.is_inclusive
 
 

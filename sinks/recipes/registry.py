@@ -47,13 +47,13 @@ class Registry:
                 return read()
             except SchemaRegistryError as error:
                 code = error.http_status_code
-                what = f"the registry {self._url} answers {code}: {error.error_message}{_ADVICE.get(code, '')}"
+                problem = f"the registry {self._url} answers {code}: {error.error_message}{_ADVICE.get(code, '')}"
                 may_pass = code >= 500 or code in _MAY_PASS
             except Exception as error:  # of httpx or httpx2, whichever the client uses
-                what, may_pass = f"the registry {self._url} can't be reached: {error or type(error).__name__}", True
+                problem, may_pass = f"the registry {self._url} can't be reached: {error or type(error).__name__}", True
             if self._once or not may_pass:
-                raise Failure(what)
-            notes.say(f"{what}; trying again")
+                raise Failure(problem)
+            notes.say(f"{problem}; trying again")
             time.sleep(pause)
             pause = min(pause * 2, _BACKOFF_MAX_S)
 

@@ -48,8 +48,8 @@ class Settings:
         return self._under("target.")
 
     def _under(self, prefix: str) -> dict[str, str]:
-        found = self.properties.items()
-        return {name.removeprefix(prefix): value for name, value in found if name.startswith(prefix)}
+        properties = self.properties.items()
+        return {name.removeprefix(prefix): value for name, value in properties if name.startswith(prefix)}
 
 
 def parse_settings(doc: str | None, names: Sequence[str], arguments: Sequence[str] | None = None) -> Settings:
@@ -118,9 +118,9 @@ class Notes:
         self._said_at: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
-    def say(self, what: str, count: int = 1, kind: Any = None) -> None:
+    def say(self, note: str, count: int = 1, kind: Any = None) -> None:
         """Say something of so many records or events; of one `kind`, by default its text, twice a minute at most."""
-        kind = str(kind or what)
+        kind = str(kind or note)
         self._counts[kind] = self._counts.get(kind, 0) + count
         now = time.monotonic()
         if now - self._said_at.get(kind, -_NOTE_INTERVAL_S) < _NOTE_INTERVAL_S:
@@ -128,7 +128,7 @@ class Notes:
         total = self._counts.pop(kind)
         self._said_at[kind] = now
         print(
-            f"{Path(sys.argv[0]).name}: {what}" + (f" ({total} times)" if total > 1 else ""),
+            f"{Path(sys.argv[0]).name}: {note}" + (f" ({total} times)" if total > 1 else ""),
             file=sys.stderr,
             flush=True,
         )

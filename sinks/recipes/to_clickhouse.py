@@ -162,8 +162,8 @@ class ClickHouse:
         self._engine.command(f"CREATE TEMPORARY TABLE recipe_partitions ({', '.join(columns)})")
         try:
             self._engine.insert("recipe_partitions", partitions)
-            found = f"SELECT {names} FROM recipe_partitions"
-            return self._engine.read(f"{rows} WHERE ({names}) IN ({found})").cast(key)
+            stored_partitions = f"SELECT {names} FROM recipe_partitions"
+            return self._engine.read(f"{rows} WHERE ({names}) IN ({stored_partitions})").cast(key)
         finally:
             self._engine.command("DROP TABLE recipe_partitions")
 

@@ -95,11 +95,11 @@ def flatten(records: DataFrame) -> DataFrame:
     return records.select("key.*", *others, *OWN, *MARKER)
 
 
-def wiped(records: DataFrame, markers: DataFrame, known: DataFrame, key_schema: str) -> list[DataFrame]:
+def wiped(records: DataFrame, markers: DataFrame, stored: DataFrame, key_schema: str) -> list[DataFrame]:
     """Keys that delete markers took, each with the offset of its marker, so that what came after it counts.
 
     `markers` are those of partitions and ranges as `rows` has them, `records` have those of the whole table, and
-    `known` are the keys that there are.
+    `stored` are the keys that there are.
     """
     columns = read_columns(key_schema)
     partition_key = [name for name in columns.types if name not in columns.nullable]
@@ -107,10 +107,10 @@ def wiped(records: DataFrame, markers: DataFrame, known: DataFrame, key_schema: 
     tables = records.where(header("scope") == "table").select(
         f.col("partition").alias("_partition"), f.col("offset").alias("_offset")
     )
-    found = [known.join(tables, "_partition").select(*columns.types, "_partition", "_offset")]
+    wiped_keys = [stored.join(tables, "_partition").select(*columns.types, "_partition", "_offset")]
     scoped = markers.select(*partition_key, "_offset", *MARKER)
-    keys = known.join(scoped, partition_key)
-    found.append(keys.where("_scope = 'partition'").select(*columns.types, "_partition", "_offset"))
+    keys = stored.join(scoped, partition_key)
+    wiped_keys.append(keys.where("_scope = 'partition'").select(*columns.types, "_partition", "_offset"))
     candidates = keys.where("_scope = 'range'").toArrow()
     if len(candidates):
         convert = make_converter(json.loads(key_schema), {}) or dict
@@ -122,10 +122,12 @@ def wiped(records: DataFrame, markers: DataFrame, known: DataFrame, key_schema: 
             answers.append(is_in_range([key[name] for name in clustering], kinds, *bounds))
         if None in answers:
             notes.say("a range delete whose order is not certain: rows stay that it may have deleted", kind="range")
-        taken = candidates.filter(pa.array([bool(answer) for answer in answers]))
-        if len(taken):
-            found.append(known.sparkSession.createDataFrame(taken.select([*columns.types, "_partition", "_offset"])))
-    return found
+        selected = candidates.filter(pa.array([bool(answer) for answer in answers]))
+        if len(selected):
+            wiped_keys.append(
+                stored.sparkSession.createDataFrame(selected.select([*columns.types, "_partition", "_offset"]))
+            )
+    return wiped_keys
 
 
 def current(spark: SparkSession, directory: str, key: list[str]) -> DataFrame:
@@ -148,12 +150,12 @@ def store(registry: Registry, topic: str, directory: str, batch: DataFrame, numb
         if left_out := records.where(" OR ".join(f"`{name}` IS NULL" for name in key)).count():
             notes.say("left out: records of static columns alone, or with a value of no bytes in the key", left_out)
         if batch.where(header("scope").isNotNull()).limit(1).count():
-            known = parts[0].select(*key, "_partition")
+            stored_keys = parts[0].select(*key, "_partition")
             if any(Path(directory).glob("batch=*")):
                 earlier = batch.sparkSession.read.option("mergeSchema", True).parquet(directory)
                 earlier = earlier.where(f"batch != {number}").select(*key, "_partition")
-                known = known.unionByName(earlier)
-            gone = wiped(batch, decoded.where("_scope IS NOT NULL"), known.distinct(), key_schema)
+                stored_keys = stored_keys.unionByName(earlier)
+            gone = wiped(batch, decoded.where("_scope IS NOT NULL"), stored_keys.distinct(), key_schema)
             parts += [keys.withColumn("_deleted", f.lit(True)) for keys in gone]
         table = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
         table.write.mode("overwrite").parquet(f"{directory}/batch={number}")
@@ -198,10 +200,10 @@ def main() -> None:
         except Failure as failure:
             sys.exit(f"to_spark.py: {failure}")
         except (PySparkException, Py4JJavaError) as error:
-            what = f"{settings.topic} at {settings.brokers}: {cause(error)}"
+            problem = f"{settings.topic} at {settings.brokers}: {cause(error)}"
             if settings.once:
-                sys.exit(f"to_spark.py: {what}")
-            notes.say(f"{what}; trying again", kind="spark")
+                sys.exit(f"to_spark.py: {problem}")
+            notes.say(f"{problem}; trying again", kind="spark")
             time.sleep(RETRY_S)
 
 

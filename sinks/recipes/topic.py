@@ -135,8 +135,8 @@ class Topic:
             first, end = self._consumer.get_watermark_offsets(partition, timeout=_CONNECT_S)
             where = f"{self._topic}, partition {number}"
             if partition.offset > end:
-                what = f"{where} ends at {end}, and records up to {partition.offset} are stored: it was made anew"
-                raise Failure(f"{what}. Fill an empty table")
+                problem = f"{where} ends at {end}, and records up to {partition.offset} are stored: it was made anew"
+                raise Failure(f"{problem}. Fill an empty table")
             if partition.offset < first:
                 notes.say(
                     f"{where} begins at {first}: records from {partition.offset} on are gone, and not in the table"
@@ -149,8 +149,8 @@ class Topic:
         where = f"{self._topic} at {self._brokers}"
         if self._fault is None:
             return f"{where}: nothing comes, though its end is not reached: does a broker lack, or a transaction last?"
-        advice, what = _ADVICE.get(self._fault.code()), self._fault.str()
-        return f"{where}: {what}" + (f": {advice}" if advice else "")
+        advice, problem = _ADVICE.get(self._fault.code()), self._fault.str()
+        return f"{where}: {problem}" + (f": {advice}" if advice else "")
 
     def _say_cause(self) -> None:
         notes.say(f"{self._cause()}; trying again", kind=self._fault and self._fault.name())
