@@ -105,7 +105,7 @@ def test_a_table_that_loses_cdc_is_followed_to_the_end_of_the_existing_segments(
     assert index(tables, A) == 0
 
 
-def test_a_rewind_follows_tables_again_that_retired_since_the_last_acknowledgement() -> None:
+def test_rewind_follows_retired_tables_again() -> None:
     tables = KnownTables()
     updated(tables, A)
     updated(tables, replace(A, cdc=False), newest=10)
@@ -257,7 +257,7 @@ def test_giving_up() -> None:
     assert str(column) == f"table {A.id.hex}, column u"
 
 
-def test_a_compact_table_with_hidden_columns_is_refused_until_compact_storage_is_dropped() -> None:
+def test_compact_table_with_hidden_columns_is_refused() -> None:
     compact = replace(A, hides_columns=True)
     tables = KnownTables()
     assert updated(tables, compact, B) == (["ks.b"], ["ks.a"], [])

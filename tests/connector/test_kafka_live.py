@@ -147,7 +147,7 @@ def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Sta
     assert (part.ranges, part.lost, part.error) == ((OffsetRange(topic.name, 0, 0, 20),), 1, None)
 
 
-def test_records_that_a_leader_no_longer_has_are_found_though_others_are_in_their_place(stack: Stack) -> None:
+def test_records_lost_with_a_leader_are_found_though_overwritten(stack: Stack) -> None:
     """A broker comes back with less than it had acknowledged, as after an unclean election or a power cut."""
     topic = Topic(stack, "truncated")
     topic.append(100)

@@ -208,7 +208,7 @@ def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("form", [NONE, {**NONE, "output.format": "cep44"}], ids=["debezium", "cep44"])
-def test_what_was_written_before_a_column_was_dropped_is_not_of_the_column_that_is_there_again(
+def test_dropped_then_readded_column_hides_old_cells(
     form: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = replace(table_of("t", "k int pk, c int ck, m map<int, int>, v int", id=1), dropped_at={"v": T, "m": T})

@@ -153,7 +153,7 @@ def test_two_logins_are_refused(tmp_path: Path) -> None:
     assert "s3cret" not in str(failed.value)
 
 
-def test_a_worker_that_starts_while_the_registry_is_away_knows_what_was_registered(server: int, tmp_path: Path) -> None:
+def test_worker_knows_registered_schemas_while_the_registry_is_away(server: int, tmp_path: Path) -> None:
     """A registry that answers is asked all the same: it may have lost its schemas, and give others these ids."""
     url, kept = f"http://127.0.0.1:{server}", tmp_path / "checkpoint" / "schemas"
     runs = 0

@@ -714,7 +714,7 @@ def test_a_state_that_begins_has_its_table_snapshot_once_more(house: House) -> N
     assert not house.snapshots._runs
 
 
-def test_a_state_that_begins_has_its_table_snapshot_though_an_earlier_snapshot_was_stopped(house: House) -> None:
+def test_new_state_gets_a_snapshot_despite_an_earlier_stopped_one(house: House) -> None:
     """What an operator stopped was for a data topic that goes on without it; this one would never know its rows."""
     house.turn()
     house.turn()

@@ -89,7 +89,7 @@ def offset(tick: int, *ends: int, topic: str = TOPIC) -> dict[str, Any]:
     return {"tick": tick, "topics": {topic: {str(p): end for p, end in enumerate(ends)}}}
 
 
-def test_the_first_batch_steps_back_every_time_it_is_planned_and_later_ones_do_not(tmp_path: Path) -> None:
+def test_first_batch_alone_steps_back_each_time_it_is_planned(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 7, "1": -1, "2": 30, "3": 0})
     planned.broker.ends = {TOPIC: {"0": 12, "1": 10, "2": 20, "3": 0}}
     first, third = offset(0, 10, 10, 20, 0), offset(0, 13, 10, 20, 0)
@@ -218,7 +218,7 @@ def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     assert committed == [False, True, True]
 
 
-def test_a_first_batch_that_failed_reads_everything_again_when_its_table_comes_back(tmp_path: Path) -> None:
+def test_failed_first_batch_reads_all_again_when_its_table_returns(tmp_path: Path) -> None:
     """It was left out until its next try, and held where it was to be read from; the others went on."""
     planned = Planned(tmp_path, {"0": 100})
     both = {TOPIC: planned.connector, OTHER: planned.connector.model_copy(update={"name": "other"})}
@@ -344,7 +344,7 @@ def test_a_topic_that_joins_later_steps_back_then(tmp_path: Path) -> None:
     assert planned.ranges(end, offset(0, 11, topic=OTHER)) == [[(0, 9, 11)]]
 
 
-def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_it_comes_again(tmp_path: Path) -> None:
+def test_topic_that_cannot_step_back_fails_alone_and_recovers(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 2})
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 9}, OTHER: {"0": 9}}
@@ -396,7 +396,7 @@ def test_a_held_topic_is_read_again_without_new_events_until_released(tmp_path: 
     assert planned.reader.latest_offset(end, ReadMaxRows(5)) == end
 
 
-def test_a_topic_that_joins_is_taken_in_at_its_first_event_and_read_by_the_next_batch(tmp_path: Path) -> None:
+def test_joining_topic_begins_at_its_first_event_in_the_next_batch(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
     nothing = {"tick": 0, "topics": {}}
@@ -678,7 +678,7 @@ def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
     assert (part.error, part.lost, part.ranges[0]) == (None, 0, OffsetRange(TOPIC, 0, 900, 901))
 
 
-def test_another_leader_with_the_same_records_and_a_broker_without_topic_ids_are_no_loss(
+def test_new_leader_with_same_records_is_no_loss(
     read_once: tuple[Planned, dict[str, Any]],
 ) -> None:
     planned, at = read_once

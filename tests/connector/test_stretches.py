@@ -57,7 +57,7 @@ def test_keys_of_a_snapshot_are_read_in_stretches_of_about_as_many() -> None:
     assert [len(stretch.keys) for stretch in found] == [500] * 4
 
 
-def test_where_the_ring_is_empty_or_others_topic_partitions_lie_a_new_stretch_begins() -> None:
+def test_new_stretch_begins_where_the_ring_is_empty_or_foreign() -> None:
     near = [n * 1_000 for n in range(100)]
     far = [token + 10_000_000 for token in near]
     assert [(s.first, s.last) for s in stretches(keys(near + far), 500)] == [(0, 99_000), (10_000_000, 10_099_000)]
@@ -119,7 +119,7 @@ def through(reader: RowReader, asked: list[Key]) -> list[Key]:
     return found
 
 
-def test_rows_are_read_in_the_order_of_the_ring_and_those_that_are_gone_are_left_to_be_asked_for() -> None:
+def test_scan_reads_in_ring_order_and_leaves_missing_rows() -> None:
     session = Ring(KEYS[100:])
     reader = RowReader(session, TABLE, SETTINGS)
     assert sorted(through(reader, KEYS)) == KEYS[100:]

@@ -555,7 +555,7 @@ def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pyt
     assert {others for others, _ in seen[-1000:]} == {alone}, "then all went together"
 
 
-def test_an_odd_answer_to_the_attempt_after_a_pause_leaves_the_next_one_to_others(
+def test_odd_answer_after_a_pause_leaves_the_next_attempt_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch, _requests)

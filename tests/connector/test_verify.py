@@ -340,7 +340,7 @@ def test_a_row_that_no_record_can_show_is_counted_apart() -> None:
     assert list(topic.found().values()) == [UNPUBLISHABLE]
 
 
-def test_columns_that_were_left_out_for_their_size_are_looked_at_again_without_them() -> None:
+def test_columns_left_out_for_size_are_verified_without_them() -> None:
     topic = Topic(table(("a", "text"), ("b", "text")), {})
     key, row = (int32(1), int32(1)), (b"x" * 1000, b"y")
     topic.rows[key] = row
