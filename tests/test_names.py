@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("agent/helenus_agent", "connector/helenus_connector", "schemas/helenus_schemas", "sinks/helenus_sinks")
 OTHERS = ("compose/helenus_stack", "bench", "sinks/recipes")
 VAGUE = frozenset(
-    "about again asked at done due found given held kept known left most of one place rest said some taken what work works".split()
+    "about again asked at done due found given held kept known left most of one place rest said some taken what work "
+    "works".split()
 )
-"""Prepositions, pronouns and participles: a reader can't tell what they hold. Say which: `rows_read`, `requested_keys`."""
+"""Prepositions, pronouns and participles: none says what it holds. `rows_read` and `requested_keys` do."""
 
 
 @cache
