@@ -123,7 +123,7 @@ def test_events_of_a_place_come_in_their_order_and_are_merged(monkeypatch: pytes
     backwards = of_first.iloc[::-1]  # as a shuffle may give them
     found, ended = merged([backwards.iloc[:2], backwards.iloc[2:]], state)
     assert [(m.op, m.after and m.after["v"]) for m in found] == [("c", i(c)) for c in range(5)]
-    assert (ended.partition, ended.read, ended.kept, ended.due) == (0, 5, 5, None)
+    assert (ended.partition, ended.read, ended.row_count, ended.next_due) == (0, 5, 5, None)
 
 
 def test_a_repeated_batch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_copies_of_a_batch_are_not_shuffled_and_counted_all_the_same(monkeypatch
     )
     found, ended = merged([rows], MapState())
     assert [(m.op, m.after and m.after["v"]) for m in found] == [("c", i(1)), ("u", i(2)), ("c", i(1))]
-    assert (ended.read, ended.copies, ended.celled) == (7, 4, {NODE, OTHER})
+    assert (ended.read, ended.copies, ended.nodes_with_cells) == (7, 4, {NODE, OTHER})
     state = MapState()
     merged([read(monkeypatch, {0: some[:2]}, (0,))], state)
     found, ended = merged([read(monkeypatch, {0: some[2:4]}, (0,))], state)

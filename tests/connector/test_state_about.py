@@ -27,15 +27,15 @@ LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
 
 def refused(checkpoint: Path, why: str) -> None:
     with pytest.raises(HelenusError, match=why) as error:
-        _identity.kept(checkpoint)
+        _identity.load_identity(checkpoint)
     assert error.value.kind is Kind.STATE
     assert f"delete {checkpoint}" in str(error.value)
 
 
 def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
-    assert _identity.kept(tmp_path) is None
-    _identity.keep(tmp_path, OF)
-    assert _identity.kept(tmp_path) == OF
+    assert _identity.load_identity(tmp_path) is None
+    _identity.save_identity(tmp_path, OF)
+    assert _identity.load_identity(tmp_path) == OF
 
 
 def test_a_state_without_pages_is_no_fresh_start(tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_a_checkpoint_that_is_not_whole_is_no_fresh_start(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         (tmp_path / name / "0").touch()
     refused(tmp_path, "of a query without state")
-    _identity.keep(tmp_path, OF)
+    _identity.save_identity(tmp_path, OF)
     refused(tmp_path, "the state is gone")
     (tmp_path / "state").mkdir()
-    assert _identity.kept(tmp_path) == OF
+    assert _identity.load_identity(tmp_path) == OF
     file = tmp_path / "state.about"
     file.write_bytes(file.read_bytes().replace(b"ks.t", b"ks.u"))
     refused(tmp_path, "this file is damaged")
@@ -67,9 +67,9 @@ def test_a_checkpoint_that_is_not_whole_is_no_fresh_start(tmp_path: Path) -> Non
     ],
 )
 def test_state_of_something_else(tmp_path: Path, table: str, topic: str, partitions: int, why: str) -> None:
-    _identity.check(OF, "ks.t", "events-ks.t", 3, tmp_path)
+    _identity.check_identity(OF, "ks.t", "events-ks.t", 3, tmp_path)
     with pytest.raises(HelenusError, match=why):
-        _identity.check(OF, table, topic, partitions, tmp_path)
+        _identity.check_identity(OF, table, topic, partitions, tmp_path)
 
 
 def test_a_group_has_one_table(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace(has_all=lambda _: is_complete)
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
     of = StateIdentity("ks.t", topic, (0, 1), 2)
-    _identity.keep(tmp_path / "g", of)
+    _identity.save_identity(tmp_path / "g", of)
     assert not merger._has_learned(task, of)
     is_complete = True
     broker.refused[topic] = HelenusError(Kind.BROKER_UNREACHABLE, "away")
@@ -142,8 +142,8 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     assert not merger._has_learned(task, of)
     read["1"] = 13
     assert merger._has_learned(task, of)
-    whole = _identity.kept(tmp_path / "g")
+    whole = _identity.load_identity(tmp_path / "g")
     assert whole == StateIdentity("ks.t", topic, (0, 1), 2, is_whole=True)
     assert not merger._has_learned(task, whole)
     is_complete = False  # the connector was deleted, and is there again
-    assert merger._about(SimpleNamespace(), task) == _identity.kept(tmp_path / "g") == of
+    assert merger._about(SimpleNamespace(), task) == _identity.load_identity(tmp_path / "g") == of

@@ -64,12 +64,12 @@ def test_what_is_due_comes_once_and_in_time(items: list[tuple[int, int]], data: 
         for when, item in batch:
             by_time.setdefault(when, []).append(bytes([item]))
         calendar.add(by_time)
-        found = calendar.due(now, data.draw(st.integers(1, 300)))
+        found = calendar.take_due(now, data.draw(st.integers(1, 300)))
         for taken in found:
             place = next(i for i, (when, one) in enumerate(left) if one == taken and when <= now)
             del left[place]
         calendar.save()
-        assert Calendar(store).waiting() == len(left) - len(items)
+        assert Calendar(store).count_waiting() == len(left) - len(items)
         if not items:
             rest = Calendar(store).next_due()
             assert rest == (left[0][0] if left else None)

@@ -236,7 +236,7 @@ def test_what_is_kept_is_forgotten_after_gc_grace() -> None:
     assert not taken(store, events(Update(TABLE, i(1), [row])), NOW + 9 * DAY_S)
     rows = RowMerge(TABLE, CODEC, store, 0)
     assert not list(rows.take([], NOW + 10 * DAY_S))
-    assert rows.count == 0
+    assert rows.row_count == 0
     assert not any(name[:1] in b"rsgp" for name in store.values)
 
 
@@ -359,7 +359,7 @@ def test_a_partition_that_is_a_queue_stays_small() -> None:
         assert len(taken(store, events(Update(table, i(1), gone)), NOW + turn, table)) == (91 if not turn else 101)
         (kept_one,) = [PartitionState.loads(value) for name, value in store.values.items() if name[:1] == b"p"]
         assert len(kept_one.ranges) == 1
-        assert kept_one.pages - kept_one.first <= 3
+        assert kept_one.next_page - kept_one.first_page <= 3
 
 
 def test_a_partition_whose_rows_all_end_is_forgotten() -> None:
@@ -435,7 +435,12 @@ GOLDEN_PARTITION_2 = (
 
 def golden_row() -> kept.CellRow:
     row = kept.CellRow(
-        Liveness(5, 60, 1000), Deletion(4, 100), {"m": Deletion(3, 90)}, seen=b"0123456789ab", page=2, armed=1000
+        Liveness(5, 60, 1000),
+        Deletion(4, 100),
+        {"m": Deletion(3, 90)},
+        recent_mutations=b"0123456789ab",
+        page=2,
+        scheduled_at=1000,
     )
     some = [KeptCell("v", 7, b"x"), KeptCell("m", 8, b"y", b"p", 60, 1000), KeptCell("w", 9, None, deleted_at=110)]
     row.cells = {(cell.column, cell.path): cell for cell in some}
@@ -451,10 +456,10 @@ def test_bytes_of_version_1_are_read() -> None:
 def test_bytes_of_version_2_are_read() -> None:
     """The same."""
     row = golden_row()
-    row.bound, row.unseen, row.read_at = 99, Deletion(66, 110), 1010
+    row.liveness_bound, row.implied_deletion, row.reread_at = 99, Deletion(66, 110), 1010
     assert load_row(bytes.fromhex(GOLDEN_ROW_2)) == row
     partition = golden_partition()
-    partition.first = 2
+    partition.first_page = 2
     assert PartitionState.loads(bytes.fromhex(GOLDEN_PARTITION_2)) == partition
     assert partition.dumps().hex() == GOLDEN_PARTITION_2
     assert _partition._VERSION == 2, "keep bytes of the versions before this one"
@@ -463,7 +468,7 @@ def test_bytes_of_version_2_are_read() -> None:
 def test_bytes_of_version_3_are_read() -> None:
     """The same."""
     row = golden_row()
-    row.bound, row.unseen, row.read_at, row.proven = 99, Deletion(66, 110), 1010, 258
+    row.liveness_bound, row.implied_deletion, row.reread_at, row.proven_disturbances = 99, Deletion(66, 110), 1010, 258
     assert load_row(bytes.fromhex(GOLDEN_ROW_3)) == row
     assert dump_row(row).hex() == GOLDEN_ROW_3
     assert _row_bytes.VERSION == 3, "keep bytes of the versions before this one"

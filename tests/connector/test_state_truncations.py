@@ -186,7 +186,7 @@ def test_histories_of_version_1_are_read() -> None:
     """Never change these bytes: a later version of Helenus finds them in checkpoints."""
     data = bytes.fromhex("01" + "00112233445566778899aabbccddeeff" + "000000006553f100" + "0000000000000007")
     history = PartitionHistory.loads(data)
-    assert (history.now, history.count, history.horizon) == (NOW, 7, NOW * US)
+    assert (history.now, history.row_count, history.horizon) == (NOW, 7, NOW * US)
     with pytest.raises(ValueError, match="version 3"):
         PartitionHistory.loads(b"\3" + data[1:])
 
@@ -255,7 +255,7 @@ def test_a_tombstone_of_the_future_is_kept_until_then() -> None:
     state.take(now=later)
     merged = state.take(*logged(insert(later * US, v=1), 200, at=later), now=later)
     assert [m.op for m in merged] == [ASK], "gc_grace_seconds are over, so it is read"
-    assert state.rows.count == 1
+    assert state.rows.row_count == 1
 
 
 def test_what_was_deleted_before_the_first_event_is_read() -> None:
@@ -350,7 +350,7 @@ def test_nodes_times_and_positions_of_anybodys_events_are_kept_within_bounds() -
     history.raise_horizon(1 << 80)
     assert history.truncate("x" * 70_000, (1 << 62, 1 << 62), 1 << 90, True) is TruncationReport.FIRST
     for number in range(20_000):
-        history.hear(str(number), True)
+        history.note_node(str(number), True)
     assert history.is_behind("another one", True), "it is not kept, so what it reports is read"
     assert PartitionHistory.loads(history.dumps()) == history
     assert len(history.dumps()) < 1 << 20

@@ -191,7 +191,7 @@ class KeyIndex:
     def _due(self) -> None:
         """Ask what expired, and what was asked and has no record yet."""
         left = self._most - len(self.asked)
-        items = self._calendar.due(self._now, left) if left > 0 else []
+        items = self._calendar.take_due(self._now, left) if left > 0 else []
         places = []
         for item in items:
             (size,) = _PARTS.unpack_from(item)
@@ -341,7 +341,7 @@ class KeyIndex:
         self._store.put_many(values)
         self._store.remove_many(removed)
         self._calendar.save()
-        self.counts.waiting = self._calendar.waiting()
+        self.counts.waiting = self._calendar.count_waiting()
 
 
 def _floor(parts: int) -> int:

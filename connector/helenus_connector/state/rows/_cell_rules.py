@@ -13,41 +13,45 @@ from helenus_schemas.event.cells import Cell, Deletion, Liveness
 
 NEVER = -(1 << 63)
 """A write time before all others."""
-_LATER_S = 3600
+_RECHECK_S = 3600
+"""In a backlog tombstones are checked again after an hour at the latest: more often would cost a read each time."""
 
-Element = tuple[int, bytes | None, bool]
+ListElement = tuple[int, bytes | None, bool]
 
 
-def element(cell: Cell) -> Element:
-    """What an element of a list is known by where a read left out its path: write time, value, whether it expires."""
+def list_element(cell: Cell) -> ListElement:
+    """Return what identifies an element of a list where a read left out its path: write time, value, whether it
+    expires.
+    """
     return cell.write_time, cell.value, cell.expires is not None
 
 
-def when_purged(when: int, now: int, purged_to: int) -> int:
-    """When what is older than gc_grace from a time on can be let go. That is counted up to `purged_to`, which is before
-    `now` in a backlog; then it is looked at again once that may have caught up, or in an hour.
+def next_purge_check(purge_at: int, now: int, purged_to: int) -> int:
+    """Return when to check again whether what may be purged at a time can be removed. Purging goes by `purged_to`,
+    which is before `now` in a backlog; then it is checked again once that may have caught up, or in an hour.
     """
-    return when if when > now else now + min(max(1, when - purged_to), _LATER_S)
+    return purge_at if purge_at > now else now + min(max(1, purge_at - purged_to), _RECHECK_S)
 
 
 class Doubts(NamedTuple):
-    """Where write times do not decide. Deletions up to the write time `horizon` may be in Cassandra, and are not known.
+    """Where write times do not decide. Deletions up to the write time `horizon` may be in Cassandra, and are not known
+    here.
 
-    Tombstones of before `soft_before`, s since the epoch, may have been purged: they may hide nothing any more. Of the
-    deletions of the partition and of ranges that take a row, `firm_floor` is the newest write time of the others.
-    `logged` is when the mutation was appended to the events topic, s since the epoch: not before it was logged.
+    Tombstones of before `soft_before`, s since the epoch, may have been purged: they may hide nothing any more.
+    `firm_floor` is the newest write time of the other deletions of the partition and of ranges that delete a row.
+    `logged_at` is when the mutation was appended to the events topic, s since the epoch: not before it was logged.
     """
 
     horizon: int = NEVER
     soft_before: int = -1
     firm_floor: int | None = None
-    logged: int = 0
+    logged_at: int = 0
 
     def is_soft(self, cell: Cell) -> bool:
         """Return whether a tombstone, or what is left of a cell that expired, may have been purged."""
         if cell.value is None:
             return (cell.deleted_at or 0) <= self.soft_before
-        is_expired = cell.expires is not None and cell.expires <= self.logged
+        is_expired = cell.expires is not None and cell.expires <= self.logged_at
         return is_expired and (cell.expires or 0) - (cell.ttl or 0) <= self.soft_before
 
 
@@ -55,29 +59,31 @@ NO_DOUBTS = Doubts()
 
 
 def purge_time(deletion: Deletion, gc_grace: int) -> int:
-    """When a deletion may be let go of, s since the epoch. Not before its write time, which may be in the future: it
-    hides what is written until then.
+    """Return when a deletion can be purged, s since the epoch. Not before its write time, which may be in the future:
+    it hides what is written until then.
     """
     return max(deletion.deleted_at + gc_grace, deletion.write_time // 1_000_000)
 
 
-def is_over(deletion: Deletion, now: int, gc_grace: int) -> bool:
+def is_purgeable(deletion: Deletion, now: int, gc_grace: int) -> bool:
+    """Return whether a deletion can be purged."""
     return purge_time(deletion, gc_grace) <= now
 
 
-def purged_at(expires: int, ttl: int | None, gc_grace: int) -> int:
-    """An expired cell becomes a tombstone of the time when it was written."""
+def expired_purge_time(expires: int, ttl: int | None, gc_grace: int) -> int:
+    """Return when an expired cell can be purged: it becomes a tombstone of the time when it was written."""
     return max(expires, expires - (ttl or 0) + gc_grace)
 
 
-def cell_purged_at(cell: Cell, gc_grace: int) -> int | None:
+def cell_purge_time(cell: Cell, gc_grace: int) -> int | None:
+    """Return when a cell can be purged, s since the epoch; None for one that never expires."""
     if cell.value is None:
         return max((cell.deleted_at or 0) + gc_grace, cell.write_time // 1_000_000)
-    return None if cell.expires is None else purged_at(cell.expires, cell.ttl, gc_grace)
+    return None if cell.expires is None else expired_purge_time(cell.expires, cell.ttl, gc_grace)
 
 
 def supersedes(a: Liveness, b: Liveness) -> bool:
-    """LivenessInfo.supersedes."""
+    """Return whether a row's liveness replaces another: LivenessInfo.supersedes."""
     if a.write_time != b.write_time:
         return a.write_time > b.write_time
     if a.expires is not None and b.expires is not None:
@@ -86,7 +92,7 @@ def supersedes(a: Liveness, b: Liveness) -> bool:
 
 
 def wins(a: Cell, b: Cell) -> bool:
-    """Whether a cell is to take another one's place: Cells.resolveRegular."""
+    """Return whether a cell replaces another: Cells.resolveRegular."""
     if a.write_time != b.write_time:
         return a.write_time > b.write_time
     a_ends = a.deleted_at if a.value is None else a.expires

@@ -1,4 +1,6 @@
-"""What a checkpoint's state is of: a file beside it, which says when state would be taken for something else's."""
+"""The identity of a checkpoint's state: a file beside it, which tells when state would be used for another table or
+topic.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from helenus_schemas.service import durable
 
 _NAME = "state.about"
 _VERSION = 2
-"""1 was of states whose keys did not lie on `pages`."""
+"""Version 1 was of states whose keys did not lie on `pages`."""
 
 
 @dataclass(frozen=True)
 class StateIdentity:
-    """The state of `state=rows`: of a table's events topic, by its partitions. `places` groups the events of each
-    partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row that was there
-    before, all columns are known. `proven`: of partitions how many disturbances they had when that was so last, as of
-    `RowMerge`.
+    """The identity of the state of `state=rows`: of a table's events topic, by its partitions. `places` groups the
+    events of each partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row
+    that was there before, all columns are known. `proven`: the number of disturbances that each partition had when that
+    was last so, as of `RowMerge`.
     """
 
     table: str
@@ -30,46 +32,46 @@ class StateIdentity:
     proven: Mapping[int, int] = field(default_factory=dict)
 
 
-def kept(checkpoint: Path) -> StateIdentity | None:
-    """What the state in a checkpoint is of; None if there is none yet. Raises HelenusError(STATE) if it can't be known,
-    or the state is gone.
+def load_identity(checkpoint: Path) -> StateIdentity | None:
+    """Load the identity of the state in a checkpoint; None if there is no state yet. Raises HelenusError(STATE) if it
+    can't be known, or the state is gone.
     """
     file = checkpoint / _NAME
     has_begun = any((checkpoint / "offsets").glob("[0-9]*"))
     try:
-        found = durable.load(file, _VERSION)
+        fields = durable.load(file, _VERSION)
     except FileNotFoundError:
         if has_begun:
-            what = "this checkpoint is of a query without state, or the file that says what its state is of is gone"
-            raise HelenusError(Kind.STATE, what, str(file), advice(checkpoint)) from None
+            reason = "this checkpoint is of a query without state, or the file that says what its state is of is gone"
+            raise HelenusError(Kind.STATE, reason, str(file), advice(checkpoint)) from None
         return None
     except durable.Damaged as error:
         raise HelenusError(Kind.STATE, f"this file is damaged: {error}", str(file), advice(checkpoint)) from None
     if any((checkpoint / "commits").glob("[0-9]*")) and not (checkpoint / "state").exists():
-        what = "the state is gone, and its offsets are not"
-        raise HelenusError(Kind.STATE, what, str(checkpoint / "state"), advice(checkpoint))
-    is_whole = found.get("is_whole", False)
-    proven = {int(partition): count for partition, count in found.get("proven", {}).items()}
-    return StateIdentity(found["table"], found["topic"], tuple(found["places"]), found["slots"], is_whole, proven)
+        reason = "the state is gone, and its offsets are not"
+        raise HelenusError(Kind.STATE, reason, str(checkpoint / "state"), advice(checkpoint))
+    is_whole = fields.get("is_whole", False)
+    proven = {int(partition): count for partition, count in fields.get("proven", {}).items()}
+    return StateIdentity(fields["table"], fields["topic"], tuple(fields["places"]), fields["slots"], is_whole, proven)
 
 
-def keep(checkpoint: Path, about: StateIdentity) -> None:
-    """Write it: before the first batch, and when `is_whole` changes."""
+def save_identity(checkpoint: Path, identity: StateIdentity) -> None:
+    """Save the identity: before the first batch, and when `is_whole` changes."""
     durable.make_directory(checkpoint)
-    durable.save(checkpoint / _NAME, asdict(about), _VERSION, "what the state is of", "state.about-saved")
+    durable.save(checkpoint / _NAME, asdict(identity), _VERSION, "what the state is of", "state.about-saved")
 
 
-def check(about: StateIdentity, table: str, topic: str, partitions: int, checkpoint: Path) -> None:
-    """Raise HelenusError(STATE) if the state is of something else."""
-    what = None
-    if (about.table, about.topic) != (table, topic):
-        what = f"the state is of {about.table} and {about.topic}, not of {table} and {topic}"
-    elif len(about.places) != partitions:
-        what = f"{topic} has {partitions} partitions, and had {len(about.places)} when the state began"
-    if what is not None:
-        raise HelenusError(Kind.STATE, what, str(checkpoint), advice(checkpoint))
+def check_identity(identity: StateIdentity, table: str, topic: str, partitions: int, checkpoint: Path) -> None:
+    """Raise HelenusError(STATE) if the state is of another table or topic."""
+    reason = None
+    if (identity.table, identity.topic) != (table, topic):
+        reason = f"the state is of {identity.table} and {identity.topic}, not of {table} and {topic}"
+    elif len(identity.places) != partitions:
+        reason = f"{topic} has {partitions} partitions, and had {len(identity.places)} when the state began"
+    if reason is not None:
+        raise HelenusError(Kind.STATE, reason, str(checkpoint), advice(checkpoint))
 
 
 def advice(checkpoint: Path) -> str:
-    """What to do with state that can't be used."""
+    """Return what to do with state that can't be used."""
     return f"delete {checkpoint}, or set another query.group: events are then read, and rows snapshot, once more"

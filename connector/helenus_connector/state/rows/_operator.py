@@ -46,15 +46,15 @@ class PlaceResult(NamedTuple):
     """
 
     partition: int
-    due: float | None
+    next_due: float | None
     read: int
     copies: int
     outdated: int
     unchanged: int
-    kept: int
-    waiting: int
-    light: frozenset[str] = frozenset()
-    celled: frozenset[str] = frozenset()
+    row_count: int
+    waiting_count: int
+    nodes_without_cells: frozenset[str] = frozenset()
+    nodes_with_cells: frozenset[str] = frozenset()
     columns: frozenset[tuple[str, CqlType]] = frozenset()
     disturbances: int = 0
 
@@ -102,7 +102,7 @@ class RowsOperator(StatefulProcessor):
             nonlocal read
             for about, pack in found:
                 later.extend(notes_left := _notes(about))
-                merging.heard.update(*(note.copies for note in notes_left))
+                merging.reporting_nodes.update(*(note.copies for note in notes_left))
                 for event in unpack_events(bytes(pack)) if pack is not None else ():
                     read += 1
                     yield event
@@ -122,10 +122,10 @@ class RowsOperator(StatefulProcessor):
             merging.copies + copies,
             merging.outdated,
             merging.unchanged,
-            merging.count,
-            merging.waiting,
+            merging.row_count,
+            merging.waiting_count,
         )
-        nodes = frozenset(merging.light), frozenset(merging.celled) | left_out.keys()
+        nodes = frozenset(merging.nodes_without_cells), frozenset(merging.nodes_with_cells) | left_out.keys()
         columns = frozenset((column.name, column.type) for column in table.values)
         ended = PlaceResult(place.partition, merging.next_due, *counts, *nodes, columns, merging.disturbances)
         yield _frame(ended=pickle.dumps(ended))

@@ -1,14 +1,14 @@
-"""What the logs behind one partition of the events topic say by their order, which no write time says.
+"""What the order of the logs behind one partition of the events topic says, and no write time does.
 
     node A, TRUNCATE at segment 7, position 900 → all that A logged up to there is gone from A, whatever its write time
 
-A merge may go by write times only for what Cassandra decides by them. Three things it does not decide by them:
+A merge may use write times only where Cassandra decides by them. It does not in three cases:
 - TRUNCATE drops what a node logged up to a position. The first node's report of one adds to `truncations`; a node that
   has not reported it is *behind*: what it reports may be of before, so the row is read.
-- Tombstones are purged once gc_grace_seconds are over, at a time of each replica's own, and those of before the events
-  began were never seen. Up to `horizon` there may be deletions of which nothing is known here.
+- Tombstones are purged after gc_grace_seconds, by each replica at another time, and those from before the first
+  event were never seen. Up to `horizon` there may be deletions of which nothing is known here.
 - After a gap, lost events or a truncation some rows may be other than the log says. Each counts as a `disturbance`: the
-  table is snapshot again, and rows that were not proven since are read once that is complete (`swept`).
+  table is snapshot again, and rows that were not proven since are read once that is complete (`swept_disturbances`).
 
 Bytes, version 2, big-endian: u8 version; 16 bytes table id; u64 now; u64 count; i64 horizon; i64 time of the last
 truncation; u32 truncations; u32 disturbances; u32 swept; u16 n, n × (u16 size, node; u32 truncations; u8 has a
@@ -27,25 +27,25 @@ from helenus_schemas.event.change import Change, Origin
 
 _VERSION = 2
 _HEAD = Struct(">B16sQQ")
-_MORE = Struct(">qqIIIH")
+_COUNTERS = Struct(">qqIIIH")
 _NODE = Struct(">IB")
-_PLACE = Struct(">qq")
+_LOG_POSITION = Struct(">qq")
 _SIZE = Struct(">H")
 _SAME_TRUNCATION_US = 5_000_000
 """Nodes note one TRUNCATE within seconds. A node whose report is older than the last one's by more than this has more
 of them to report. If its clock is behind, it counts as behind: its rows are read, which costs reads and no truth.
 """
 
-_MOST_NODES, _LONGEST_NODE = 10_000, 255
-"""Whoever writes to an events topic may name nodes that are none. Rows of those left out are read."""
-_LAST = (1 << 63) - 1
+_MAX_NODES, _MAX_NODE_BYTES = 10_000, 255
+"""Limits, as whoever writes to an events topic may name nodes that do not exist. Rows of those left out are read."""
+_MAX_TIME = (1 << 63) - 1
 
 LogPosition = tuple[int, int]
 """A commit log segment's id, and a position in it."""
 
 
 class TruncationReport(Enum):
-    """What a node's report of a TRUNCATE is to the partition."""
+    """What a node's report of a TRUNCATE means to the partition."""
 
     KNOWN = 0
     """It was reported before: an agent sends again what was not acknowledged."""
@@ -56,7 +56,7 @@ class TruncationReport(Enum):
 
 
 class Standing(Enum):
-    """What an event's place in the log of its node says, whatever its write time."""
+    """What an event's position in the log of its node means, whatever its write time."""
 
     CURRENT = 0
     """Its node holds what it wrote, as far as nothing newer took it away."""
@@ -68,7 +68,7 @@ class Standing(Enum):
 
 @dataclass(slots=True)
 class NodeHistory:
-    """How many of the partition's truncations a node has reported, and where its log has the last one."""
+    """How many of the partition's truncations a node has reported, and the position of the last one in its log."""
 
     truncations: int
     truncated_at: LogPosition | None = None
@@ -76,36 +76,37 @@ class NodeHistory:
 
 @dataclass(slots=True)
 class PartitionHistory:
-    """`now` is the time of the last batch, s since the epoch, `count` the number of rows that are kept. `horizon`, and
-    `truncated`, the first report's time of the last truncation, in µs since the epoch.
+    """The history of a partition. `now` is the time of the last batch, s since the epoch, `row_count` the number of
+    stored rows. `horizon`, and `truncation_time`, when the last truncation was first reported, are in µs since the
+    epoch.
     """
 
-    table: bytes
+    table_id: bytes
     now: int = 0
-    count: int = 0
+    row_count: int = 0
     horizon: int = NEVER
-    truncated: int = NEVER
+    truncation_time: int = NEVER
     truncations: int = 0
     disturbances: int = 0
-    swept: int = 0
+    swept_disturbances: int = 0
     nodes: dict[str, NodeHistory] = field(default_factory=dict)
 
     def raise_horizon(self, write_time: int) -> None:
         """Note that a deletion of this write time is no longer known here, and may be in Cassandra."""
-        self.horizon = max(self.horizon, min(write_time, _LAST))
+        self.horizon = max(self.horizon, min(write_time, _MAX_TIME))
 
-    def hear(self, node: str, is_whole: bool) -> None:
-        """Note a node. One that is heard of first when all rows are proven has nothing of before: it joined since."""
-        if node not in self.nodes and len(self.nodes) < _MOST_NODES and len(node) <= _LONGEST_NODE:
+    def note_node(self, node: str, is_whole: bool) -> None:
+        """Note a node. One that first reports when all rows are proven has joined since, and has nothing of before."""
+        if node not in self.nodes and len(self.nodes) < _MAX_NODES and len(node) <= _MAX_NODE_BYTES:
             self.nodes[node] = NodeHistory(self.truncations if is_whole else max(0, self.truncations - 1))
 
     def is_behind(self, node: str, is_whole: bool) -> bool:
         """Return whether what a node reports may have been dropped by a TRUNCATE that it has not reported yet."""
-        self.hear(node, is_whole)
+        self.note_node(node, is_whole)
         return node not in self.nodes or self.nodes[node].truncations < self.truncations
 
-    def standing(self, change: Change, is_whole: bool) -> Standing:
-        """Return what the place of an event in its node's log says."""
+    def judge_log_position(self, change: Change, is_whole: bool) -> Standing:
+        """Return what the position of an event in its node's log means."""
         if not self.truncations or change.origin is not Origin.LOG or change.node is None:
             return Standing.CURRENT
         if self.is_dropped(change.node, (change.segment, change.position)):
@@ -114,61 +115,78 @@ class PartitionHistory:
         return Standing.BEHIND if is_behind else Standing.CURRENT
 
     def is_dropped(self, node: str | None, position: LogPosition) -> bool:
-        """Return whether a TRUNCATE of its node dropped what was logged at a position, which is where it ends."""
-        known = self.nodes.get(node or "")
-        return known is not None and known.truncated_at is not None and (-1, -1) < position <= known.truncated_at
+        """Return whether a TRUNCATE of its node dropped what was logged at a position. A position is where an entry
+        ends.
+        """
+        node_history = self.nodes.get(node or "")
+        return (
+            node_history is not None
+            and node_history.truncated_at is not None
+            and (-1, -1) < position <= node_history.truncated_at
+        )
 
     def truncate(self, node: str | None, position: LogPosition, time: int, is_whole: bool) -> TruncationReport:
-        """Take in a node's report of a TRUNCATE: at a position of its log, (-1, -1) if the report does not say where,
-        and at a time, µs since the epoch.
+        """Note a node's report of a TRUNCATE: at a position of its log, (-1, -1) if the report does not say where, and
+        at a time, µs since the epoch.
         """
         if self.is_dropped(node, position):
             return TruncationReport.KNOWN
-        self.hear(node or "", is_whole)
-        known = self.nodes.get(node or "") or NodeHistory(self.truncations)
-        is_following = known.truncations < self.truncations
+        self.note_node(node or "", is_whole)
+        node_history = self.nodes.get(node or "") or NodeHistory(self.truncations)
+        is_following = node_history.truncations < self.truncations
         self.disturbances += 1
         if not is_following:
             self.truncations += 1
-            self.truncated = max(NEVER, min(time, _LAST))
-        is_last = time >= self.truncated - _SAME_TRUNCATION_US
-        known.truncations = self.truncations if is_last else known.truncations + 1
+            self.truncation_time = max(NEVER, min(time, _MAX_TIME))
+        is_last = time >= self.truncation_time - _SAME_TRUNCATION_US
+        node_history.truncations = self.truncations if is_last else node_history.truncations + 1
         if position > (-1, -1):
-            known.truncated_at = position
+            node_history.truncated_at = position
         return TruncationReport.FOLLOWING if is_following else TruncationReport.FIRST
 
     def dumps(self) -> bytes:
-        """The history's bytes."""
-        parts = [_HEAD.pack(_VERSION, self.table, self.now, self.count)]
-        more = self.horizon, self.truncated, self.truncations, self.disturbances, self.swept, len(self.nodes)
-        parts.append(_MORE.pack(*more))
+        """Return the history's bytes."""
+        parts = [_HEAD.pack(_VERSION, self.table_id, self.now, self.row_count)]
+        counters = (
+            self.horizon,
+            self.truncation_time,
+            self.truncations,
+            self.disturbances,
+            self.swept_disturbances,
+            len(self.nodes),
+        )
+        parts.append(_COUNTERS.pack(*counters))
         for name, node in self.nodes.items():
-            text = name.encode()
-            parts += (_SIZE.pack(len(text)), text, _NODE.pack(node.truncations, node.truncated_at is not None))
+            name_bytes = name.encode()
+            parts += (
+                _SIZE.pack(len(name_bytes)),
+                name_bytes,
+                _NODE.pack(node.truncations, node.truncated_at is not None),
+            )
             if node.truncated_at is not None:
-                parts.append(_PLACE.pack(*node.truncated_at))
+                parts.append(_LOG_POSITION.pack(*node.truncated_at))
         return b"".join(parts)
 
     @classmethod
     def loads(cls, data: bytes) -> PartitionHistory:
-        """A history of its bytes. Raises ValueError for those of a version that is not known here."""
-        version, table, now, count = _HEAD.unpack_from(data)
+        """Parse a history's bytes. Raises ValueError for those of a version that is not known here."""
+        version, table_id, now, row_count = _HEAD.unpack_from(data)
         if version not in (1, _VERSION):
             raise ValueError(f"a state of version {version}, where {_VERSION} is known: go back to what wrote it")
         if version == 1:
             # That version forgot tombstones, and did not say up to which write time.
-            return cls(table, now, count, now * 1_000_000)
+            return cls(table_id, now, row_count, now * 1_000_000)
         offset = _HEAD.size
-        *numbers, nodes = _MORE.unpack_from(data, offset)
-        history = cls(table, now, count, *numbers)
-        offset += _MORE.size
+        *numbers, nodes = _COUNTERS.unpack_from(data, offset)
+        history = cls(table_id, now, row_count, *numbers)
+        offset += _COUNTERS.size
         for _ in range(nodes):
             end = offset + 2 + _SIZE.unpack_from(data, offset)[0]
             name = data[offset + 2 : end].decode()
-            reported, has_position = _NODE.unpack_from(data, end)
+            truncations, has_position = _NODE.unpack_from(data, end)
             offset = end + _NODE.size
-            history.nodes[name] = NodeHistory(reported)
+            history.nodes[name] = NodeHistory(truncations)
             if has_position:
-                history.nodes[name].truncated_at = _PLACE.unpack_from(data, offset)
-                offset += _PLACE.size
+                history.nodes[name].truncated_at = _LOG_POSITION.unpack_from(data, offset)
+                offset += _LOG_POSITION.size
         return history

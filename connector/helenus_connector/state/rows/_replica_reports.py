@@ -1,6 +1,6 @@
-"""What an event is of, before its change is decoded: copies, which most events are, are known by that.
+"""Which row and mutation an event names, before its change is decoded: copies, as most events are, are known by that.
 
-event of `UPDATE … WHERE k = 7` → Report(name=b"r" + key, mutation=<12 bytes of its digest>, change=None)
+event of `UPDATE … WHERE k = 7` → ReplicaReport(name=b"r" + key, mutation=<12 bytes of its digest>, change=None)
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from helenus_connector.gate.event_content import decode_event
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GAP, MergedChange
-from helenus_connector.state.rows._row import SEEN
-from helenus_connector.state.rows._row_store import OF_PARTITION, OF_ROW, OF_STATIC
+from helenus_connector.state.rows._row import MUTATION_BYTES
+from helenus_connector.state.rows._row_store import PARTITION_PREFIX, ROW_PREFIX, STATIC_PREFIX
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.own_format import match_own_format
@@ -21,8 +21,9 @@ _ROW, _STATIC, _PARTITION = Scope.ROW, Scope.STATIC, Scope.PARTITION
 
 
 class ReplicaReport(NamedTuple):
-    """An event that names one key: the row's name in the store, what names its mutation, and its change, not decoded
-    yet if the mutation may be known. `node` is the one that reports it, as bytes, if it is one of our agents'.
+    """An event that names one key: the row's name in the store, the first bytes of its mutation's digest, and its
+    change, which is not decoded yet if the mutation may be a copy. `node` is the one that reports it, as bytes, if it
+    is one of our agents'.
     """
 
     event: Event
@@ -34,37 +35,40 @@ class ReplicaReport(NamedTuple):
 
 
 class ReplicaReports:
-    """Makes reports of the events of one version of a table, which may have no partitions: each is a row."""
+    """Makes reports of events, for one version of a table. A table may have no partitions: then each is a row."""
 
     def __init__(self, codec: KeyCodec, has_partitions: bool) -> None:
         self._codec, self._has_partitions = codec, has_partitions
 
-    def of(self, event: Event) -> ReplicaReport | MergedChange:
-        """What an event is of. Raises Malformed, and Outgrown for a key of another table of this name."""
+    def for_event(self, event: Event) -> ReplicaReport | MergedChange:
+        """Return the report of an event; a MergedChange of a gap. Raises Malformed, and Outgrown for a key of another
+        table of this name.
+        """
         match = match_own_format(event.value) if event.value and event.key is not None else None
         if match is not None and event.key is not None:
             key, scope = self._codec.current(event.key), match.scope
-            name = (OF_STATIC if scope == b"\2" else OF_ROW if scope == b"\0" else OF_PARTITION) + key
+            name = (STATIC_PREFIX if scope == b"\2" else ROW_PREFIX if scope == b"\0" else PARTITION_PREFIX) + key
             if not self._has_partitions:
-                name = OF_ROW + key
-            return ReplicaReport(event, name, key, unhexlify(match.digest)[:SEEN], None, match.node)
+                name = ROW_PREFIX + key
+            return ReplicaReport(event, name, key, unhexlify(match.digest)[:MUTATION_BYTES], None, match.node)
         change, key = decode_event(event, self._codec)
         if change.scope is Scope.GAP:
             return not_mergeable(event, GAP)
-        kind = {_ROW: OF_ROW, _STATIC: OF_STATIC}.get(change.scope, OF_PARTITION)
+        prefix = {_ROW: ROW_PREFIX, _STATIC: STATIC_PREFIX}.get(change.scope, PARTITION_PREFIX)
         if not self._has_partitions and change.scope is _PARTITION:
-            kind = OF_ROW
+            prefix = ROW_PREFIX
         digest = change.digest if change.node and change.digest and len(change.digest) == 32 else None
-        return ReplicaReport(event, kind + key, key, None if digest is None else _mutation(digest), change)
+        return ReplicaReport(event, prefix + key, key, None if digest is None else _mutation_digest(digest), change)
 
 
 def not_mergeable(event: Event, op: str, failure: str | None = None) -> MergedChange:
-    """That nothing can be merged of an event: `op` says why."""
+    """Make a change which says that an event can't be merged: `op` says why."""
     return MergedChange(event.partition, event.key or b"", _ROW, None, op, None, None, None, None, event, failure)
 
 
-def _mutation(digest: str) -> bytes | None:
+def _mutation_digest(digest: str) -> bytes | None:
+    """Return the first bytes of a digest, as `CellRow.recent_mutations` has them; None if it is none."""
     try:
-        return unhexlify(digest)[:SEEN]
+        return unhexlify(digest)[:MUTATION_BYTES]
     except ValueError:
         return None

@@ -2,7 +2,7 @@
 
 Bytes of a row, version 3, big-endian; lengths and counts are u32 but where it says u16:
 
-    row    = u8 version; u8 n, n × 12 bytes of mutations merged last; u32 page; u64 armed; u8 flags
+    row    = u8 version; u8 n, n × 12 bytes of mutations merged last; u32 page; u64 scheduled at; u8 flags
              [1] liveness: i64 write time, u32 ttl, u64 expires (0, 0: none)
              [2] deletion: i64 write time, u64 deleted at
              [4] i64 bound of a guessed liveness; [8] deletion that reads imply; [16] u64 to be read again at;
@@ -18,17 +18,17 @@ from __future__ import annotations
 
 from struct import Struct
 
-from helenus_connector.state.rows._row import SEEN, CellRow
+from helenus_connector.state.rows._row import MUTATION_BYTES, CellRow
 from helenus_schemas.event.cells import Cell, Deletion, Liveness
 
 VERSION = 3
-_new = tuple.__new__
+_new_tuple = tuple.__new__
 _HEAD = Struct(">IQB")
 _LIVENESS = Struct(">qIQ")
 _DELETION = Struct(">qQ")
 _COUNT = Struct(">I")
 _CELL = Struct(">BqH")
-_ENDS = Struct(">IQ")
+_EXPIRY = Struct(">IQ")
 _SECONDS = Struct(">Q")
 _PROVEN = Struct(">I")
 _TIME = Struct(">q")
@@ -36,33 +36,37 @@ _NAME = Struct(">H")
 
 
 def dump_row(row: CellRow) -> bytes:
-    """The bytes of a row."""
+    """Return the bytes of a row."""
     flags = (1 if row.liveness else 0) | (2 if row.deletion else 0)
-    flags |= (row.bound is not None) << 2 | (row.unseen is not None) << 3 | (row.read_at > 0) << 4
-    flags |= (row.proven > 0) << 5
-    parts = [bytes((VERSION, len(row.seen) // SEEN)), row.seen, _HEAD.pack(row.page, row.armed, flags)]
+    flags |= (row.liveness_bound is not None) << 2 | (row.implied_deletion is not None) << 3 | (row.reread_at > 0) << 4
+    flags |= (row.proven_disturbances > 0) << 5
+    parts = [
+        bytes((VERSION, len(row.recent_mutations) // MUTATION_BYTES)),
+        row.recent_mutations,
+        _HEAD.pack(row.page, row.scheduled_at, flags),
+    ]
     if row.liveness:
         parts.append(_LIVENESS.pack(row.liveness.write_time, row.liveness.ttl or 0, row.liveness.expires or 0))
     if row.deletion:
         parts.append(_DELETION.pack(*row.deletion))
-    if row.bound is not None:
-        parts.append(_TIME.pack(row.bound))
-    if row.unseen is not None:
-        parts.append(_DELETION.pack(*row.unseen))
-    if row.read_at:
-        parts.append(_SECONDS.pack(row.read_at))
-    if row.proven:
-        parts.append(_PROVEN.pack(row.proven))
+    if row.liveness_bound is not None:
+        parts.append(_TIME.pack(row.liveness_bound))
+    if row.implied_deletion is not None:
+        parts.append(_DELETION.pack(*row.implied_deletion))
+    if row.reread_at:
+        parts.append(_SECONDS.pack(row.reread_at))
+    if row.proven_disturbances:
+        parts.append(_PROVEN.pack(row.proven_disturbances))
     parts.append(_COUNT.pack(len(row.deletions)))
-    for name, whole in row.deletions.items():
-        text = name.encode()
-        parts += (_NAME.pack(len(text)), text, _DELETION.pack(*whole))
+    for name, deletion in row.deletions.items():
+        name_bytes = name.encode()
+        parts += (_NAME.pack(len(name_bytes)), name_bytes, _DELETION.pack(*deletion))
     parts.append(_COUNT.pack(len(row.cells)))
     add, count, pack = parts.append, _COUNT.pack, _CELL.pack
     for name, time, value, path, ttl, expires, deleted_at in row.cells.values():
-        text = name.encode()
-        add(pack((path is not None) | (value is None) << 1 | (expires is not None) << 2, time, len(text)))
-        add(text)
+        name_bytes = name.encode()
+        add(pack((path is not None) | (value is None) << 1 | (expires is not None) << 2, time, len(name_bytes)))
+        add(name_bytes)
         if path is not None:
             add(count(len(path)))
             add(path)
@@ -70,74 +74,74 @@ def dump_row(row: CellRow) -> bytes:
             add(_SECONDS.pack(deleted_at or 0))
             continue
         if expires is not None:
-            add(_ENDS.pack(ttl or 0, expires))
+            add(_EXPIRY.pack(ttl or 0, expires))
         add(count(len(value)))
         add(value)
     return b"".join(parts)
 
 
 def load_row(data: bytes) -> CellRow:
-    """A row of its bytes. Raises ValueError for those of a version that is not known here."""
+    """Parse a row's bytes. Raises ValueError for those of a version that is not known here."""
     if data[0] not in range(1, VERSION + 1):
         raise ValueError(f"a row of version {data[0]} in the state, where {VERSION} is known: go back to what wrote it")
-    at = 2 + data[1] * SEEN
-    row = CellRow(seen=data[2:at])
-    row.page, row.armed, flags = _HEAD.unpack_from(data, at)
-    at += _HEAD.size
+    offset = 2 + data[1] * MUTATION_BYTES
+    row = CellRow(recent_mutations=data[2:offset])
+    row.page, row.scheduled_at, flags = _HEAD.unpack_from(data, offset)
+    offset += _HEAD.size
     if flags & 1:
-        time, ttl, expires = _LIVENESS.unpack_from(data, at)
-        at += _LIVENESS.size
+        time, ttl, expires = _LIVENESS.unpack_from(data, offset)
+        offset += _LIVENESS.size
         row.liveness = Liveness(time, ttl, expires) if expires else Liveness(time)
     if flags & 2:
-        row.deletion = Deletion(*_DELETION.unpack_from(data, at))
-        at += _DELETION.size
+        row.deletion = Deletion(*_DELETION.unpack_from(data, offset))
+        offset += _DELETION.size
     if flags & 4:
-        (row.bound,) = _TIME.unpack_from(data, at)
-        at += _TIME.size
+        (row.liveness_bound,) = _TIME.unpack_from(data, offset)
+        offset += _TIME.size
     if flags & 8:
-        row.unseen = Deletion(*_DELETION.unpack_from(data, at))
-        at += _DELETION.size
+        row.implied_deletion = Deletion(*_DELETION.unpack_from(data, offset))
+        offset += _DELETION.size
     if flags & 16:
-        (row.read_at,) = _SECONDS.unpack_from(data, at)
-        at += _SECONDS.size
+        (row.reread_at,) = _SECONDS.unpack_from(data, offset)
+        offset += _SECONDS.size
     if flags & 32:
-        (row.proven,) = _PROVEN.unpack_from(data, at)
-        at += _PROVEN.size
-    (count,) = _COUNT.unpack_from(data, at)
-    at += 4
+        (row.proven_disturbances,) = _PROVEN.unpack_from(data, offset)
+        offset += _PROVEN.size
+    (count,) = _COUNT.unpack_from(data, offset)
+    offset += 4
     for _ in range(count):
-        end = at + 2 + _NAME.unpack_from(data, at)[0]
-        row.deletions[data[at + 2 : end].decode()] = Deletion(*_DELETION.unpack_from(data, end))
-        at = end + _DELETION.size
-    (count,) = _COUNT.unpack_from(data, at)
-    at += 4
+        end = offset + 2 + _NAME.unpack_from(data, offset)[0]
+        row.deletions[data[offset + 2 : end].decode()] = Deletion(*_DELETION.unpack_from(data, end))
+        offset = end + _DELETION.size
+    (count,) = _COUNT.unpack_from(data, offset)
+    offset += 4
     cells, unpack, length = row.cells, _CELL.unpack_from, _COUNT.unpack_from
     for _ in range(count):
-        flags, time, size = unpack(data, at)
-        at += 11
-        name = data[at : at + size].decode()
-        at += size
+        flags, time, size = unpack(data, offset)
+        offset += 11
+        name = data[offset : offset + size].decode()
+        offset += size
         path = value = ttl = expires = deleted_at = None
         if flags & 1:
-            end = at + 4 + length(data, at)[0]
-            path = data[at + 4 : end]
-            at = end
+            end = offset + 4 + length(data, offset)[0]
+            path = data[offset + 4 : end]
+            offset = end
         if flags & 2:
-            (deleted_at,) = _SECONDS.unpack_from(data, at)
-            at += 8
+            (deleted_at,) = _SECONDS.unpack_from(data, offset)
+            offset += 8
         else:
             if flags & 4:
-                ttl, expires = _ENDS.unpack_from(data, at)
-                at += 12
-            end = at + 4 + length(data, at)[0]
-            value = data[at + 4 : end]
-            at = end
-        cells[name, path] = _new(Cell, (name, time, value, path, ttl, expires, deleted_at))
-    if at != len(data):
-        raise ValueError(f"a row in the state has {len(data) - at} bytes too many: its checkpoint is damaged")
+                ttl, expires = _EXPIRY.unpack_from(data, offset)
+                offset += 12
+            end = offset + 4 + length(data, offset)[0]
+            value = data[offset + 4 : end]
+            offset = end
+        cells[name, path] = _new_tuple(Cell, (name, time, value, path, ttl, expires, deleted_at))
+    if offset != len(data):
+        raise ValueError(f"a row in the state has {len(data) - offset} bytes too many: its checkpoint is damaged")
     return row
 
 
 def has_seen(data: bytes, mutation: bytes) -> bool:
-    """Whether a row of these bytes has merged a mutation, as far as it remembers."""
-    return data.find(mutation, 2, 2 + data[1] * SEEN) >= 0
+    """Return whether a mutation is among those that a row of these bytes merged last."""
+    return data.find(mutation, 2, 2 + data[1] * MUTATION_BYTES) >= 0

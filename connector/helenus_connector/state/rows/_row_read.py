@@ -1,19 +1,19 @@
-"""Merges what a read of a row found into the row that is kept: `state=rows`.
+"""Merges the result of a read into the stored row: `state=rows`.
 
-    kept v = 1, l = [a, b] · the read found v = 1, l = [b] → b alone, and a is not there up to its write time
+    stored v = 1, l = [a, b] · the read found v = 1, l = [b] → b alone, and a is not there up to its write time
 
-A read shows what lives, with write times and TTLs, and merges as events do. But it does not show all:
-- What it does not show may be deleted, or not there yet, as the event of a write may come before the write can be read.
-  So nothing is taken away that the event which had the row read did not delete: the row is read once more, and that
-  read, of `settle.min.age.ms` later, is the last word unless an event came in between.
-- Lists have no paths. A list that differs from the one that is kept takes its place as a whole, with `read_path`s, and
-  is read again with each event about it, until it is written as a whole.
-- When the row itself was written is not shown. It is taken to be when the newest cell was, until an event speaks
-  against it, or no cell is left: then the row is read again.
+A read shows live cells, with write times and TTLs, and merges as events do. But it does not show all:
+- A cell that it does not show may be deleted, or not visible yet, as the event of a write may come before the write can
+  be read. So only what the event that had the row read deleted is removed. The row is read once more, and that read,
+  `settle.min.age.ms` later, is the last word unless an event came in between.
+- Lists have no paths. A list that differs from the stored one replaces it as a whole, with `read_path`s, and is read
+  again with each event that changes it, until it is written as a whole.
+- When the row itself was written is not shown. The write time of the newest cell is taken instead, until an event
+  contradicts it, or no cell is left: then the row is read again.
 
-The last word wins over all that the state believes: what it does not show is gone, and a deletion that would hide what
-it shows was purged, or dropped by a TRUNCATE. Which read that is goes by the times of batches alone, that in which it
-was asked for and that for which it was planned, so no two clocks are compared.
+The last word overrides the state: what it does not show is gone, and a deletion that would hide what it shows was
+purged, or dropped by a TRUNCATE. Which read is the last word depends on the times of batches alone, the one in which it
+was requested and the one for which it was planned, so no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -23,55 +23,68 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from helenus_connector.state.rows._cell_rules import NEVER, element, wins
+from helenus_connector.state.rows._cell_rules import NEVER, list_element, wins
 from helenus_connector.state.rows._row import CellRow
 from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.event.cells import Cell, Cells, Deletion, Liveness, is_read_path, read_path
 from helenus_schemas.event.change import Change, Effect, Origin, Scope, column_bit
 
-_by_time = order(CqlType("timeuuid"))
-_ROUNDED_S = 2
+_timeuuid_order = order(CqlType("timeuuid"))
+CellKey = tuple[str, bytes | None]
+"""The column and the path of a cell."""
+
+_TTL_ROUNDING_S = 2
 """By so much a time that is counted from a TTL may be off."""
 
 
 class RowRead(NamedTuple):
-    """What a read found, as the event of it says: `said`, the cells that live, at the time `at`, µs by the clock of the
-    node; and the time of the batch in which it was asked for, `began`, s, before which it was not made. `since`: the
-    write time of the event that had the row read, if it deleted something, and which columns (`effect`). `asked_after`:
-    the partition's disturbances when it was asked for.
+    """The result of a read, as its event has it: `cells` that live, at the time `read_at_us`, µs by the clock of the
+    node. `requested_at_s` is the time of the batch that requested the read, s: it was not made before. `deleted_to`:
+    the write time of the event that had the row read, if it deleted something, and which columns (`effect`).
+    `disturbances`: those of the partition when the read was requested.
     """
 
-    said: Cells
-    at: int
-    began: int
-    since: int | None
+    cells: Cells
+    read_at_us: int
+    requested_at_s: int
+    deleted_to: int | None
     effect: int
-    asked_after: int = 0
+    disturbances: int = 0
 
     @classmethod
-    def from_change(cls, change: Change, said: Cells) -> RowRead:
-        """Of a Change that `pipeline._asked` made."""
+    def from_change(cls, change: Change, cells: Cells) -> RowRead:
+        """Make it from a Change that `pipeline._cell_requests` made."""
         deletes = change.effect == 0 or change.effect & Effect.DELETES
-        began = change.segment if change.position < 0 else change.position  # events of before have the former alone
-        since = change.write_time if deletes else None
-        return cls(said, change.segment * 1000, began // 1000, since, change.effect, change.part)
+        # Events of older versions have the time of the read alone.
+        requested_at_ms = change.segment if change.position < 0 else change.position
+        deleted_to = change.write_time if deletes else None
+        return cls(cells, change.segment * 1000, requested_at_ms // 1000, deleted_to, change.effect, change.part)
 
     def is_deleted(self, name: str, write_time: int) -> bool:
-        """Whether a cell of a column, which was not found, was deleted by the event that had the row read."""
-        if self.since is None or write_time > self.since:
+        """Return whether a cell of a column, which the read did not find, was deleted by the event that had the row
+        read.
+        """
+        if self.deleted_to is None or write_time > self.deleted_to:
             return False
         return not self.effect or bool(self.effect & column_bit(name))
 
 
 def is_read(change: Change) -> bool:
-    """Whether an event has the cells of a read."""
+    """Return whether an event has the cells of a read."""
     return change.cells is not None and change.origin is not Origin.LOG
 
 
+class ReadOutcome(NamedTuple):
+    """What a part of a read did: whether it `changed` the row, and whether it `is_open`: then the row is read again."""
+
+    changed: bool
+    is_open: bool
+
+
 class ReadMerge:
-    """Merges reads into rows of one scope, at the batch's time. `columns` are those of the scope, `lists` those of them
-    that are unfrozen lists, `schema` the id of the definition that has them.
+    """Merges reads into rows of one scope. `columns` are those of the scope, `lists` those of them that are unfrozen
+    lists, `schema` is the id of the definition that has them.
     """
 
     def __init__(
@@ -88,152 +101,186 @@ class ReadMerge:
         self._patience_s = patience_s
 
     def is_last(self, row: CellRow, read: RowRead) -> bool:
-        """Return whether a read is the last word on a row. Columns that were added since were not read."""
-        return 0 < row.read_at <= read.began and read.said.schema == self._schema
+        """Return whether a read is the last word on a row. A read lacks columns that were added since."""
+        return 0 < row.reread_at <= read.requested_at_s and read.cells.schema == self._schema
 
     def merge(self, row: CellRow, read: RowRead, floor: int, now: int) -> bool:
-        """Merge a read. Return whether that changes the row. `floor` as in `CellRow.merge`, without what is lifted."""
-        said, at_s = read.said, read.at // 1_000_000
+        """Merge a read. Return whether that changes the row. `floor` as in `CellRow.merge`, without the deletions that
+        were lifted.
+        """
+        cells, at_s = read.cells, read.read_at_us // 1_000_000
         is_last = self.is_last(row, read)
-        is_known = bool(read.effect & Effect.ROW)
-        known = said._replace(liveness=said.liveness if is_known else None, cells=())
+        is_liveness_known = bool(read.effect & Effect.ROW)
+        # 1. Deletions, and the liveness if the event says it. Cells follow by rules of their own.
+        known = cells._replace(liveness=cells.liveness if is_liveness_known else None, cells=())
         changed = row.merge(known, floor, self._dropped_at).changed
-        gone = floor if row.deletion is None else max(floor, row.deletion.write_time)
-        if row.proven < read.asked_after and row.liveness is not None and row.bound is None and not is_known:
-            row.bound = read.at  # what dropped or lost events may have dropped the row itself
-        shown = [c for c in said.cells if c.write_time > self._dropped_at.get(c.column, NEVER)]
-        found = {(c.column, c.path): c for c in shown if not row.hides(c, floor)}
-        changed |= self._cells(row, read, found, is_last)
-        is_open = read.since is not None or len(found) < len(shown)
-        changed |= self._missing(row, read, found, is_last)
-        is_open |= any(p not in found and self._lives(c, at_s + _ROUNDED_S) for p, c in row.cells.items())
-        for name in self._lists:
-            is_taken, is_same = self._list(row, read, name, [c for p, c in found.items() if p[0] == name], is_last)
-            changed |= is_taken and not is_same
-            is_open |= not is_taken
-        if self._is_row and not is_known:
-            has_changed, is_sure = self._liveness(row, read, gone, list(found.values()), is_last, now)
-            changed |= has_changed
-            is_open |= not is_sure
-        if read.since is not None:
-            _unseen(row, read.since, at_s)
+        deleted_to = floor if row.deletion is None else max(floor, row.deletion.write_time)
+        is_proven = row.proven_disturbances >= read.disturbances or is_liveness_known
+        if not is_proven and row.liveness is not None and row.liveness_bound is None:
+            row.liveness_bound = read.read_at_us  # what dropped or lost events may have dropped the row itself
+        # 2. The cells that the read found, and those that it did not.
+        shown = [c for c in cells.cells if c.write_time > self._dropped_at.get(c.column, NEVER)]
+        found_cells = {(c.column, c.path): c for c in shown if not row.hides(c, floor)}
+        changed |= self._merge_cells(row, read, found_cells, is_last)
+        is_open = read.deleted_to is not None or len(found_cells) < len(shown)
+        changed |= self._remove_missing(row, read, found_cells, is_last)
+        is_open |= bool(self._missing_keys(row, found_cells, at_s))
+        # 3. Lists, each as a whole, and the row itself.
+        outcomes = [
+            self._merge_list(row, read, name, [c for key, c in found_cells.items() if key[0] == name], is_last)
+            for name in self._lists
+        ]
+        if self._is_row and not is_liveness_known:
+            outcomes.append(self._merge_liveness(row, read, deleted_to, list(found_cells.values()), is_last, now))
+        changed |= any(outcome.changed for outcome in outcomes)
+        is_open |= any(outcome.is_open for outcome in outcomes)
+        if read.deleted_to is not None:
+            _imply_deletion(row, read.deleted_to, at_s)
+        return self._plan_next_read(row, is_last, is_open, now) or changed
+
+    def _plan_next_read(self, row: CellRow, is_last: bool, is_open: bool, now: int) -> bool:
+        """Plan the row's next read, if there is to be one. Return whether that changes the row."""
         if is_last:
-            row.read_at = 0
-            changed = True
-        elif 0 < row.read_at <= now or (is_open and not row.read_at):
-            row.read_at = now + self._patience_s  # also of a read that was not the last: the table was altered, say
-            changed = True
-        return changed
+            row.reread_at = 0
+            return True
+        # A planned read that was not the last word is planned again: the table was altered, say.
+        if 0 < row.reread_at <= now or (is_open and not row.reread_at):
+            row.reread_at = now + self._patience_s
+            return True
+        return False
 
-    def _missing(
-        self, row: CellRow, read: RowRead, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool
-    ) -> bool:
-        """Take away cells that live here and were not found, as far as the read says that they are gone."""
-        at_s = read.at // 1_000_000
-        missing = [p for p, c in row.cells.items() if p not in found and self._lives(c, at_s + _ROUNDED_S)]
-        gone = [p for p in missing if is_last or read.is_deleted(p[0], row.cells[p].write_time)]
-        for place in gone:
-            _unseen(row, row.cells.pop(place).write_time, at_s)
-            row.seen = b""
-        return bool(gone)
+    def _missing_keys(self, row: CellRow, found_cells: Mapping[CellKey, Cell], at_s: int) -> list[CellKey]:
+        """Return the cells that live here at the time of a read, and that it did not find."""
+        cells = row.cells.items()
+        return [key for key, c in cells if key not in found_cells and self._is_live_cell(c, at_s + _TTL_ROUNDING_S)]
 
-    def _lives(self, cell: Cell, at: int) -> bool:
+    def _remove_missing(self, row: CellRow, read: RowRead, found_cells: Mapping[CellKey, Cell], is_last: bool) -> bool:
+        """Remove missing cells, as far as the read says that they are gone. Return whether there were any."""
+        at_s = read.read_at_us // 1_000_000
+        missing = self._missing_keys(row, found_cells, at_s)
+        removed = [key for key in missing if is_last or read.is_deleted(key[0], row.cells[key].write_time)]
+        for key in removed:
+            _imply_deletion(row, row.cells.pop(key).write_time, at_s)
+            row.recent_mutations = b""
+        return bool(removed)
+
+    def _is_live_cell(self, cell: Cell, at_s: int) -> bool:
+        """Return whether a cell lives at a time, and is of a column of this scope that is no list."""
         is_plain = cell.column in self._columns and cell.column not in self._lists
-        return is_plain and cell.value is not None and (cell.expires is None or cell.expires > at)
+        return is_plain and cell.value is not None and (cell.expires is None or cell.expires > at_s)
 
-    def _cells(
-        self, row: CellRow, read: RowRead, found: Mapping[tuple[str, bytes | None], Cell], is_last: bool
-    ) -> bool:
-        """Those of other columns than lists, as events' are merged; of the last word also over newer ones, and over
-        those that are known to be gone.
+    def _merge_cells(self, row: CellRow, read: RowRead, found_cells: Mapping[CellKey, Cell], is_last: bool) -> bool:
+        """Merge the cells of other columns than lists, as those of events are merged. Those of the last word also
+        replace newer ones, and those that are known to be gone. Return whether that changes the row.
         """
         changed = False
-        for place, cell in found.items():
-            there = row.cells.get(place)
-            if place[0] in self._lists or (there is not None and _is_same(cell, there)):
+        for key, cell in found_cells.items():
+            current = row.cells.get(key)
+            if key[0] in self._lists or (current is not None and _is_same_cell(cell, current)):
                 continue
-            if there is not None and not wins(cell, there):
-                if not (is_last or read.is_deleted(place[0], there.write_time)):
+            if current is not None and not wins(cell, current):
+                if not (is_last or read.is_deleted(key[0], current.write_time)):
                     continue
-                row.seen = b""
-            row.cells[place] = cell
+                row.recent_mutations = b""
+            row.cells[key] = cell
             changed = True
         return changed
 
-    def _list(self, row: CellRow, read: RowRead, name: str, found: list[Cell], is_last: bool) -> tuple[bool, bool]:
-        """A list: whether it is taken to be as it was found, and whether it was so before."""
-        at = read.at // 1_000_000
-        places = [p for p in row.cells if p[0] == name]
-        here = [c for p in places if (c := row.cells[p]).value is not None and (c.expires is None or c.expires > at)]
-        here.sort(key=lambda cell: _by_time(cell.path))
-        if [*map(element, here)] == [*map(element, found)]:
-            return True, True
-        there = Counter(map(element, found))
-        missing = []
-        for cell in here:
-            there[element(cell)] -= 1
-            if there[element(cell)] < 0:
-                missing.append(cell)
-        of_events = [c for c in missing if not is_read_path(c.path)]
-        since = at - self._patience_s
-        deleted = [c for p in places if (c := row.cells[p]).value is None and (c.deleted_at or 0) > since]
-        if not is_last and (deleted or not all(read.is_deleted(name, c.write_time) for c in of_events)):
-            return False, False
+    def _merge_list(self, row: CellRow, read: RowRead, name: str, elements: list[Cell], is_last: bool) -> ReadOutcome:
+        """Replace a list by the one that the read found, if they differ, and if nothing speaks against it."""
+        at_s = read.read_at_us // 1_000_000
+        keys = [key for key in row.cells if key[0] == name]
+        live = [
+            c for key in keys if (c := row.cells[key]).value is not None and (c.expires is None or c.expires > at_s)
+        ]
+        live.sort(key=lambda cell: _timeuuid_order(cell.path))
+        if [*map(list_element, live)] == [*map(list_element, elements)]:
+            return ReadOutcome(False, False)
+        missing = _missing_elements(live, elements)
+        if not is_last and not self._may_replace_list(row, read, name, missing):
+            return ReadOutcome(False, True)
         for cell in missing:
-            _unseen(row, cell.write_time, at)
-        for place in places:
-            if row.cells[place] in here or is_read_path(place[1]):
-                del row.cells[place]
-        for n, cell in enumerate(found):
-            path = read_path(n)
+            _imply_deletion(row, cell.write_time, at_s)
+        for key in keys:
+            if row.cells[key] in live or is_read_path(key[1]):
+                del row.cells[key]
+        for index, cell in enumerate(elements):
+            path = read_path(index)
             row.cells[name, path] = cell._replace(path=path)
-        return True, False
+        return ReadOutcome(True, False)
 
-    def _liveness(
-        self, row: CellRow, read: RowRead, gone: int, found: Sequence[Cell], is_last: bool, now: int
-    ) -> tuple[bool, bool]:
-        """The row itself: whether that changed, and whether it is sure."""
-        guess, here, at = read.said.liveness, row.liveness, read.at // 1_000_000
-        if here is not None and here.expires is not None and here.expires <= at:
-            here = None
-        if guess is None:  # there is no row
-            if row.bound is not None:
-                row.liveness = row.bound = None
-                return True, True
-            if here is not None and is_last:
-                row.liveness, row.seen = None, b""
-                _unseen(row, here.write_time, at)
-                return True, True
-            return False, here is None
-        if (here is not None and row.bound is None) or (read.said.cells and not found):
-            return False, True
-        if guess.write_time <= gone:  # of a row of its key alone, which a deletion of a client's future does not take
+    def _may_replace_list(self, row: CellRow, read: RowRead, name: str, missing: Sequence[Cell]) -> bool:
+        """Return whether a read that is not the last word may replace a list: no element was deleted so recently that
+        the read may be older, and its event deleted those elements of events that it did not find.
+        """
+        since = read.read_at_us // 1_000_000 - self._patience_s
+        tombstones = [c for key, c in row.cells.items() if key[0] == name and c.value is None]
+        if any((tombstone.deleted_at or 0) > since for tombstone in tombstones):
+            return False
+        return all(read.is_deleted(name, c.write_time) for c in missing if not is_read_path(c.path))
+
+    def _merge_liveness(
+        self, row: CellRow, read: RowRead, deleted_to: int, found_cells: Sequence[Cell], is_last: bool, now: int
+    ) -> ReadOutcome:
+        """Merge the liveness of the row itself, which a read only guesses."""
+        guess, current, at_s = read.cells.liveness, row.liveness, read.read_at_us // 1_000_000
+        if current is not None and current.expires is not None and current.expires <= at_s:
+            current = None
+        if guess is None:
+            return self._merge_absence(row, current, is_last, at_s)
+        if (current is not None and row.liveness_bound is None) or (read.cells.cells and not found_cells):
+            return ReadOutcome(False, False)
+        # A row of its key alone, which a deletion with a write time in the client's future does not delete.
+        if guess.write_time <= deleted_to:
             if not is_last:
-                return False, False
-            guess = guess._replace(write_time=gone + 1)
-        changed = row.bound is None or here is None or not _is_same_life(guess, here)
+                return ReadOutcome(False, True)
+            guess = guess._replace(write_time=deleted_to + 1)
+        changed = row.liveness_bound is None or current is None or not _is_same_liveness(guess, current)
         if changed:
             row.liveness = guess
-        row.bound = max(read.at, row.bound or NEVER)
-        # Of a row of its key alone, it may be that a deletion that is known had not been done yet.
-        return changed, gone == NEVER or any(cell.expires is None or cell.expires > now for cell in found)
+        row.liveness_bound = max(read.read_at_us, row.liveness_bound or NEVER)
+        # Of a row of its key alone, a deletion that is known may not have been applied yet when it was read.
+        is_sure = deleted_to == NEVER or any(cell.expires is None or cell.expires > now for cell in found_cells)
+        return ReadOutcome(changed, not is_sure)
+
+    def _merge_absence(self, row: CellRow, current: Liveness | None, is_last: bool, at_s: int) -> ReadOutcome:
+        """Remove the liveness of a row that the read did not find, if it is a guess, or the read is the last word."""
+        if row.liveness_bound is not None:
+            row.liveness = row.liveness_bound = None
+            return ReadOutcome(True, False)
+        if current is not None and is_last:
+            row.liveness, row.recent_mutations = None, b""
+            _imply_deletion(row, current.write_time, at_s)
+            return ReadOutcome(True, False)
+        return ReadOutcome(False, current is not None)
 
 
-def _unseen(row: CellRow, write_time: int, at: int) -> None:
-    if row.unseen is None or write_time > row.unseen.write_time:
-        row.unseen = Deletion(write_time, at)
+def _missing_elements(live: Sequence[Cell], elements: Sequence[Cell]) -> list[Cell]:
+    """Return the live elements of a list that are not among those that a read found; equal ones are counted."""
+    remaining = Counter(map(list_element, elements))
+    missing = []
+    for cell in live:
+        remaining[list_element(cell)] -= 1
+        if remaining[list_element(cell)] < 0:
+            missing.append(cell)
+    return missing
 
 
-def _is_same(cell: Cell, other: Cell) -> bool:
+def _imply_deletion(row: CellRow, write_time: int, deleted_at: int) -> None:
+    if row.implied_deletion is None or write_time > row.implied_deletion.write_time:
+        row.implied_deletion = Deletion(write_time, deleted_at)
+
+
+def _is_same_cell(left: Cell, right: Cell) -> bool:
     """Whether two cells are one, but for the TTL, which a read rounds."""
-    if (cell.write_time, cell.value) != (other.write_time, other.value):
+    if (left.write_time, left.value) != (right.write_time, right.value):
         return False
-    if cell.expires is None or other.expires is None:
-        return cell.expires is other.expires
-    return abs(cell.expires - other.expires) <= _ROUNDED_S
+    if left.expires is None or right.expires is None:
+        return left.expires is right.expires
+    return abs(left.expires - right.expires) <= _TTL_ROUNDING_S
 
 
-def _is_same_life(one: Liveness, other: Liveness) -> bool:
-    if one.expires is None or other.expires is None:
-        return one.expires is other.expires
-    return abs(one.expires - other.expires) <= _ROUNDED_S
+def _is_same_liveness(left: Liveness, right: Liveness) -> bool:
+    if left.expires is None or right.expires is None:
+        return left.expires is right.expires
+    return abs(left.expires - right.expires) <= _TTL_ROUNDING_S

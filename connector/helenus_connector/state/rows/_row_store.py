@@ -1,6 +1,6 @@
-"""What is at hand of a place's store while a batch is done: rows, partitions, what changed of them, and the calendar.
+"""The part of a topic partition's store that is loaded during a batch: rows, partitions, what changed, the calendar.
 
-A row is read from the store once, kept as bytes until it is asked for, and written once when it changed.
+A row is read from the store once, held as bytes until it is needed, and written once when it changed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 
 from helenus_connector.gate.event_content import decode_key
-from helenus_connector.state.rows._partition import PAGE, PartitionState, keys_of, page_bytes
+from helenus_connector.state.rows._partition import PAGE_SIZE, PartitionState, keys_of, page_bytes
 from helenus_connector.state.rows._partition_history import PartitionHistory
 from helenus_connector.state.rows._row import NO_PAGE, CellRow
 from helenus_connector.state.rows._row_bytes import dump_row, load_row
@@ -19,16 +19,18 @@ from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 
-OF_ROW, OF_STATIC, OF_PARTITION, OF_PAGE = b"r", b"s", b"p", b"g"
-"""What a name in the store begins with. The key follows; of a page its number, and the key of its partition."""
-AT_ONCE = 1000
-_PAGES = 16
-_NUMBER = Struct(">I")
+ROW_PREFIX, STATIC_PREFIX, PARTITION_PREFIX, PAGE_PREFIX = b"r", b"s", b"p", b"g"
+"""Prefixes of names in the store. The key follows; of a page its number, and the key of its partition."""
+NAMES_AT_ONCE = 1000
+"""Rows that are loaded together: more would cost memory, fewer more round trips to Spark."""
+_PAGES_AT_ONCE = 16
+"""As many pages as list about so many rows (`PAGE_SIZE`)."""
+_PAGE_NUMBER = Struct(">I")
 
 
 class RowStore:
-    """Of one place and one batch, at the time `now`. By `purged_to`, which is `now` or before, gc_grace is counted.
-    `history` is what is known of the logs behind the place; it counts the rows of the store.
+    """The rows of one topic partition in one batch, at the time `now`. gc_grace is counted up to `purged_to`, which is
+    `now` or before. `history` is the state of the logs behind the partition; it counts the rows of the store.
     """
 
     def __init__(self, table: Table, codec: KeyCodec, store: KeyedStore, gc_grace: int) -> None:
@@ -39,119 +41,131 @@ class RowStore:
         self.calendar = Calendar(store)
         self.now = self.purged_to = 0
         self.history = PartitionHistory(table.id.bytes)
-        self.raw: dict[bytes, bytes | None] = {}
+        self.row_bytes: dict[bytes, bytes | None] = {}
         self.rows: dict[bytes, CellRow] = {}
-        self.shown: dict[bytes, ShownRow | None] = {}
+        self.shown_rows: dict[bytes, ShownRow | None] = {}
         self._partitions: dict[bytes, PartitionState] = {}
-        self._keys: dict[bytes, tuple[bytes, Key]] = {}
-        self._changed: dict[bytes, None] = {}
+        self._resolved_keys: dict[bytes, tuple[bytes, Key]] = {}
+        self._changed_rows: dict[bytes, None] = {}
         self.changed_partitions: dict[bytes, None] = {}
 
-    def home(self, key: bytes) -> tuple[bytes, Key]:
-        """The key of a key's partition, and its values."""
-        found = self._keys.get(key)
-        if found is None:
+    def resolve_key(self, key: bytes) -> tuple[bytes, Key]:
+        """Return the key of a key's partition, and the key's values."""
+        resolved = self._resolved_keys.get(key)
+        if resolved is None:
             values = decode_key(self._codec, key)
-            home = key
+            partition_key = key
             if self.has_partitions:
-                home = self._codec.encode((*values[: self._partition_columns], *self._no_clustering))
-            found = self._keys[key] = home, values
-        return found
+                partition_key = self._codec.encode((*values[: self._partition_columns], *self._no_clustering))
+            resolved = self._resolved_keys[key] = partition_key, values
+        return resolved
 
-    def row(self, name: bytes) -> CellRow:
+    def get_row(self, name: bytes) -> CellRow:
+        """Return a row by its name, empty if there is none."""
         row = self.rows.get(name)
         if row is None:
-            if name not in self.raw:
-                self.fetch([name])
-            raw = self.raw[name]
-            row = self.rows[name] = CellRow() if raw is None else load_row(raw)
+            if name not in self.row_bytes:
+                self.fetch_rows([name])
+            row_bytes = self.row_bytes[name]
+            row = self.rows[name] = CellRow() if row_bytes is None else load_row(row_bytes)
         return row
 
-    def knows(self, name: bytes) -> bool:
-        """Whether anything is kept of a row."""
+    def has_row(self, name: bytes) -> bool:
+        """Return whether anything of a row is stored."""
         row = self.rows.get(name)
         if row is not None:
             return not row.is_empty()
-        self.fetch([name])
-        return self.raw[name] is not None
+        self.fetch_rows([name])
+        return self.row_bytes[name] is not None
 
-    def clustering(self, name: bytes) -> Key | None:
-        """The clustering values of a row's name; None of static columns, and where there are no partitions."""
-        if name[:1] == OF_STATIC or not self.has_partitions:
+    def clustering_values(self, name: bytes) -> Key | None:
+        """Return the clustering values of a row's name; None of static columns, and where there are no partitions."""
+        if name[:1] == STATIC_PREFIX or not self.has_partitions:
             return None
-        return self.home(name[1:])[1][self._partition_columns :]
+        return self.resolve_key(name[1:])[1][self._partition_columns :]
 
-    def rows_of(self, home: bytes) -> Iterator[list[bytes]]:
-        """The names of a partition's rows, some at a time; not its static columns."""
-        partition = self.partition(home)
-        last = partition.pages
-        yield [OF_ROW + key for key in partition.open]
-        for start in range(partition.first, last, _PAGES):
-            pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
-            yield [OF_ROW + key for page in pages for key in keys_of(page)]
+    def list_rows(self, partition_key: bytes) -> Iterator[list[bytes]]:
+        """List the names of a partition's rows, a few pages at a time; not its static columns."""
+        partition = self.get_partition(partition_key)
+        end = partition.next_page
+        yield [ROW_PREFIX + key for key in partition.open_keys]
+        for start in range(partition.first_page, end, _PAGES_AT_ONCE):
+            pages = self._store.get_many(
+                [page_name(partition_key, n) for n in range(start, min(start + _PAGES_AT_ONCE, end))]
+            )
+            yield [ROW_PREFIX + key for page in pages for key in keys_of(page)]
 
-    def partition(self, home: bytes) -> PartitionState:
-        if home not in self._partitions:
-            self.fetch_partitions([home])
-        return self._partitions[home]
+    def get_partition(self, partition_key: bytes) -> PartitionState:
+        """Return a partition by its key, empty if there is none."""
+        if partition_key not in self._partitions:
+            self.fetch_partitions([partition_key])
+        return self._partitions[partition_key]
 
-    def fetch(self, names: Iterable[bytes]) -> None:
-        wanted = [name for name in dict.fromkeys(names) if name not in self.raw and name[:1] != OF_PARTITION]
-        self.raw.update(zip(wanted, self._store.get_many(wanted), strict=True))
+    def fetch_rows(self, names: Iterable[bytes]) -> None:
+        """Read the bytes of these rows, unless they are loaded."""
+        missing = [name for name in dict.fromkeys(names) if name not in self.row_bytes and name[:1] != PARTITION_PREFIX]
+        self.row_bytes.update(zip(missing, self._store.get_many(missing), strict=True))
 
     def fetch_partitions(self, keys: Iterable[bytes]) -> None:
+        """Read the partitions of these keys, and the bytes of their static columns, unless they are loaded."""
         if not self.has_partitions:
             return
-        homes = dict.fromkeys(self.home(key)[0] for key in keys if key)
-        wanted = [home for home in homes if home not in self._partitions]
-        for home, raw in zip(wanted, self._store.get_many([OF_PARTITION + home for home in wanted]), strict=True):
-            self._partitions[home] = PartitionState() if raw is None else PartitionState.loads(raw)
+        partition_keys = dict.fromkeys(self.resolve_key(key)[0] for key in keys if key)
+        missing = [partition_key for partition_key in partition_keys if partition_key not in self._partitions]
+        for partition_key, partition_bytes in zip(
+            missing, self._store.get_many([PARTITION_PREFIX + partition_key for partition_key in missing]), strict=True
+        ):
+            self._partitions[partition_key] = (
+                PartitionState() if partition_bytes is None else PartitionState.loads(partition_bytes)
+            )
         if self._table.statics:
-            self.fetch(OF_STATIC + home for home in wanted)
+            self.fetch_rows(STATIC_PREFIX + partition_key for partition_key in missing)
 
-    def put(self, name: bytes, row: CellRow, home: bytes) -> None:
-        """Have a row written, and listed in its partition."""
-        self._changed[name] = None
-        if name[:1] != OF_ROW or not self.has_partitions or row.page != NO_PAGE or row.is_empty():
+    def put_row(self, name: bytes, row: CellRow, partition_key: bytes) -> None:
+        """Have a row written with the next `save`, and listed in its partition."""
+        self._changed_rows[name] = None
+        if name[:1] != ROW_PREFIX or not self.has_partitions or row.page != NO_PAGE or row.is_empty():
             return
-        partition = self.partition(home)
-        row.page = partition.pages
-        partition.open.append(name[1:])
-        self.changed_partitions[home] = None
-        if len(partition.open) == PAGE:
-            self._store.put_many({page_name(home, partition.pages): page_bytes(partition.open)})
-            partition.pages += 1
-            partition.open = []
+        partition = self.get_partition(partition_key)
+        row.page = partition.next_page
+        partition.open_keys.append(name[1:])
+        self.changed_partitions[partition_key] = None
+        if len(partition.open_keys) == PAGE_SIZE:
+            self._store.put_many({page_name(partition_key, partition.next_page): page_bytes(partition.open_keys)})
+            partition.next_page += 1
+            partition.open_keys = []
 
     def save(self) -> None:
-        """Write what changed."""
+        """Write all that changed."""
         values: dict[bytes, bytes] = {}
         removed: list[bytes] = []
         due: dict[int, list[bytes]] = {}
         unlisted: dict[tuple[bytes, int], set[bytes]] = {}
-        for name in self._changed:
+        for name in self._changed_rows:
             row = self.rows[name]
-            is_new = self.raw.get(name) is None
+            is_new = self.row_bytes.get(name) is None
             if row.is_empty():
                 if not is_new:
                     removed.append(name)
-                    self.raw[name] = None
-                    self.history.count -= name[:1] == OF_ROW
+                    self.row_bytes[name] = None
+                    self.history.row_count -= name[:1] == ROW_PREFIX
                 if row.page != NO_PAGE:
-                    unlisted.setdefault((self.home(name[1:])[0], row.page), set()).add(name[1:])
+                    unlisted.setdefault((self.resolve_key(name[1:])[0], row.page), set()).add(name[1:])
                 self.rows[name] = CellRow()
                 continue
-            self.history.count += is_new and name[:1] == OF_ROW
-            row.armed = _armed(due, name, row.armed, row.next_due(self.now, self._gc_grace, self.purged_to))
-            values[name] = self.raw[name] = dump_row(row)
-        self._unlist(unlisted)
-        for home in self.changed_partitions:
-            partition, name = self._partitions[home], OF_PARTITION + home
+            self.history.row_count += is_new and name[:1] == ROW_PREFIX
+            row.scheduled_at = _schedule(
+                due, name, row.scheduled_at, row.next_due(self.now, self._gc_grace, self.purged_to)
+            )
+            values[name] = self.row_bytes[name] = dump_row(row)
+        self._unlist_rows(unlisted)
+        for partition_key in self.changed_partitions:
+            partition, name = self._partitions[partition_key], PARTITION_PREFIX + partition_key
             if partition.is_empty():
                 removed.append(name)
                 continue
-            when = partition.next_due(self.now, self._gc_grace, self.purged_to)
-            partition.armed = _armed(due, name, partition.armed, when)
+            due_at = partition.next_due(self.now, self._gc_grace, self.purged_to)
+            partition.scheduled_at = _schedule(due, name, partition.scheduled_at, due_at)
             values[name] = partition.dumps()
         if values:
             self._store.put_many(values)
@@ -159,79 +173,80 @@ class RowStore:
             self._store.remove_many(removed)
         if due:
             self.calendar.add(due)
-        self._changed.clear()
+        self._changed_rows.clear()
         self.changed_partitions.clear()
 
-    def _unlist(self, unlisted: Mapping[tuple[bytes, int], set[bytes]]) -> None:
-        """Take rows out of their pages."""
-        emptied: dict[bytes, None] = {}
-        for (home, number), keys in unlisted.items():
-            partition = self.partition(home)
-            if number == partition.pages:
-                partition.open = [key for key in partition.open if key not in keys]
-                self.changed_partitions[home] = emptied[home] = None
+    def _unlist_rows(self, unlisted: Mapping[tuple[bytes, int], set[bytes]]) -> None:
+        """Remove rows from the pages that list them."""
+        shrunk: dict[bytes, None] = {}
+        for (partition_key, number), keys in unlisted.items():
+            partition = self.get_partition(partition_key)
+            if number == partition.next_page:
+                partition.open_keys = [key for key in partition.open_keys if key not in keys]
+                self.changed_partitions[partition_key] = shrunk[partition_key] = None
                 continue
-            name = page_name(home, number)
+            name = page_name(partition_key, number)
             (page,) = self._store.get_many([name])
-            left = [key for key in keys_of(page) if key not in keys]
-            if left:
-                self._store.put_many({name: page_bytes(left)})
+            remaining = [key for key in keys_of(page) if key not in keys]
+            if remaining:
+                self._store.put_many({name: page_bytes(remaining)})
             else:
                 self._store.remove_many([name])
-                emptied[home] = None
-        for home in emptied:
-            self._trim(home)
+                shrunk[partition_key] = None
+        for partition_key in shrunk:
+            self._trim_pages(partition_key)
 
-    def _trim(self, home: bytes) -> None:
-        """Let go of a partition's first and last pages, if they have no rows left."""
-        partition = self.partition(home)
-        first, pages = partition.first, partition.pages
-        while first < pages and not self._has_page(home, first):
+    def _trim_pages(self, partition_key: bytes) -> None:
+        """Skip a partition's first and last pages, if they have no rows left."""
+        partition = self.get_partition(partition_key)
+        first, pages = partition.first_page, partition.next_page
+        while first < pages and not self._has_page(partition_key, first):
             first += 1
-        while first < pages and not partition.open and not self._has_page(home, pages - 1):
+        while first < pages and not partition.open_keys and not self._has_page(partition_key, pages - 1):
             pages -= 1
-        if (first, pages) != (partition.first, partition.pages):
-            partition.first, partition.pages = first, pages
-            self.changed_partitions[home] = None
+        if (first, pages) != (partition.first_page, partition.next_page):
+            partition.first_page, partition.next_page = first, pages
+            self.changed_partitions[partition_key] = None
 
-    def _has_page(self, home: bytes, number: int) -> bool:
-        return self._store.get_many([page_name(home, number)])[0] is not None
+    def _has_page(self, partition_key: bytes, number: int) -> bool:
+        return self._store.get_many([page_name(partition_key, number)])[0] is not None
 
-    def remove(self, names: Sequence[bytes]) -> None:
-        """Take values out of the store, whatever they are."""
+    def remove_names(self, names: Sequence[bytes]) -> None:
+        """Remove names from the store, whatever their values are."""
         self._store.remove_many(names)
 
-    def drop(self, name: bytes) -> None:
-        """Forget what is at hand of a row that is saved."""
-        for known in (self.raw, self.rows, self.shown):
-            known.pop(name, None)
-        self._keys.pop(name[1:], None)
+    def release_row(self, name: bytes) -> None:
+        """Release a saved row from memory."""
+        for cache in (self.row_bytes, self.rows, self.shown_rows):
+            cache.pop(name, None)
+        self._resolved_keys.pop(name[1:], None)
 
-    def let_go(self) -> None:
-        """Forget what is at hand: it is saved."""
-        for known in (self.raw, self.rows, self.shown, self._partitions, self._keys):
-            known.clear()
+    def release_all(self) -> None:
+        """Release all rows and partitions from memory. They are saved."""
+        for cache in (self.row_bytes, self.rows, self.shown_rows, self._partitions, self._resolved_keys):
+            cache.clear()
 
-    def listed(self, kind: bytes) -> Iterator[list[bytes]]:
-        """The names of a kind in the store, some at a time."""
-        some: list[bytes] = []
+    def list_names(self, prefix: bytes) -> Iterator[list[bytes]]:
+        """List the names of a prefix in the store, some at a time."""
+        names: list[bytes] = []
         for name in self._store.all_keys():
-            if name[:1] == kind:
-                some.append(name)
-                if len(some) == AT_ONCE:
-                    yield some
-                    some = []
-        if some:
-            yield some
+            if name[:1] == prefix:
+                names.append(name)
+                if len(names) == NAMES_AT_ONCE:
+                    yield names
+                    names = []
+        if names:
+            yield names
 
 
-def _armed(due: dict[int, list[bytes]], name: bytes, armed: int, when: int) -> int:
-    """For when a name is in the calendar, having put it there if that was not early enough."""
-    if not when or (armed and armed <= when):
-        return armed
-    due.setdefault(when, []).append(name)
-    return when
+def _schedule(due: dict[int, list[bytes]], name: bytes, scheduled_at: int, due_at: int) -> int:
+    """Put a name into the calendar, unless it is there for that time or earlier. Return for when it is there."""
+    if not due_at or (scheduled_at and scheduled_at <= due_at):
+        return scheduled_at
+    due.setdefault(due_at, []).append(name)
+    return due_at
 
 
-def page_name(home: bytes, number: int) -> bytes:
-    return OF_PAGE + _NUMBER.pack(number) + home
+def page_name(partition_key: bytes, number: int) -> bytes:
+    """Return the name of a partition's full page in the store."""
+    return PAGE_PREFIX + _PAGE_NUMBER.pack(number) + partition_key

@@ -225,7 +225,7 @@ class RowsQuery:
         checkpoint = self._worker.checkpoint_dir.absolute() / self._group
         if self._answers is None or behind(of.topic, committed(checkpoint).get(of.topic, {}), self._answers):
             return False
-        _identity.keep(checkpoint, dataclasses.replace(of, is_whole=True, proven=disturbances))
+        _identity.save_identity(checkpoint, dataclasses.replace(of, is_whole=True, proven=disturbances))
         return True
 
     def _about(self, spark: Any, task: Task) -> StateIdentity:
@@ -236,7 +236,7 @@ class RowsQuery:
             partitions = broker.partitions([topic])[topic]
         if not partitions:
             raise HelenusError(Kind.TOPIC_MISSING, "there is no events topic", topic)
-        kept = _identity.kept(checkpoint)
+        kept = _identity.load_identity(checkpoint)
         if kept is None:
             # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
             slots = max(2, settled_task_slots(spark, self._stopping.is_set))
@@ -244,15 +244,15 @@ class RowsQuery:
                 task.table, topic, places(spark, partitions, slots), slots, task.settings.snapshot_mode == "never"
             )
             self._snapshots.renew(task)
-            _identity.keep(checkpoint, kept)
+            _identity.save_identity(checkpoint, kept)
             if task.settings.snapshot_mode == "never":
                 where = {"connector": task.connector, "table": task.table}
                 reason = "snapshot.mode=never: a record of a row of before has only what was written since"
                 _log.warning("state.rows_unknown", **where, reason=reason, advice="helenus-connector snapshot")
-        _identity.check(kept, task.table, topic, partitions, checkpoint)
+        _identity.check_identity(kept, task.table, topic, partitions, checkpoint)
         if kept.is_whole and not self._snapshots.has_all(task):
             kept = dataclasses.replace(kept, is_whole=False)
-            _identity.keep(checkpoint, kept)
+            _identity.save_identity(checkpoint, kept)
         return kept
 
     def _begin(self, spark: Any, plan: QueryPlan, task: Task, of: StateIdentity) -> Any:
@@ -311,19 +311,19 @@ class RowsQuery:
         replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
 
     def _note(self, ended: PlaceResult) -> None:
-        self._kept[ended.partition] = ended.kept, ended.waiting
+        self._kept[ended.partition] = ended.row_count, ended.waiting_count
         if ended.disturbances > self._disturbances.get(ended.partition, 0):
             self._disturbances[ended.partition] = ended.disturbances
             self._disturbed_at = time.monotonic()
-        if ended.due is None:
+        if ended.next_due is None:
             self._due.pop(ended.partition, None)
         else:
-            self._due[ended.partition] = ended.due
+            self._due[ended.partition] = ended.next_due
 
     def _note_light(self, task: Task, all_ended: Sequence[PlaceResult]) -> None:
         """Say of which nodes no change of the last batches had its cells, as each of these has its row read."""
-        celled = {node for ended in all_ended for node in ended.celled}
-        new = {node for ended in all_ended for node in ended.light} - celled - self._light
+        celled = {node for ended in all_ended for node in ended.nodes_with_cells}
+        new = {node for ended in all_ended for node in ended.nodes_without_cells} - celled - self._light
         self._light = (self._light - celled) | new
         error = None
         if self._light:

@@ -28,7 +28,7 @@ from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows._identity import StateIdentity
 from helenus_connector.state.rows._publish_task import CurrentTable, stage_of
 from helenus_connector.state.rows._row_bytes import load_row
-from helenus_connector.state.rows._row_store import OF_ROW, OF_STATIC
+from helenus_connector.state.rows._row_store import ROW_PREFIX, STATIC_PREFIX
 from helenus_connector.state.rows._row_values import RowValues
 from helenus_connector.state.store.pages import entries, is_page
 from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS
@@ -63,25 +63,27 @@ def rebuild(worker: WorkerSettings, settings: ConnectorSettings, to: str | None)
 
 def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Path) -> int:
     checkpoint = worker.checkpoint_dir.absolute() / settings.query_group
-    of = _identity.kept(checkpoint)
-    if of is None or not any((checkpoint / "commits").glob("[0-9]*")):
+    identity = _identity.load_identity(checkpoint)
+    if identity is None or not any((checkpoint / "commits").glob("[0-9]*")):
         raise HelenusError(Kind.STATE, "there is no state yet", str(checkpoint), "run the connector first")
-    _identity.check(of, f"{settings.keyspace}.{settings.table}", settings.events, len(of.places), checkpoint)
+    _identity.check_identity(
+        identity, f"{settings.keyspace}.{settings.table}", settings.events, len(identity.places), checkpoint
+    )
     with closing(data_log(worker)) as log:
         if settings.data not in log.topics():
-            log.create(settings.data, len(of.places), {"cleanup.policy": settings.cleanup_policy})
-    plan = QueryPlan(worker, {settings.events: settings}, str(directory), settings.query_group, places=of.places)
+            log.create(settings.data, len(identity.places), {"cleanup.policy": settings.cleanup_policy})
+    plan = QueryPlan(worker, {settings.events: settings}, str(directory), settings.query_group, places=identity.places)
     spark = start_session(worker, directory, has_state=True)
     try:
         for key, value in ROCKSDB_SETTINGS.items():
             spark.conf.set(key, value)
         state = spark.read.format("statestore").option("stateVarName", STATE).load(str(checkpoint))
         pages = state.selectExpr("key.place AS place", "user_map_key.key AS name", "user_map_value.value AS value")
-        kept = pages.mapInArrow(_rows, pages.schema)
+        rows = pages.mapInArrow(_rows, pages.schema)
         # A partition's static columns before its rows, which have them too: "s" comes after "r".
-        placed = kept.repartition(of.slots, "place").sortWithinPartitions("name", ascending=False)
-        done = placed.mapInArrow(_publish(plan, settings, of, time.time()), _RECORDS)
-        return sum(row.records for row in done.collect())
+        sorted_rows = rows.repartition(identity.slots, "place").sortWithinPartitions("name", ascending=False)
+        counts = sorted_rows.mapInArrow(_publish(plan, settings, identity, time.time()), _RECORDS)
+        return sum(row.records for row in counts.collect())
     finally:
         spark.stop()
 
@@ -92,7 +94,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         places, names, values = [], [], []
         for row in batch.to_pylist():
             for name, value in entries(row["value"]).items() if is_page(row["name"]) else ():
-                if name[:1] in (OF_ROW, OF_STATIC):
+                if name[:1] in (ROW_PREFIX, STATIC_PREFIX):
                     places.append(row["place"])
                     names.append(name)
                     values.append(value)
@@ -101,57 +103,57 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _publish(
-    plan: QueryPlan, settings: ConnectorSettings, of: StateIdentity, now: float
+    plan: QueryPlan, settings: ConnectorSettings, identity: StateIdentity, now: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one writer."""
-    return partial(_run, plan, settings, of, now)
+    return partial(_run, plan, settings, identity, now)
 
 
 def _run(
-    plan: QueryPlan, settings: ConnectorSettings, of: StateIdentity, now: float, batches: Iterator[pa.RecordBatch]
+    plan: QueryPlan, settings: ConnectorSettings, identity: StateIdentity, now: float, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     end_with_parent()
     logs.follow(plan.logging)
     table = CurrentTable(settings)()
     stage = stage_of(plan, settings)
     stage.begin(table)
-    showing = _Showing(table, of, int(now))
+    state_rows = _StateRows(table, identity, int(now))
     for batch in batches:
         for row in batch.to_pylist():
-            merged = showing.shown(row["place"], row["name"], row["value"])
+            merged = state_rows.show(row["place"], row["name"], row["value"])
             if merged is not None:
                 stage.take(merged)
     records = stage.end().records
     yield pa.RecordBatch.from_arrays([pa.array([records], pa.int64())], names=["records"])
 
 
-class _Showing:
+class _StateRows:
     """Rows of the state as they are at a time, s since the epoch."""
 
-    def __init__(self, table: Table, of: StateIdentity, now: int) -> None:
+    def __init__(self, table: Table, identity: StateIdentity, now: int) -> None:
         self._table, self._now = table, now
         self._codec = KeyCodec(table)
         self._no_clustering = (None,) * len(table.clustering)
-        self._partitions = {place: partition for partition, place in enumerate(of.places)}
-        self._of_rows = RowValues(table.regulars, table.dropped_at)
-        self._of_statics = RowValues(table.statics, table.dropped_at)
+        self._partitions = {place: partition for partition, place in enumerate(identity.places)}
+        self._row_values = RowValues(table.regulars, table.dropped_at)
+        self._static_values = RowValues(table.statics, table.dropped_at)
         self._statics: dict[bytes, Mapping[str, bytes | None]] = {}
 
-    def shown(self, place: int, name: bytes, value: bytes) -> MergedChange | None:
+    def show(self, place: int, name: bytes, value: bytes) -> MergedChange | None:
         """A row, or a partition's static columns, by its name in the store; None if it does not live."""
-        row, key, is_static = load_row(value), name[1:], name[:1] == OF_STATIC
-        found = (self._of_statics if is_static else self._of_rows).shown(row, self._now)
+        row, key, is_static = load_row(value), name[1:], name[:1] == STATIC_PREFIX
+        found = (self._static_values if is_static else self._row_values).show(row, self._now)
         if found is None:
             return None
         values = found.values
         if is_static:
             self._statics[key] = values
         elif self._table.statics:
-            values = {**values, **self._statics.get(self._home(key), self._of_statics.nothing)}
+            values = {**values, **self._statics.get(self._partition_key(key), self._static_values.nulls)}
         scope = Scope.STATIC if is_static else Scope.ROW
         partition = self._partitions[place]
         return MergedChange(partition, key, scope, None, "r", None, values, found.write_time, found.expires, None)
 
-    def _home(self, key: bytes) -> bytes:
+    def _partition_key(self, key: bytes) -> bytes:
         values = decode_key(self._codec, key)[: self._codec.partition_columns]
         return self._codec.encode((*values, *self._no_clustering))

@@ -57,7 +57,7 @@ class Calendar:
             of_second.extend(some)
             self._more += len(of_second) - before
 
-    def due(self, now: float, most: int) -> list[bytes]:
+    def take_due(self, now: float, most: int) -> list[bytes]:
         """Take out what is due: some `most` items, the oldest first, a chunk more at most."""
         self._write()
         found: list[bytes] = []
@@ -82,7 +82,7 @@ class Calendar:
         times = [first[0] * _HOUR_S + min(self._hour(first[0]).seconds)] if first else []
         return min([*times, *self._added], default=None)
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """How many items wait."""
         if self._waiting is None:
             (value,) = self.store.get_many([_COUNT])
@@ -93,7 +93,7 @@ class Calendar:
         """Write what changed."""
         self._write()
         if self._more:
-            self._waiting, self._more = max(0, self.waiting()), 0
+            self._waiting, self._more = max(0, self.count_waiting()), 0
             self.store.put_many({_COUNT: _NUMBER.pack(1, self._waiting)})
         changed = {hour: found for hour, found in self._hours.items() if found.is_changed}
         values = {_name(hour): _VERSION + _packed(found.seconds) for hour, found in changed.items() if found.seconds}

@@ -1,0 +1,93 @@
+"""Merges an event into one row: the cells of a mutation, or those that a read found.
+
+Cassandra decides by write times, unless the tombstone that hides a write may have been purged or dropped by a TRUNCATE:
+then the row is in doubt, and a read decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helenus_connector.state.rows._cell_rules import NEVER, Doubts
+from helenus_connector.state.rows._partition import covering
+from helenus_connector.state.rows._row import CellRow, MergeResult
+from helenus_connector.state.rows._row_read import ReadMerge, RowRead
+from helenus_connector.state.rows._row_store import STATIC_PREFIX, RowStore
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.event.cells import Cells
+from helenus_schemas.event.change import Change, Scope
+
+_CLOCK_SKEW_S = 600
+"""By so much sooner than gc_grace_seconds a tombstone is no longer relied on, as clocks differ."""
+_ALWAYS = 1 << 62
+
+
+class RowUpdate:
+    """Merges events into the rows of one topic partition, in one batch. `gc_grace_s`: for how long Cassandra keeps
+    tombstones. `patience_s`: after which time a read shows all that was written before.
+    """
+
+    def __init__(self, table: Table, row_store: RowStore, gc_grace_s: int, patience_s: int) -> None:
+        self._table, self._row_store = table, row_store
+        self._gc_grace_s, self._patience_s = gc_grace_s, patience_s
+        self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
+        self._covers_row, _ = covering(table)
+        self._row_reads = self._read_merge(Scope.ROW, table.regulars)
+        self._static_reads = self._read_merge(Scope.STATIC, table.statics)
+
+    def _read_merge(self, scope: Scope, columns: Sequence[Column]) -> ReadMerge:
+        names = {column.name for column in columns}
+        schema = bytes.fromhex(self._table.schema_id)
+        return ReadMerge(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
+
+    def merge_mutation(
+        self, row: CellRow, name: bytes, partition_key: bytes, update: Cells, logged_at: int
+    ) -> MergeResult:
+        """Merge a mutation's cells, which were logged at a time, s since the epoch."""
+        floor, doubts = self._find_doubts(row, name, partition_key, logged_at)
+        return row.merge(update, floor, self._table.dropped_at, self._lists, doubts)
+
+    def _find_doubts(self, row: CellRow, name: bytes, partition_key: bytes, logged_at: int) -> tuple[int, Doubts]:
+        """Return up to which write time deletions of the partition and of ranges delete a row, and where that is in
+        doubt.
+
+        What was logged while Cassandra kept a tombstone is hidden by it, also when that is purged: a compaction keeps a
+        tombstone while there is something older.
+        """
+        history = self._row_store.history
+        soft_before = logged_at - self._gc_grace_s + _CLOCK_SKEW_S
+        floor = firm_floor = NEVER
+        if self._row_store.has_partitions:
+            partition, clustering = (
+                self._row_store.get_partition(partition_key),
+                self._row_store.clustering_values(name),
+            )
+            floor = partition.deletion_floor(clustering, self._covers_row)
+            if floor != NEVER:
+                firm_floor = partition.deletion_floor(clustering, self._covers_row, soft_before)
+        if row.proven_disturbances < history.disturbances and not row.is_empty():
+            soft_before = _ALWAYS  # a TRUNCATE may have dropped its tombstones
+        return floor, Doubts(history.horizon, soft_before, firm_floor, logged_at)
+
+    def merge_read(self, row: CellRow, name: bytes, partition_key: bytes, change: Change, cells: Cells) -> bool:
+        """Merge the cells that a read found. Return whether that changes the row. The last word also lifts deletions
+        that would hide what it found.
+        """
+        read_merge = self._static_reads if name[:1] == STATIC_PREFIX else self._row_reads
+        read = RowRead.from_change(change, cells)
+        history, floor = self._row_store.history, NEVER
+        partition = self._row_store.get_partition(partition_key) if self._row_store.has_partitions else None
+        clustering = self._row_store.clustering_values(name)
+        if partition is not None:
+            floor = partition.deletion_floor(clustering, self._covers_row)
+        if read_merge.is_last(row, read) and cells.cells:
+            history.raise_horizon(row.lift_deletions(cells.cells))
+            oldest = min(cell.write_time for cell in cells.cells)
+            if partition is not None and oldest <= floor:
+                history.raise_horizon(partition.lift_deletions(clustering, self._covers_row, oldest))
+                self._row_store.changed_partitions[partition_key] = None
+                floor = partition.deletion_floor(clustering, self._covers_row)
+        changed = read_merge.merge(row, read, floor, self._row_store.now)
+        if row.proven_disturbances < history.disturbances and not row.is_empty():
+            row.proven_disturbances, changed = history.disturbances, True
+        return changed
