@@ -74,7 +74,7 @@ def test_rows_that_were_asked_for_are_on_the_broker_before_the_batch_is_done(
     plan = QueryPlan(worker, {settings.events: settings}, str(tmp_path))
     plan.checkpoint.mkdir(parents=True)
     events = Events()
-    monkeypatch.setitem(_publish_task._events, plan.directory, events)  # type: ignore[arg-type]
+    monkeypatch.setitem(_publish_task._events_logs, plan.directory, events)  # type: ignore[arg-type]
     monkeypatch.setattr(_publish_task, "stage_of", lambda *_: Stage())
     monkeypatch.setattr(_publish_task, "CurrentTable", lambda _: lambda: None)
     monkeypatch.setattr(_publish_task, "end_with_parent", lambda: None)

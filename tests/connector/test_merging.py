@@ -196,7 +196,7 @@ def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyP
     connector = Connector({}, task.settings, tasks={"t": task})
 
     def said(*some: Event) -> str | None:
-        merger._note_light(task, [merged([read(monkeypatch, {0: some}, (0,))], MapState())[1]])
+        merger._note_missing_cells(task, [merged([read(monkeypatch, {0: some}, (0,))], MapState())[1]])
         return connector.status().tasks[0].trace
 
     row = insert(1, 1, v=1)

@@ -85,10 +85,10 @@ def test_a_group_has_one_table(tmp_path: Path) -> None:
     connectors: Any = SimpleNamespace(running=running)
     snapshots: Any = SimpleNamespace()
     merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), connectors, "g", tmp_path, snapshots)
-    assert merger._task() is tasks[0]
+    assert merger._find_task() is tasks[0]
     assert tasks[0].error is None
     assert "has one table, and g has ks.a already" in str(tasks[1].error)
-    assert merger._task() is tasks[0]
+    assert merger._find_task() is tasks[0]
 
 
 @pytest.mark.parametrize("mode", ["initial", "never"])
@@ -108,10 +108,10 @@ def test_a_state_that_begins_needs_the_rows_of_before(
     monkeypatch.setattr(merger_module, "settled_task_slots", lambda *_: 2)
     spark = SimpleNamespace()
     with capture_logs() as logs:
-        merger._about(spark, task)
+        merger._check_identity(spark, task)
     assert began == [task]
     assert [log["event"] for log in logs] == (["state.rows_unknown"] if mode == "never" else [])
-    merger._about(spark, task)
+    merger._check_identity(spark, task)
     assert began == [task], "once"
 
 
@@ -131,19 +131,19 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
     of = StateIdentity("ks.t", topic, (0, 1), 2)
     _identity.save_identity(tmp_path / "g", of)
-    assert not merger._has_learned(task, of)
+    assert not merger._has_proven_all(task, of)
     is_complete = True
     broker.refused[topic] = HelenusError(Kind.BROKER_UNREACHABLE, "away")
-    assert not merger._has_learned(task, of)
+    assert not merger._has_proven_all(task, of)
     broker.refused.clear()
-    assert not merger._has_learned(task, of)
+    assert not merger._has_proven_all(task, of)
     read["1"] = 12
     broker.ends[topic]["1"] = 99  # what comes later need not be waited for
-    assert not merger._has_learned(task, of)
+    assert not merger._has_proven_all(task, of)
     read["1"] = 13
-    assert merger._has_learned(task, of)
+    assert merger._has_proven_all(task, of)
     whole = _identity.load_identity(tmp_path / "g")
     assert whole == StateIdentity("ks.t", topic, (0, 1), 2, is_whole=True)
-    assert not merger._has_learned(task, whole)
+    assert not merger._has_proven_all(task, whole)
     is_complete = False  # the connector was deleted, and is there again
-    assert merger._about(SimpleNamespace(), task) == _identity.load_identity(tmp_path / "g") == of
+    assert merger._check_identity(SimpleNamespace(), task) == _identity.load_identity(tmp_path / "g") == of

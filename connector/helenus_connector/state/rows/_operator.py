@@ -1,9 +1,9 @@
-"""The operator of `state=rows` on Spark: merges a place's events into its rows, and gives what became of them.
+"""The operator of `state=rows` on Spark: merges a partition's events into its rows, and gives the changes.
 
     source → groupBy(place).transformWithStateInPandas(`RowsOperator`) → stage
 
-It reads no row. What it gives depends on its state, the events and the batch's time alone, so that a repeated batch
-gives the same. Spark keeps the state with the checkpoint, and goes back to that of the batch before, if one fails.
+It reads no row. Its changes depend on its state, the events and the batch's time alone, so that a repeated batch gives
+the same. Spark keeps the state with the checkpoint, and goes back to that of the batch before, if one fails.
 """
 
 from __future__ import annotations
@@ -31,18 +31,17 @@ from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "notes binary, merged binary, ended binary"
-"""Of each place a row with its notes, rows of what was merged, as `packed`, and a row with a pickled `PlaceResult`."""
-_PACK = 500
+"""Of each partition a row with its notes, rows of changes, as `packed`, and a row with a pickled `PlaceResult`."""
+_PACK_CHANGES = 500
 _PACK_BYTES = 1 << 20
 
 
 class PlaceResult(NamedTuple):
-    """What a batch leaves of a place: when something of it expires next, s since the epoch, and what was counted.
+    """The result of a batch for one topic partition: when something of it expires next, s since the epoch, and counts.
 
-    `read` events came in. `copies`, `outdated` and `unchanged` of them as of `RowMerge`; `kept` are the rows of the
-    place, `waiting` the times that are noted for them. Changes of a row came without their cells from the nodes
-    `light`, and with them from `celled`. `columns` are those of the definition by which they were merged.
-    `disturbances` as of `RowMerge`.
+    `read` events came in. `copies`, `outdated`, `unchanged`, `nodes_without_cells`, `nodes_with_cells` and
+    `disturbances` as of `RowMerge`; `row_count` are the stored rows, `waiting_count` the times in their calendar.
+    `columns` are those of the definition by which they were merged.
     """
 
     partition: int
@@ -60,9 +59,9 @@ class PlaceResult(NamedTuple):
 
 
 class RowsOperator(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now, given True as all
-    nodes have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of `RowMerge`.
-    Raises HelenusError for what must not be passed over: then the batch fails, and is done again as a whole.
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
+    have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of `RowMerge`. Raises
+    HelenusError for what must not be skipped: then the batch fails, and is repeated as a whole.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class RowsOperator(StatefulProcessor):
         has_snapshots: bool = True,
     ) -> None:
         self._table = table
-        self._more = patience_s, markers, is_whole, has_snapshots
+        self._merge_settings = patience_s, markers, is_whole, has_snapshots
         self._proven = proven or {}
         self._store: Any = None
 
@@ -84,72 +83,80 @@ class RowsOperator(StatefulProcessor):
         self._store = SparkStore.opened(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
-        found = in_turn(rows)
-        notes = _notes(next(found)[0])
+        ordered_rows = in_turn(rows)
+        notes = _notes(next(ordered_rows)[0])
         yield _frame(notes=pickle.dumps(notes))
-        (place, *_), table = notes, self._table()
+        (first_note, *_), table = notes, self._table()
         store = Pages(self._store)
-        given = table, KeyCodec(table), store, place.partition, table.gc_grace_s
-        proven = self._proven.get(place.partition, 0)
-        patience_s, markers, is_whole, has_snapshots = self._more
-        merging = RowMerge(
-            *given, patience_s, markers, is_whole, lambda: self._table(True).id, proven, has_snapshots=has_snapshots
+        table_fields = table, KeyCodec(table), store, first_note.partition, table.gc_grace_s
+        proven = self._proven.get(first_note.partition, 0)
+        patience_s, markers, is_whole, has_snapshots = self._merge_settings
+        merge = RowMerge(
+            *table_fields,
+            patience_s,
+            markers,
+            is_whole,
+            lambda: self._table(True).id,
+            proven,
+            has_snapshots=has_snapshots,
         )
-        later: list[PartitionNote] = []
-        read = 0
+        later_notes: list[PartitionNote] = []
+        read_count = 0
 
         def events() -> Iterator[Event]:
-            nonlocal read
-            for about, pack in found:
-                later.extend(notes_left := _notes(about))
-                merging.reporting_nodes.update(*(note.copies for note in notes_left))
+            nonlocal read_count
+            for about, pack in ordered_rows:
+                later_notes.extend(notes_left := _notes(about))
+                merge.reporting_nodes.update(*(note.copies for note in notes_left))
                 for event in unpack_events(bytes(pack)) if pack is not None else ():
-                    read += 1
+                    read_count += 1
                     yield event
 
-        for pack in packed(merging.take(events(), place.now, has_lost=any(note.lost for note in notes))):
+        for pack in packed(merge.take(events(), first_note.now, has_lost=any(note.lost for note in notes))):
             yield _frame(merged=pack)
         store.flush()
         reach("state.after-merge")
-        if later:
-            yield _frame(notes=pickle.dumps(later))
-        left_out = Counter[str]()
-        for note in later:
-            left_out.update(note.copies)
-        copies = left_out.total()
+        if later_notes:
+            yield _frame(notes=pickle.dumps(later_notes))
+        copies_left_out = Counter[str]()
+        for note in later_notes:
+            copies_left_out.update(note.copies)
+        copies = copies_left_out.total()
         counts = (
-            read + copies,
-            merging.copies + copies,
-            merging.outdated,
-            merging.unchanged,
-            merging.row_count,
-            merging.waiting_count,
+            read_count + copies,
+            merge.copies + copies,
+            merge.outdated,
+            merge.unchanged,
+            merge.row_count,
+            merge.waiting_count,
         )
-        nodes = frozenset(merging.nodes_without_cells), frozenset(merging.nodes_with_cells) | left_out.keys()
+        nodes = frozenset(merge.nodes_without_cells), frozenset(merge.nodes_with_cells) | copies_left_out.keys()
         columns = frozenset((column.name, column.type) for column in table.values)
-        ended = PlaceResult(place.partition, merging.next_due, *counts, *nodes, columns, merging.disturbances)
-        yield _frame(ended=pickle.dumps(ended))
+        result = PlaceResult(first_note.partition, merge.next_due, *counts, *nodes, columns, merge.disturbances)
+        yield _frame(ended=pickle.dumps(result))
 
     def close(self) -> None:
         pass
 
 
 def in_turn(frames: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Notes and events of one place's rows, by their `turn`, which they nearly always come in. Raises BATCH_FAILED."""
-    early: dict[int, tuple[bytes | None, bytes | None]] = {}
+    """Return the notes and events of a partition's rows, ordered by their `turn`, in which they nearly always come.
+    Raises BATCH_FAILED if one is missing.
+    """
+    early_rows: dict[int, tuple[bytes | None, bytes | None]] = {}
     turn = 0
     for frame in frames:
-        for at, notes, events in zip(frame["turn"], frame["notes"], frame["events"], strict=True):
-            early[int(at)] = notes, events
-            while (there := early.pop(turn, None)) is not None:
-                yield there
+        for row_turn, notes, events in zip(frame["turn"], frame["notes"], frame["events"], strict=True):
+            early_rows[int(row_turn)] = notes, events
+            while (next_row := early_rows.pop(turn, None)) is not None:
+                yield next_row
                 turn += 1
-    if early or not turn:
+    if early_rows or not turn:
         raise HelenusError(Kind.BATCH_FAILED, f"row {turn} of a place's events is missing")
 
 
 def packed(merged: Iterable[MergedChange]) -> Iterator[bytes]:
-    """Many in one piece of bytes: what `unpacked_merged` takes."""
+    """Pack changes into pieces of bytes, which `unpacked_merged` takes."""
     pack: list[tuple[object, ...]] = []
     size = 0
     for m in merged:
@@ -160,7 +167,7 @@ def packed(merged: Iterable[MergedChange]) -> Iterator[bytes]:
         pack.append((*fields, m.disturbances))
         size += sum(len(value or b"") for row in (before, after) for value in (row or {}).values())
         size += 0 if m.event is None else len(m.event.value or b"")
-        if len(pack) == _PACK or size >= _PACK_BYTES:
+        if len(pack) == _PACK_CHANGES or size >= _PACK_BYTES:
             yield marshal.dumps(pack)
             pack, size = [], 0
     if pack:
@@ -168,15 +175,17 @@ def packed(merged: Iterable[MergedChange]) -> Iterator[bytes]:
 
 
 def unpacked_merged(pack: bytes) -> Iterator[MergedChange]:
-    """What a process of this run packed."""
-    for partition, key, scope, bounds, op, before, after, at, expires, event, *others in marshal.loads(pack):
+    """Unpack changes that a process of this run packed."""
+    for partition, key, scope, bounds, op, before, after, write_time, expires, event, *remaining in marshal.loads(pack):
         limits = bounds and tuple(None if bound is None else Bound(*bound) for bound in bounds)
-        asked = None if event is None else Event._make(event)
-        yield MergedChange(partition, key, Scope(scope), limits, op, before, after, at, expires, asked, *others)
+        original = None if event is None else Event._make(event)
+        yield MergedChange(
+            partition, key, Scope(scope), limits, op, before, after, write_time, expires, original, *remaining
+        )
 
 
 def _notes(data: bytes | None) -> list[PartitionNote]:
-    """Raises the error of a note: state must not move on past events that were not read."""
+    """Unpack notes. Raises the error of a note: state must not move on past events that were not read."""
     notes: list[PartitionNote] = [] if data is None else pickle.loads(bytes(data))
     for note in notes:
         if note.error is not None:

@@ -115,9 +115,8 @@ class ReadMerge:
         known = cells._replace(liveness=cells.liveness if is_liveness_known else None, cells=())
         changed = row.merge(known, floor, self._dropped_at).changed
         deleted_to = floor if row.deletion is None else max(floor, row.deletion.write_time)
-        is_proven = row.proven_disturbances >= read.disturbances or is_liveness_known
-        if not is_proven and row.liveness is not None and row.liveness_bound is None:
-            row.liveness_bound = read.read_at_us  # what dropped or lost events may have dropped the row itself
+        if not is_liveness_known:
+            _doubt_liveness(row, read)
         # 2. The cells that the read found, and those that it did not.
         shown = [c for c in cells.cells if c.write_time > self._dropped_at.get(c.column, NEVER)]
         found_cells = {(c.column, c.path): c for c in shown if not row.hides(c, floor)}
@@ -264,6 +263,12 @@ def _missing_elements(live: Sequence[Cell], elements: Sequence[Cell]) -> list[Ce
         if remaining[list_element(cell)] < 0:
             missing.append(cell)
     return missing
+
+
+def _doubt_liveness(row: CellRow, read: RowRead) -> None:
+    """Take the liveness of a row that was not proven for a guess: what dropped or lost events may have dropped it."""
+    if row.proven_disturbances < read.disturbances and row.liveness is not None and row.liveness_bound is None:
+        row.liveness_bound = read.read_at_us
 
 
 def _imply_deletion(row: CellRow, write_time: int, deleted_at: int) -> None:

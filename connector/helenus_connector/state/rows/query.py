@@ -1,9 +1,9 @@
 """The streaming query of a connector with `state=rows`: one table's events, merged into its rows, become its records.
 
-    events → by place → `RowsOperator`, with its state on Spark → `publish`
+    events → by partition → `RowsOperator`, with its state on Spark → `publish`
 
-A failure is the query's: the batch is done again as a whole, from the state before it. So nothing is held back while
-state moves on, and no position can be moved.
+A failure fails the query: the batch is repeated as a whole, from the state before it. So no event is retried while the
+state moves on, and no offset can be moved.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
-_TURN_S = 0.1
+_POLL_S = 0.1
 _QUIET_S = 5.0
-"""After a disturbance, before the table is snapshot: nodes report one TRUNCATE within seconds of each other."""
-_GUESSES = 100
-"""Numbers that are tried for each place: one in `slots` of them goes to the store that is wanted."""
+"""Time without a disturbance before the table is snapshot: nodes report one TRUNCATE within seconds of each other."""
+_NUMBERS_PER_PLACE = 100
+"""Numbers that are tried for each partition: one in `slots` of them goes to the right store."""
 
 
 class RowsQuery:
-    """Runs from `start` until `stop`. `directory` is the run's own; `snapshots` give a state the rows of before, and
-    are told when changes were lost.
+    """The query of one `query.group`, which runs from `start` until `stop`. `directory` is the run's own; `snapshots`
+    give a state the rows that were there before, and are told when changes were lost.
     """
 
     failure: Exception | None = None
@@ -79,98 +79,100 @@ class RowsQuery:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._plan: QueryPlan | None = None
-        self._done = 0
+        self._batches_done = 0
         self._has_begun = False
-        self._due: dict[int, float] = {}
-        self._kept: dict[int, tuple[int, int]] = {}
+        self._due_times: dict[int, float] = {}
+        self._place_counts: dict[int, tuple[int, int]] = {}
         self._query: Any = None
         self._gaps: set[tuple[str | None, int | None]] = set()
-        self._light: set[str] = set()
-        self._answers: dict[str, int] | None = None
+        self._nodes_without_cells: set[str] = set()
+        self._snapshot_ends: dict[str, int] | None = None
         self._disturbances: dict[int, int] = {}
         self._disturbed_at = 0.0
         self._snapshot_after: dict[int, int] = {}
 
     def start(self, spark: Any) -> None:
-        """Begin, in a thread of its own."""
+        """Start the query, in a thread of its own."""
         self._thread = threading.Thread(target=self._run, args=(spark,), name=f"merge-{self._group}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end. A batch that is under way is done again at the next start."""
+        """Have the query stop. A batch that is not complete is repeated at the next start."""
         self._stopping.set()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was asked to end."""
+        """Return whether `stop` was called."""
         return self._stopping.is_set()
 
     @property
     def is_running(self) -> bool:
-        """Whether it has done a batch since it was started last, or has nothing to do."""
-        return self._done > 0 or self._plan is None
+        """Return whether a batch has completed since the last start, or there is nothing to do."""
+        return self._batches_done > 0 or self._plan is None
 
     @property
     def has_done_batches(self) -> bool:
-        """Return whether it has done a batch since it was started last."""
-        return self._done > 0
+        """Return whether a batch has completed since the last start."""
+        return self._batches_done > 0
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, after `stop`."""
+        """Return whether the query has ended, after `stop`."""
         return self._thread is not None and not self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for its end."""
+        """Wait until the query has ended."""
         if self._thread is not None:
             self._thread.join()
 
     def refresh(self) -> None:
-        """Nothing: what changes of its table has the query begin again."""
+        """Do nothing: a change of its table restarts the query."""
 
     def trouble(self) -> str | None:
-        """Why it is not ready, or None."""
+        """Return why the query is not ready, or None."""
         if self._plan is None:
             return None
         with contextlib.suppress(FileNotFoundError):
             if time.time() - self._plan.away_file.stat().st_mtime > _AWAY_S:
                 return self._plan.away_file.read_text()
-        return None if self._done else "starting: no batch done yet"
+        return None if self._batches_done else "starting: no batch done yet"
 
     def _run(self, spark: Any) -> None:
-        while not self._stopping.wait(_TURN_S):
-            task = self._task()
+        while not self._stopping.wait(_POLL_S):
+            task = self._find_task()
             if task is None:
                 continue
             try:
-                self._once(spark, task)
+                self._run_query(spark, task)
             except HelenusError as error:
                 failed_once(task, error, time.time())
             except Exception as error:
                 failed_once(task, _error(str(error)), time.time())
             finally:
-                self._plan, self._done = None, 0
+                self._plan, self._batches_done = None, 0
                 self._connectors.writes(self._group, ())
 
-    def _task(self) -> Task | None:
-        """The table to run now, if there is one. Others of the group fail: a place's state is of one table."""
+    def _find_task(self) -> Task | None:
+        """Return the table to run now, if there is one. Others of the group fail: a partition's state is of
+        one table.
+        """
         tasks = sorted(self._connectors.running(self._group, time.time()).values(), key=lambda t: (t.connector, t.id))
         for other in tasks[1:]:
-            what = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
+            reason = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
             advice = "make a connector for each table, with a query.group of its own"
-            failed_once(other, HelenusError(Kind.CONFIG, what, other.table, advice), time.time())
+            failed_once(other, HelenusError(Kind.CONFIG, reason, other.table, advice), time.time())
         return tasks[0] if tasks else None
 
-    def _wants(self, task: Task) -> bool:
-        return not self._stopping.is_set() and self._task() is task
+    def _is_wanted(self, task: Task) -> bool:
+        return not self._stopping.is_set() and self._find_task() is task
 
-    def _once(self, spark: Any, task: Task) -> None:
-        """Run the query until its table is to end, or all its rows are known. Raises what ended it."""
+    def _run_query(self, spark: Any, task: Task) -> None:
+        """Run the query until its table is to end, or all its rows are proven. Raises what ended it."""
         start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
         if start is None:
             return
-        of, self._done, self._answers = self._about(spark, task), 0, None
-        self._snapshot_after = dict(of.proven)
+        identity, self._batches_done, self._snapshot_ends = self._check_identity(spark, task), 0, None
+        self._snapshot_after = dict(identity.proven)
         self._has_begun = False
         settings = task.settings
         self._plan = plan = QueryPlan(
@@ -178,111 +180,118 @@ class RowsQuery:
             {settings.events: settings},
             str(self._directory),
             self._group,
-            slots=of.slots,
+            slots=identity.slots,
             start=start,
             tables={settings.events: 0},
-            places=of.places,
+            places=identity.places,
         )
         plan.save()
         replace(plan.due_file, repr(time.time()).encode())  # what expired meanwhile
-        begin = partial(self._begin, spark, plan, task, of)
-        query = start_in_turn(begin, lambda: self._has_begun, lambda: not self._wants(task))
+        begin = partial(self._start_stream, spark, plan, task, identity)
+        query = start_in_turn(begin, lambda: self._has_begun, lambda: not self._is_wanted(task))
         if query is None:
             return
         self._query = query
         _log.info("query.started", group=self._group, state="rows")
-        while query.isActive and self._wants(task) and not self._has_learned(task, of):
-            time.sleep(_TURN_S)
+        while query.isActive and self._is_wanted(task) and not self._has_proven_all(task, identity):
+            time.sleep(_POLL_S)
         if query.isActive:
             query.stop()
-        elif self._wants(task):
+        elif self._is_wanted(task):
             raise _error(str(query.exception() or "the query ended"))
 
-    def _has_learned(self, task: Task, of: StateIdentity) -> bool:
-        """Whether all rows are proven from now on, where they were not; then that is kept.
+    def _has_proven_all(self, task: Task, identity: StateIdentity) -> bool:
+        """Return whether all rows are proven from now on, where they were not; then the identity is saved.
 
         A snapshot is complete when all of its keys were read. What was read lies on the events topic behind them, and
         is merged later.
         """
         disturbances = {partition: count for partition, count in self._disturbances.items() if count}
-        is_disturbed = any(count > of.proven.get(partition, 0) for partition, count in disturbances.items())
-        if (of.is_whole and not is_disturbed) or not self._snapshots.has_all(task):
+        is_disturbed = any(count > identity.proven.get(partition, 0) for partition, count in disturbances.items())
+        if (identity.is_whole and not is_disturbed) or not self._snapshots.has_all(task):
             return False
         if disturbances != self._snapshot_after:
-            # What a snapshot of before shows may have been truncated since, or lacks what was lost.
+            # What an earlier snapshot shows may have been truncated since, or lacks what was lost.
             if (
                 time.monotonic() - self._disturbed_at > _QUIET_S
                 and not self._snapshots.store.of(task.connector, task.settings.table).is_under_way
             ):
-                self._snapshot_after, self._answers = disturbances, None
+                self._snapshot_after, self._snapshot_ends = disturbances, None
                 self._snapshots.renew(task)
-                where = {"connector": task.connector, "table": task.table}
-                _log.info("state.rows_unproven", **where, reason="a truncation, a gap or lost events: snapshot begins")
+                labels = {"connector": task.connector, "table": task.table}
+                _log.info("state.rows_unproven", **labels, reason="a truncation, a gap or lost events: snapshot begins")
             return False
-        if self._answers is None:
+        if self._snapshot_ends is None:
             with contextlib.suppress(HelenusError), closing(planner(self._worker)) as broker:  # it is asked again
-                self._answers = ends(broker, of.topic)
+                self._snapshot_ends = ends(broker, identity.topic)
         checkpoint = self._worker.checkpoint_dir.absolute() / self._group
-        if self._answers is None or behind(of.topic, committed(checkpoint).get(of.topic, {}), self._answers):
+        if self._snapshot_ends is None or behind(
+            identity.topic, committed(checkpoint).get(identity.topic, {}), self._snapshot_ends
+        ):
             return False
-        _identity.save_identity(checkpoint, dataclasses.replace(of, is_whole=True, proven=disturbances))
+        _identity.save_identity(checkpoint, dataclasses.replace(identity, is_whole=True, proven=disturbances))
         return True
 
-    def _about(self, spark: Any, task: Task) -> StateIdentity:
-        """What the state is of, checked, or noted now. Raises HelenusError."""
+    def _check_identity(self, spark: Any, task: Task) -> StateIdentity:
+        """Return the identity of the state, checked, or saved now at the first start. Raises HelenusError."""
         checkpoint = self._worker.checkpoint_dir.absolute() / self._group
         topic = task.events
         with closing(planner(self._worker)) as broker:
             partitions = broker.partitions([topic])[topic]
         if not partitions:
             raise HelenusError(Kind.TOPIC_MISSING, "there is no events topic", topic)
-        kept = _identity.load_identity(checkpoint)
-        if kept is None:
+        identity = _identity.load_identity(checkpoint)
+        if identity is None:
             # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
             slots = max(2, settled_task_slots(spark, self._stopping.is_set))
-            kept = StateIdentity(
+            identity = StateIdentity(
                 task.table, topic, places(spark, partitions, slots), slots, task.settings.snapshot_mode == "never"
             )
             self._snapshots.renew(task)
-            _identity.save_identity(checkpoint, kept)
+            _identity.save_identity(checkpoint, identity)
             if task.settings.snapshot_mode == "never":
-                where = {"connector": task.connector, "table": task.table}
+                labels = {"connector": task.connector, "table": task.table}
                 reason = "snapshot.mode=never: a record of a row of before has only what was written since"
-                _log.warning("state.rows_unknown", **where, reason=reason, advice="helenus-connector snapshot")
-        _identity.check_identity(kept, task.table, topic, partitions, checkpoint)
-        if kept.is_whole and not self._snapshots.has_all(task):
-            kept = dataclasses.replace(kept, is_whole=False)
-            _identity.save_identity(checkpoint, kept)
-        return kept
+                _log.warning("state.rows_unknown", **labels, reason=reason, advice="helenus-connector snapshot")
+        _identity.check_identity(identity, task.table, topic, partitions, checkpoint)
+        if identity.is_whole and not self._snapshots.has_all(task):
+            identity = dataclasses.replace(identity, is_whole=False)
+            _identity.save_identity(checkpoint, identity)
+        return identity
 
-    def _begin(self, spark: Any, plan: QueryPlan, task: Task, of: StateIdentity) -> Any:
+    def _start_stream(self, spark: Any, plan: QueryPlan, task: Task, identity: StateIdentity) -> Any:
         session = spark.newSession()
         for key, value in ROCKSDB_SETTINGS.items():
             session.conf.set(key, value)
-        session.conf.set("spark.sql.shuffle.partitions", str(of.slots))
+        session.conf.set("spark.sql.shuffle.partitions", str(identity.slots))
         session.dataSource.register(EventsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         patience_s = -(-task.settings.settle_min_age_ms // 1000)
         has_snapshots = task.settings.snapshot_mode != "never"
-        merging = RowsOperator(
-            CurrentTable(task.settings), patience_s, task.settings.markers, of.is_whole, dict(of.proven), has_snapshots
+        operator = RowsOperator(
+            CurrentTable(task.settings),
+            patience_s,
+            task.settings.markers,
+            identity.is_whole,
+            dict(identity.proven),
+            has_snapshots,
         )
-        merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
+        merged = source.load().groupBy("place").transformWithStateInPandas(operator, OUTPUT, "Append", "None")
 
         def process(batch: MicroBatch) -> None:
             self._has_begun = True
             reach("state.before-job")
-            begun = time.monotonic()
+            started_at = time.monotonic()
             self._connectors.writes(self._group, [task.data])
             try:
                 rows = batch.frame.mapInArrow(publish(plan, task.settings), DONE).collect()
             except PySparkException as failure:
                 raise error_in(str(failure)) or failure from None
-            self._apply(plan, task, [pickle.loads(row.done) for row in rows])
+            self._apply_results(plan, task, [pickle.loads(row.done) for row in rows])
             self._connectors.writes(self._group, ())
-            self._done += 1
-            seconds = time.monotonic() - begun
+            self._batches_done += 1
+            seconds = time.monotonic() - started_at
             metrics.BATCH_SECONDS.observe(seconds)
             metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
             reach("state.before-commit")
@@ -295,66 +304,74 @@ class RowsQuery:
         )
         return start_query(spark.sparkContext, writer, process)
 
-    def _apply(self, plan: QueryPlan, task: Task, all_done: list[PublishResult]) -> None:
-        """Note with the task what a batch did, and with the planner when the next row expires."""
+    def _apply_results(self, plan: QueryPlan, task: Task, results: list[PublishResult]) -> None:
+        """Report to the task what a batch did, and to the planner when the next row expires."""
         now = time.time()
-        for done in all_done:
-            count(task, done.outcome, now)
-            self._note_gaps(task, done.outcome)
-            for ended in done.ended:
-                self._note(ended)
-        self._note_light(task, [ended for done in all_done for ended in done.ended])
+        for result in results:
+            count(task, result.outcome, now)
+            self._note_gaps(task, result.outcome)
+            for place_result in result.ended:
+                self._note_place(place_result)
+        self._note_missing_cells(task, [place_result for result in results for place_result in result.ended])
         task.succeeded()
-        metrics.ROWS_KEPT.labels(*task.labels).set(sum(kept for kept, _ in self._kept.values()))
-        metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._kept.values()))
+        metrics.ROWS_KEPT.labels(*task.labels).set(sum(rows for rows, _ in self._place_counts.values()))
+        metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._place_counts.values()))
         metrics.STATE_BYTES.labels(*task.labels).set(measure_state(self._query))
-        replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
+        replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
 
-    def _note(self, ended: PlaceResult) -> None:
-        self._kept[ended.partition] = ended.row_count, ended.waiting_count
-        if ended.disturbances > self._disturbances.get(ended.partition, 0):
-            self._disturbances[ended.partition] = ended.disturbances
+    def _note_place(self, result: PlaceResult) -> None:
+        self._place_counts[result.partition] = result.row_count, result.waiting_count
+        if result.disturbances > self._disturbances.get(result.partition, 0):
+            self._disturbances[result.partition] = result.disturbances
             self._disturbed_at = time.monotonic()
-        if ended.next_due is None:
-            self._due.pop(ended.partition, None)
+        if result.next_due is None:
+            self._due_times.pop(result.partition, None)
         else:
-            self._due[ended.partition] = ended.next_due
+            self._due_times[result.partition] = result.next_due
 
-    def _note_light(self, task: Task, all_ended: Sequence[PlaceResult]) -> None:
-        """Say of which nodes no change of the last batches had its cells, as each of these has its row read."""
-        celled = {node for ended in all_ended for node in ended.nodes_with_cells}
-        new = {node for ended in all_ended for node in ended.nodes_without_cells} - celled - self._light
-        self._light = (self._light - celled) | new
+    def _note_missing_cells(self, task: Task, results: Sequence[PlaceResult]) -> None:
+        """Report the nodes whose changes in the last batches had no cells: each of these has its row read."""
+        nodes_with_cells = {node for result in results for node in result.nodes_with_cells}
+        new_nodes = (
+            {node for result in results for node in result.nodes_without_cells}
+            - nodes_with_cells
+            - self._nodes_without_cells
+        )
+        self._nodes_without_cells = (self._nodes_without_cells - nodes_with_cells) | new_nodes
         error = None
-        if self._light:
-            what = f"changes of {task.table} come without their cells, and have their rows read; from nodes"
+        if self._nodes_without_cells:
+            reason = f"changes of {task.table} come without their cells, and have their rows read; from nodes"
             advice = f"set cells.include.list={task.table} of these nodes' agents; if it is set, rows are too large"
-            error = HelenusError(Kind.CONFIG, f"{what} {', '.join(sorted(self._light))}", task.events, advice)
+            error = HelenusError(
+                Kind.CONFIG, f"{reason} {', '.join(sorted(self._nodes_without_cells))}", task.events, advice
+            )
         task.of_state = error
-        if new:
+        if new_nodes:
             _log.warning("state.without_cells", connector=task.connector, table=task.table, reason=str(error))
 
     def _note_gaps(self, task: Task, outcome: BatchOutcome) -> None:
-        """Each gap once: it is in every partition."""
+        """Report each gap once: it is in every partition."""
         for gap in outcome.gaps:
             if gap.partition or (gap.node, gap.until) in self._gaps:
                 continue
             self._gaps.add((gap.node, gap.until))
             metrics.GAPS.labels(*task.labels).inc()
-            where = {"connector": task.connector, "topic": task.events, "node": gap.node}
-            _log.warning("events.gap", **where, until_us=gap.until, advice=ADVICE)
+            labels = {"connector": task.connector, "topic": task.events, "node": gap.node}
+            _log.warning("events.gap", **labels, until_us=gap.until, advice=ADVICE)
 
 
 def places(spark: Any, partitions: int, slots: int) -> tuple[int, ...]:
-    """A number for each partition, by which Spark gives them to the stores in turns: n goes to the store n % slots."""
+    """Return a number for each partition, by which Spark gives partitions to the stores in turns: n goes to the store n
+    % slots.
+    """
     hashed = f"pmod(hash(cast(id AS int)), {slots}) AS slot"
     numbers: Mapping[int, list[int]] = {slot: [] for slot in range(slots)}
-    for row in spark.range(partitions * _GUESSES).selectExpr("cast(id AS int) AS id", hashed).collect():
+    for row in spark.range(partitions * _NUMBERS_PER_PLACE).selectExpr("cast(id AS int) AS id", hashed).collect():
         numbers[row.slot].append(row.id)
     return tuple(numbers[n % slots][n // slots] for n in range(partitions))
 
 
-def _error(said: str) -> HelenusError:
-    """What ended the query, of what Spark says."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return error_in(said) or HelenusError(Kind.BATCH_FAILED, (lines or ["the query ended"])[0][:500])
+def _error(message: str) -> HelenusError:
+    """Return the error that ended the query, from Spark's message."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return error_in(message) or HelenusError(Kind.BATCH_FAILED, (lines or ["the query ended"])[0][:500])

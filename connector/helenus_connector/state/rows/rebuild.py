@@ -1,6 +1,6 @@
-"""A whole data topic once more, from the rows that a connector with `state=rows` keeps: `helenus-connector rebuild`.
+"""Rebuilds a whole data topic from the rows that a connector with `state=rows` stores: `helenus-connector rebuild`.
 
-Spark reads the state as a table, some stores at a time, and each task makes and appends the records of its rows. Of
+Spark reads the state as a table, some stores at a time, and each task makes and appends the records of its rows. From
 Cassandra the table's definition is read, and no row.
 """
 
@@ -43,10 +43,10 @@ _RECORDS = "records bigint"
 
 
 def rebuild(worker: WorkerSettings, settings: ConnectorSettings, to: str | None) -> int:
-    """Append a record of each row that lives to the data topic, or to the topic `to`, which is made if it is not there.
-    Returns how many records.
+    """Append a record of each live row to the data topic, or to the topic `to`, which is created if it does not exist.
+    Return how many records.
 
-    The worker must not run: two would write the topic. Raises HelenusError CONFIG for a connector that keeps no rows,
+    The worker must not run: two would write the topic. Raises HelenusError CONFIG for a connector without stored rows,
     STATE, and as a worker's start.
     """
     if settings.state != "rows":
@@ -89,7 +89,7 @@ def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Pat
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows and static columns on pages, each with its name in the store."""
+    """Return the rows and static columns on pages, each with its name in the store."""
     for batch in batches:
         places, names, values = [], [], []
         for row in batch.to_pylist():
@@ -105,7 +105,9 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _publish(
     plan: QueryPlan, settings: ConnectorSettings, identity: StateIdentity, now: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one writer."""
+    """Return the function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one
+    writer.
+    """
     return partial(_run, plan, settings, identity, now)
 
 
@@ -128,7 +130,7 @@ def _run(
 
 
 class _StateRows:
-    """Rows of the state as they are at a time, s since the epoch."""
+    """The rows of the state as they are at a time, s since the epoch."""
 
     def __init__(self, table: Table, identity: StateIdentity, now: int) -> None:
         self._table, self._now = table, now
@@ -140,19 +142,21 @@ class _StateRows:
         self._statics: dict[bytes, Mapping[str, bytes | None]] = {}
 
     def show(self, place: int, name: bytes, value: bytes) -> MergedChange | None:
-        """A row, or a partition's static columns, by its name in the store; None if it does not live."""
+        """Return a row, or a partition's static columns, by its name in the store; None if it does not live."""
         row, key, is_static = load_row(value), name[1:], name[:1] == STATIC_PREFIX
-        found = (self._static_values if is_static else self._row_values).show(row, self._now)
-        if found is None:
+        shown_row = (self._static_values if is_static else self._row_values).show(row, self._now)
+        if shown_row is None:
             return None
-        values = found.values
+        values = shown_row.values
         if is_static:
             self._statics[key] = values
         elif self._table.statics:
             values = {**values, **self._statics.get(self._partition_key(key), self._static_values.nulls)}
         scope = Scope.STATIC if is_static else Scope.ROW
         partition = self._partitions[place]
-        return MergedChange(partition, key, scope, None, "r", None, values, found.write_time, found.expires, None)
+        return MergedChange(
+            partition, key, scope, None, "r", None, values, shown_row.write_time, shown_row.expires, None
+        )
 
     def _partition_key(self, key: bytes) -> bytes:
         values = decode_key(self._codec, key)[: self._codec.partition_columns]
