@@ -20,7 +20,7 @@ _steps = st.lists(st.tuples(st.sampled_from(["put", "remove", "get", "all", "bat
 @given(_steps, st.sampled_from([0, 200, 1 << 20]))
 def test_pages_are_a_store(steps: list[tuple[str, dict[bytes, bytes]]], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "_MOST_BYTES", most)
+        patch.setattr(pages, "_MAX_BYTES", most)
         below, wanted = DictStore(), dict[bytes, bytes]()
         store = Pages(below)
         for step, values in steps:

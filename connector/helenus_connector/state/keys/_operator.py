@@ -33,7 +33,7 @@ class KeysOperator(StatefulProcessor):
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._store = SparkStore.opened(handle)
+        self._store = SparkStore.open(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
         import pandas as pd

@@ -80,7 +80,7 @@ class RowsOperator(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         end_with_parent()
-        self._store = SparkStore.opened(handle)
+        self._store = SparkStore.open(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
         ordered_rows = in_turn(rows)

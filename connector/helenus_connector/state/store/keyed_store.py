@@ -1,4 +1,4 @@
-"""The store of a place, for those who list its keys."""
+"""The store of a topic partition that can list its keys."""
 
 from __future__ import annotations
 
@@ -11,4 +11,6 @@ from helenus_connector.interfaces.store import Store
 class KeyedStore(Store, Protocol):
     """A store that can list its keys."""
 
-    def all_keys(self) -> Iterator[bytes]: ...
+    def all_keys(self) -> Iterator[bytes]:
+        """Return all keys, in any order."""
+        ...

@@ -1,5 +1,5 @@
-"""A store whose keys lie eight to a page, and that remembers a batch's pages: the store that has the pages is asked
-seldom, since each answer of Spark's has its price, however little is in it.
+"""A store whose keys lie eight to a page, and that caches a batch's pages: so the store that has the pages is called
+less often, since each call to Spark costs much, however little it transfers.
 
     put_many({b"r1": b"a", b"r2": b"b"}) → in the store below: page 5 → {r1: a, r9: …}, page 7 → {r2: b}, at `flush`
 
@@ -21,147 +21,149 @@ from helenus_connector.interfaces.store import Store
 from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _VERSION = 1
-_ABOUT = b"n"
-_ABOUT_OF = Struct(">BIQ")
-_NUMBER = Struct(">I")
-_KEYS = 8
-"""In a page, on average."""
-_MOST_BYTES = 16 << 20
-"""That are remembered: then what changed is written, and all is forgotten."""
-_AT_ONCE = 500
+_HEADER_KEY = b"n"
+_HEADER = Struct(">BIQ")
+_PAGE_NUMBER = Struct(">I")
+_KEYS_PER_PAGE = 8
+"""On average. More would rewrite more bytes for one changed key, fewer would need more calls to Spark."""
+_MAX_BYTES = 16 << 20
+"""Cached bytes. Beyond that, changes are written and the cache is cleared."""
+_PAGES_AT_ONCE = 500
 
 
 class Pages:
-    """The keys of one place in one batch. `flush` is to be called at its end. Raises ValueError for pages that a newer
-    version wrote.
+    """The keys of one topic partition in one batch. The caller calls `flush` at its end. Raises ValueError for pages
+    that a newer version wrote.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        (about,) = store.get_many([_ABOUT])
-        self._parts, self._count = 1, 0
-        if about is not None:
-            _check(about[0])
-            _, self._parts, self._count = _ABOUT_OF.unpack(about)
-        self._before = self._parts, self._count
-        self._pages: dict[int, dict[bytes, bytes]] = {}
+        (header,) = store.get_many([_HEADER_KEY])
+        self._page_count, self._key_count = 1, 0
+        if header is not None:
+            _check_version(header[0])
+            _, self._page_count, self._key_count = _HEADER.unpack(header)
+        self._saved_header = self._page_count, self._key_count
+        self._loaded_pages: dict[int, dict[bytes, bytes]] = {}
         self._changed: set[int] = set()
         self._size = 0
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """As of `Store`."""
-        places = [_page_of(key, self._parts) for key in keys]
-        self._load(places)
-        pages = self._pages
-        return [pages[place].get(key) for key, place in zip(keys, places, strict=True)]
+        numbers = [_page_number(key, self._page_count) for key in keys]
+        self._load_pages(numbers)
+        pages = self._loaded_pages
+        return [pages[number].get(key) for key, number in zip(keys, numbers, strict=True)]
 
     def put_many(self, values: Mapping[bytes, bytes]) -> None:
         """As of `Store`."""
-        places = [_page_of(key, self._parts) for key in values]
-        self._load(places)
-        for (key, value), place in zip(values.items(), places, strict=True):
-            page = self._pages[place]
-            self._count += key not in page
+        numbers = [_page_number(key, self._page_count) for key in values]
+        self._load_pages(numbers)
+        for (key, value), number in zip(values.items(), numbers, strict=True):
+            page = self._loaded_pages[number]
+            self._key_count += key not in page
             page[key] = value
             self._size += len(value)
-        self._changed.update(places)
-        self._divide()
+        self._changed.update(numbers)
+        self._add_pages()
 
     def remove_many(self, keys: Iterable[bytes]) -> None:
         """As of `Store`."""
-        wanted = list(keys)
-        places = [_page_of(key, self._parts) for key in wanted]
-        self._load(places)
-        for key, place in zip(wanted, places, strict=True):
-            if self._pages[place].pop(key, None) is not None:
-                self._count -= 1
-                self._changed.add(place)
+        key_list = list(keys)
+        numbers = [_page_number(key, self._page_count) for key in key_list]
+        self._load_pages(numbers)
+        for key, number in zip(key_list, numbers, strict=True):
+            if self._loaded_pages[number].pop(key, None) is not None:
+                self._key_count -= 1
+                self._changed.add(number)
 
     def all_keys(self) -> Iterator[bytes]:
-        """All keys, page by page. If keys are put meanwhile, some may come twice."""
+        """Return all keys, page by page. If keys are put meanwhile, some may come twice."""
         start = 0
-        while start < self._parts:
-            places = range(start, min(start + _AT_ONCE, self._parts))
-            self._load(places)
-            yield from [key for place in places for key in self._pages[place]]
-            start = places.stop
+        while start < self._page_count:
+            numbers = range(start, min(start + _PAGES_AT_ONCE, self._page_count))
+            self._load_pages(numbers)
+            yield from [key for number in numbers for key in self._loaded_pages[number]]
+            start = numbers.stop
 
     def flush(self) -> None:
-        """Write what changed."""
-        about = self._parts, self._count
-        values = {} if about == self._before else {_ABOUT: _ABOUT_OF.pack(_VERSION, *about)}
+        """Write all that changed."""
+        header = self._page_count, self._key_count
+        values = {} if header == self._saved_header else {_HEADER_KEY: _HEADER.pack(_VERSION, *header)}
         removed = []
-        for place in sorted(self._changed):
-            page = self._pages[place]
+        for number in sorted(self._changed):
+            page = self._loaded_pages[number]
             if page:
-                values[_NUMBER.pack(place)] = bytes((_VERSION,)) + pack_items(
-                    part for of in page.items() for part in of
+                values[_PAGE_NUMBER.pack(number)] = bytes((_VERSION,)) + pack_items(
+                    item for entry in page.items() for item in entry
                 )
             else:
-                removed.append(_NUMBER.pack(place))
+                removed.append(_PAGE_NUMBER.pack(number))
         if values:
             self._store.put_many(values)
         if removed:
             self._store.remove_many(removed)
-        self._before = about
+        self._saved_header = header
         self._changed.clear()
 
-    def _load(self, places: Iterable[int]) -> None:
-        """Have these pages at hand; others may be let go."""
-        wanted = [place for place in dict.fromkeys(places) if place not in self._pages]
-        if not wanted:
+    def _load_pages(self, numbers: Iterable[int]) -> None:
+        """Load these pages; others may be released."""
+        missing = [number for number in dict.fromkeys(numbers) if number not in self._loaded_pages]
+        if not missing:
             return
-        if self._size > _MOST_BYTES:
+        if self._size > _MAX_BYTES:
             self.flush()
-            kept = set(places)
-            self._pages = {place: page for place, page in self._pages.items() if place in kept}
-            self._size = sum(len(value) for page in self._pages.values() for value in page.values())
-        names = [_NUMBER.pack(place) for place in wanted]
-        for place, value in zip(wanted, self._store.get_many(names), strict=True):
-            self._pages[place] = {} if value is None else entries(value)
+            still_needed = set(numbers)
+            self._loaded_pages = {number: page for number, page in self._loaded_pages.items() if number in still_needed}
+            self._size = sum(len(value) for page in self._loaded_pages.values() for value in page.values())
+        names = [_PAGE_NUMBER.pack(number) for number in missing]
+        for number, value in zip(missing, self._store.get_many(names), strict=True):
+            self._loaded_pages[number] = {} if value is None else entries(value)
             self._size += 0 if value is None else len(value)
 
-    def _divide(self) -> None:
-        """As many pages as there are to be, each new one with some of the keys of an older one."""
-        parts = max(self._parts, -(-self._count // _KEYS))
-        if parts == self._parts:
+    def _add_pages(self) -> None:
+        """Add as many pages as the keys need, each new one with some of the keys of an older one."""
+        page_count = max(self._page_count, -(-self._key_count // _KEYS_PER_PAGE))
+        if page_count == self._page_count:
             return
-        olds = {_older(new) for new in range(self._parts, parts)}
-        self._load({place for place in olds if place < self._parts})
-        for new in range(self._parts, parts):
-            old = self._pages[_older(new)]
-            page = self._pages[new] = {key: old[key] for key in old if _page_of(key, new + 1) == new}
-            for key in page:
-                del old[key]
-            self._changed |= {_older(new), new}
-        self._parts = parts
+        parents = {_parent_page(number) for number in range(self._page_count, page_count)}
+        self._load_pages({number for number in parents if number < self._page_count})
+        for number in range(self._page_count, page_count):
+            parent_keys = self._loaded_pages[_parent_page(number)]
+            keys = self._loaded_pages[number] = {
+                key: parent_keys[key] for key in parent_keys if _page_number(key, number + 1) == number
+            }
+            for key in keys:
+                del parent_keys[key]
+            self._changed |= {_parent_page(number), number}
+        self._page_count = page_count
 
 
 def entries(page: bytes) -> dict[bytes, bytes]:
-    """The keys and values of a page. Raises ValueError for one that a newer version wrote."""
-    _check(page[0])
+    """Return the keys and values of a page. Raises ValueError for one that a newer version wrote."""
+    _check_version(page[0])
     items = unpack_items(page, 1)
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
 def is_page(name: bytes) -> bool:
-    """Whether this key of the store below is a page's."""
-    return len(name) == _NUMBER.size
+    """Return whether this key of the store below is a page's."""
+    return len(name) == _PAGE_NUMBER.size
 
 
-def _check(version: int) -> None:
+def _check_version(version: int) -> None:
     if version != _VERSION:
         raise ValueError(f"a page of version {version} in the state, where {_VERSION} is known")
 
 
-def _older(page: int) -> int:
-    """The page that a page's keys were in before there was it."""
+def _parent_page(page: int) -> int:
+    """Return the page that had a page's keys before that was added."""
     return page - (1 << (page.bit_length() - 1))
 
 
-def _page_of(key: bytes, parts: int) -> int:
-    """The page of a key among so many."""
-    half = 1 << (parts.bit_length() - 1)
+def _page_number(key: bytes, page_count: int) -> int:
+    """Return the page of a key, with so many pages."""
+    half = 1 << (page_count.bit_length() - 1)
     code = crc32(key)
     number = code % (half * 2)
-    return number if number < parts else code % half
+    return number if number < page_count else code % half

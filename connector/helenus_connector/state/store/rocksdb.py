@@ -1,4 +1,4 @@
-"""Spark's settings for state in RocksDB, and how large that is."""
+"""Spark's settings for state in RocksDB, and the size of that state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROCKSDB_SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Or each write is a read first, for a count that nobody asks for.
+    # Otherwise each write is a read first, for a row count that is not used.
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
