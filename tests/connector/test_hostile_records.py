@@ -337,5 +337,5 @@ def test_records_that_state_keys_follows(headers: dict[str, bytes], value: bytes
     store = DictStore()
     for message in topic.messages:
         index = KeyIndex(store, NOW, lambda name, bounds: False, 1000)
-        index.take(hostile.run(lambda message=message: records.said(message), 10_000) or [])  # type: ignore[misc]
+        index.take(hostile.run(lambda message=message: records.parse_record(message), 10_000) or [])  # type: ignore[misc]
     KeyIndex(store, NOW + 10**6, lambda name, bounds: False, 1000).take([])

@@ -149,22 +149,22 @@ def test_asks_just_what_is_deleted_or_expired(steps: list[tuple[int, int, list[t
             owed |= covered
         owed |= {key for key, expires in live.items() if expires is not None and expires <= now}
         index = done(store, said, now, most)
-        assert index.asked.keys() <= owed
-        asked |= index.asked.keys()
+        assert index.requested_keys.keys() <= owed
+        asked |= index.requested_keys.keys()
         for _ in range(20):  # what is due at once is done in further batches of the same time
             due = index.next_due()
             if due is None or due > now:
                 break
             index = done(store, (), now, 500)
-            assert index.asked.keys() <= owed
-            asked |= index.asked.keys()
+            assert index.requested_keys.keys() <= owed
+            asked |= index.requested_keys.keys()
         assert owed <= asked
     now += 2 * DAY_S
     said = [KeyReport(key[:1], key, at(offset + 1 + i), False) for i, key in enumerate(sorted(live))]
     done(store, said, now)
     for _ in range(50):
         index = done(store, (), now)
-        assert not index.asked
+        assert not index.requested_keys
         if index.next_due() is None:
             break
         now += DAY_S
@@ -181,7 +181,7 @@ def test_what_was_asked_is_asked_again_after_longer_and_longer() -> None:
         due = KeyIndex(store, now, within).next_due()
         assert due is not None
         now = due
-        if done(store, (), now).asked:
+        if done(store, (), now).requested_keys:
             times.append(now)
     assert times == [10, 70, 190, 430]
 
@@ -192,11 +192,11 @@ def test_a_time_that_one_column_outlives_is_not_forgotten() -> None:
     group, key = name(0, 1)
     done(store, [KeyReport(group, key, at(0), True, 50)], 0)
     done(store, [KeyReport(group, key, at(1), True, 20)], 1)
-    assert done(store, (), 20).asked
+    assert done(store, (), 20).requested_keys
     done(store, [KeyReport(group, key, at(2), True)], 21)
     assert KeyIndex(store, 21, within).next_due() is not None
-    assert not done(store, (), 49).asked
-    assert done(store, (), 50).asked
+    assert not done(store, (), 49).requested_keys
+    assert done(store, (), 50).requested_keys
 
 
 def test_pages_of_version_1_are_read() -> None:
@@ -205,7 +205,7 @@ def test_pages_of_version_1_are_read() -> None:
     group, key = name(0, 1)
     page = "0100000000" + "00000024" + at(7).hex() + "000000000000000a" + "000000000000000a" + "00" + key.hex()
     store.values[b"g" + group] = bytes.fromhex(page)
-    assert done(store, [KeyReport(group, group, at(8), scope="partition")], 5).asked == {key: group}
+    assert done(store, [KeyReport(group, group, at(8), scope="partition")], 5).requested_keys == {key: group}
 
 
 def test_a_row_that_came_after_the_marker_is_not_asked() -> None:
@@ -214,10 +214,10 @@ def test_a_row_that_came_after_the_marker_is_not_asked() -> None:
     marker = KeyReport(bytes([0]), bytes([0]), at(500), scope="partition")
     again = [KeyReport(*name(0, key), at(501 + key), True) for key in range(100)]
     index = done(store, [*rows, marker, *again], 0, most=50)
-    asked = set(index.asked)
+    asked = set(index.requested_keys)
     while index.next_due() == 0:
         index = done(store, (), 0, most=50)
-        asked |= set(index.asked)
+        asked |= set(index.requested_keys)
     assert asked == {one.name for one in rows[100:]}
 
 
@@ -227,4 +227,4 @@ def test_a_group_of_many_keys_is_spread_over_pages() -> None:
         done(store, [KeyReport(*name(0, key), at(key), True) for key in range(start, start + 1000)], 0)
     assert max(map(len, store.values.values())) < 30_000
     index = done(store, [KeyReport(b"", b"", at(30_000), scope="table")], 0, most=100_000)
-    assert len(index.asked) == 20_000
+    assert len(index.requested_keys) == 20_000

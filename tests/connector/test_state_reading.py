@@ -13,7 +13,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.state.keys import _record_reader
 from helenus_connector.state.keys._key_index import KeyReport
-from helenus_connector.state.keys._operator import within
+from helenus_connector.state.keys._operator import range_test
 from helenus_connector.state.keys._plan import FollowedTopic, state_directory
 from helenus_connector.state.keys._record_reader import KeyRecords
 from helenus_schemas.cql.table import Table
@@ -35,7 +35,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[Table | None]:
 
 def said(topic: Topic, markers: bool = False, table: Table | None = None) -> list[KeyReport]:
     records = KeyRecords(FollowedTopic(topic.settings, table or topic.table, markers), False, topic.registry.schema)
-    return [one for message in topic.messages for one in records.said(message)]
+    return [one for message in topic.messages for one in records.parse_record(message)]
 
 
 @pytest.mark.parametrize("form", _WITH_OP)
@@ -46,12 +46,12 @@ def test_rows_that_live_expire_and_are_gone(form: dict[str, str]) -> None:
     topic.publish((int32(1), int32(2)), None)
     group = topic.codec.encode((int32(1), None))
     found = said(topic)
-    assert [(one.group, one.name, one.lives, one.expires) for one in found] == [
+    assert [(one.group, one.name, one.is_live, one.expires) for one in found] == [
         (group, topic.codec.encode((int32(1), int32(2))), True, 1_700_000_000),
         (group, topic.codec.encode((int32(1), int32(3))), True, None),
         (group, topic.codec.encode((int32(1), int32(2))), False, None),
     ]
-    assert [int.from_bytes(one.at or b"", "big") for one in found] == [0, 1, 2]
+    assert [int.from_bytes(one.offset or b"", "big") for one in found] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("form", _WITH_OP)
@@ -69,17 +69,17 @@ def test_delete_markers(form: dict[str, str]) -> None:
     topic.marker((), Scope.TABLE)
     partition, own, range_, again, truncation = said(topic)
     assert (partition.scope, partition.group, partition.bounds) == ("partition", group, None)
-    assert (own.scope, own.name, own.lives) == (None, group, statics is not None)
-    assert (again.name, again.lives) == (group, statics is not None)
+    assert (own.scope, own.name, own.is_live) == (None, group, statics is not None)
+    assert (again.name, again.is_live) == (group, statics is not None)
     assert (truncation.scope, truncation.group) == ("table", b"")
     assert range_.scope == "range"
     assert range_.bounds is not None
-    covers = within(topic.table)
+    covers = range_test(topic.table)
     inside = [c for c in range(8) if covers(topic.codec.encode((int32(1), int32(c))), range_.bounds)]
     assert inside == [2, 3, 4]
     assert not covers(group, range_.bounds)
     elsewhere = said(topic, markers=True)
-    assert [(one.scope, one.at) for one in elsewhere] == [("partition", None), ("range", None), ("table", None)]
+    assert [(one.scope, one.offset) for one in elsewhere] == [("partition", None), ("range", None), ("table", None)]
 
 
 def test_a_key_of_another_table_is_left_out() -> None:
@@ -99,7 +99,7 @@ def test_a_key_column_that_is_renamed_has_the_query_begin_again(now: list[Table 
     topic.alter(replace(before, columns=renamed))
     topic.publish((int32(1), int32(2)), [b"x"])
     now[0] = topic.table
-    assert [one.lives for one in said(topic)] == [True]
+    assert [one.is_live for one in said(topic)] == [True]
     with pytest.raises(HelenusError, match="the table's key was altered") as error:
         said(topic, table=before)
     assert error.value.action is Action.RETRY

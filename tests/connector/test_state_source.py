@@ -43,9 +43,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Offsets) -> Re
     tables = {t: SimpleNamespace(settings=settings, markers=t != "data") for t in ends}
     found = RecordsReader(str(tmp_path / "plan"))
     plan: Any = SimpleNamespace(tables=tables, due_file=tmp_path / "due", checkpoint=tmp_path)
-    found._plan_ = plan
+    found._loaded_plan = plan
     found._planners = dict.fromkeys((True, False), Planner(ends))  # type: ignore[arg-type]
-    monkeypatch.setattr(_source, "_MOST", 1_000)
+    monkeypatch.setattr(_source, "_MAX_RECORDS", 1_000)
     return found
 
 
@@ -67,7 +67,7 @@ def test_markers_wait_for_the_data_that_was_there_before_them(tmp_path: Path, mo
 def test_markers_wait_while_the_data_topic_has_no_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = reader(tmp_path, monkeypatch, {"markers": {"0": 5}, "data": {"0": 10}})
     monkeypatch.setattr(Planner, "latest", lambda of, counts: {t: dict(of.ends[t]) for t in counts if t != "data"})
-    assert made._limited({"markers": {"0": 0}}, {"markers": {"0": 5}}) == {"markers": {"0": 0}}
+    assert made._limit_offsets({"markers": {"0": 0}}, {"markers": {"0": 5}}) == {"markers": {"0": 0}}
 
 
 @pytest.mark.parametrize("tables", [["data"], ["data", "markers"]])
@@ -76,7 +76,7 @@ def test_ends_of_data_are_asked_for_where_markers_come_after_it(
 ) -> None:
     """Kafka may say that a marker came before it says so of the data: the marker would overtake it."""
     made = reader(tmp_path, monkeypatch, {topic: {"0": 1} for topic in tables})
-    made._plan_.worker = None  # type: ignore[union-attr]
+    made._loaded_plan.worker = None  # type: ignore[union-attr]
     made._planners.clear()
     watching: list[bool] = []
     monkeypatch.setattr(choice, "data_planner", lambda _, watches: watching.append(watches) or made)

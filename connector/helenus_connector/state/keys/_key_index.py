@@ -1,15 +1,16 @@
-"""The keys that live on a data topic, as far as one partition of it says: the index of `state=keys`.
+"""The live keys of one partition of a data topic: the index of `state=keys`.
 
-    record of key (1, 2), expires 60      the key lives; it is looked at again at 60
-    record of key (1, 2) without value    it does no longer
-    marker of partition 1                 every key of the partition that is known is asked: its row is to be read again
+    record of key (1, 2), expires 60      the key is live; it is looked at again at 60
+    record of key (1, 2) without value    it is no longer live
+    marker of partition 1                 a read of the row is requested for every live key of the partition
 
 Keys are those of events, in Avro. All keys of one Cassandra partition are a group, named by the partition's own key. A
-small group is one value in the store; a large one is spread over pages by a hash, which grow in number one by one
-(linear hashing: Litwin 1980). What a marker asks of a large group or of the whole table is done in portions, over as
-many batches as it takes; it lies in the store until then.
+small group is one value in the store; a large one is spread over pages by a hash, and pages are added one by one
+(linear hashing: Litwin 1980). The reads for a marker of a large group or of the whole table are requested in portions,
+over as many batches as it takes; until then the marker is in the store.
 
-A key that was asked stays until its record comes. If none does, it is asked again, after longer and longer.
+A key whose read was requested stays until its record comes. If none does, the read is requested again, at intervals
+that double.
 """
 
 from __future__ import annotations
@@ -25,75 +26,76 @@ from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _VERSION = b"\1"
-_OF_KEYS = b"\2"
-"""Of groups and pages: entries of version 1 have no `later`."""
-_PAGE = 100  # keys, when a page is divided
+_ENTRIES_VERSION = b"\2"
+"""The version of groups and pages. Entries of version 1 have no `extended_s`."""
+_PAGE_KEYS = 100
+"""A page is added when one has more keys: its value stays at some kB."""
 _ENTRY = Struct(">16sqqBI")  # as _Entry
-_ENTRY_1 = Struct(">16sqqB")
-_WORK = b"w"
-_KNOWN = b"n"
-_NUMBER = Struct(">Q")
-_GROUP, _PAGE_OF = b"g", b"p"
+_ENTRY_V1 = Struct(">16sqqB")
+_MARKERS_KEY = b"w"
+_COUNT_KEY = b"n"
+_UINT64 = Struct(">Q")
+_GROUP_PREFIX, _PAGE_PREFIX = b"g", b"p"
 _NEVER = -1
-_ASKED_AGAIN_S = 60
-_MOST_LATER = (1 << 32) - 1
-_MOST_DOUBLED = 11  # 60 s doubled so often is more than a day
-_PARTS = Struct(">I")
+_FIRST_RETRY_S = 60
+_MAX_EXTENDED_S = (1 << 32) - 1
+_MAX_DOUBLINGS = 11  # 60 s doubled so often is more than a day
+_UINT32 = Struct(">I")
 
 
 class KeyReport(NamedTuple):
-    """What a record says, in the order of the topic. `group` is the key of its partition, `name` that of the row;
-    `at` is its place, 16 bytes that compare as offsets do.
+    """What a record says of a key, in the order of the topic. `group` is the key of its partition, `name` that of the
+    row; `offset` is 16 bytes that compare as offsets do.
 
-    A record `lives` or not, and `expires` in s since the epoch. A marker has a `scope`: `partition`, `range` with
-    `bounds` as `RangeTest` takes them, or `table`, which has no group. Where markers lie on a topic of their own, `at`
-    is None: all that is known by then came before it.
+    A record `is_live` or not, and `expires` in s since the epoch. A marker has a `scope`: `partition`, `range` with
+    `bounds` as `RangeTest` takes them, or `table`, which has no group. Where markers lie on a topic of their own,
+    `offset` is None: all keys that are indexed by then came before it.
     """
 
     group: bytes
     name: bytes
-    at: bytes | None
-    lives: bool = False
+    offset: bytes | None
+    is_live: bool = False
     expires: int | None = None
     scope: str | None = None
     bounds: bytes | None = None
 
 
 class RangeTest(Protocol):
-    """Whether a key, as an event has it, lies within the bounds of a range."""
+    """Tests whether a key, as an event has it, lies within the bounds of a range."""
 
     def __call__(self, name: bytes, bounds: bytes) -> bool: ...
 
 
 @dataclass(slots=True)
 class _Entry:
-    """Of a live key: where its record is, when it expires, for when it is in the calendar, how often it was asked.
-    `later`: for how long after `expires` a record of before had it live, as that of a column that ends sooner does not
-    say when the row does.
+    """A live key: its record's offset, when it expires, the time at which it is in the calendar, and how many reads
+    were requested since its record. `extended_s`: for how long after `expires` an earlier record had it live, as the
+    record of a column that ends sooner does not say when the row does.
     """
 
-    at: bytes
+    offset: bytes
     expires: int = _NEVER
-    armed: int = _NEVER
-    asked: int = 0
-    later: int = 0
+    scheduled_at: int = _NEVER
+    requests: int = 0
+    extended_s: int = 0
 
 
 @dataclass(slots=True)
 class _Group:
-    """The pages of a group; `parts` is how many there are, 0 if the group itself is the page."""
+    """The pages of a group; `page_count` is 0 if the group itself is the page."""
 
-    parts: int = 0
+    page_count: int = 0
     pages: dict[int, dict[bytes, _Entry]] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
-    is_new: bool = True
+    has_new_pages: bool = True
 
 
 @dataclass(slots=True)
 class IndexCounts:
-    """What a batch did: keys that came to live and that live no longer; keys that were asked, and why; how many markers
-    are not done. `known` is how many keys live after it,
-    `waiting` how many times are noted at which one expires, or is asked again.
+    """The counts of a batch: keys that came to live and that are no longer live; keys whose reads were requested, by
+    reason; markers that are not finished. `live` is how many keys are live after it, `waiting` how many times are in
+    the calendar at which one expires, or is requested again.
     """
 
     added: int = 0
@@ -101,282 +103,298 @@ class IndexCounts:
     expired: int = 0
     deleted: int = 0
     repeated: int = 0
-    working: int = 0
-    known: int = 0
+    pending_markers: int = 0
+    live: int = 0
     waiting: int = 0
 
 
 class KeyIndex:
-    """The index of one place in one batch, at the batch's time `now`, s since the epoch. At most about `most` keys are
-    asked. What it asks depends on the store, what is said and `now` alone.
+    """The index of one topic partition in one batch, at the batch's time `now`, s since the epoch. Reads of about
+    `max_requests` keys at most are requested. Which ones depends on the store, the reports and `now` alone.
     """
 
-    def __init__(self, store: KeyedStore, now: float, within: RangeTest, most: int = 20_000) -> None:
+    def __init__(self, store: KeyedStore, now: float, is_within: RangeTest, max_requests: int = 20_000) -> None:
         self._store = store
         self._now = int(now)
-        self._within = within
-        self._most = most
+        self._is_within = is_within
+        self._max_requests = max_requests
         self._calendar = Calendar(store)
         self._groups: dict[bytes, _Group] = {}
-        self._arm: dict[int, list[bytes]] = {}
-        self._works: list[list[bytes]] = []
-        self.asked: dict[bytes, bytes] = {}
-        """Keys that were asked, and the group of each."""
+        self._scheduled: dict[int, list[bytes]] = {}
+        self._pending_markers: list[list[bytes]] = []
+        self.requested_keys: dict[bytes, bytes] = {}
+        """Keys whose rows are to be read, and the group of each."""
         self.counts = IndexCounts()
 
-    def take(self, said: Iterable[KeyReport]) -> None:
-        """Do a batch: first what records say, in order, then what markers and times ask. Call it once."""
-        work, known = self._store.get_many([_WORK, _KNOWN])
-        self.counts.known = before = 0 if known is None else _NUMBER.unpack_from(known, 1)[0]
-        self._works = [] if work is None else [unpack_items(one) for one in unpack_items(work, 1)]
-        found = list(said)
-        self._load({one.group for one in found if one.scope != "table"}, found)
-        for one in found:
-            if one.scope is None:
-                self._record(one)
+    def take(self, reports: Iterable[KeyReport]) -> None:
+        """Process a batch: first the reports of records, in order, then the requests of markers and of times. Call it
+        once.
+        """
+        marker_bytes, count_bytes = self._store.get_many([_MARKERS_KEY, _COUNT_KEY])
+        self.counts.live = count_before = 0 if count_bytes is None else _UINT64.unpack_from(count_bytes, 1)[0]
+        self._pending_markers = (
+            [] if marker_bytes is None else [unpack_items(marker) for marker in unpack_items(marker_bytes, 1)]
+        )
+        report_list = list(reports)
+        self._load_groups({report.group for report in report_list if report.scope != "table"}, report_list)
+        for report in report_list:
+            if report.scope is None:
+                self._index_record(report)
             else:
-                self._works.append([one.scope.encode(), one.group, one.bounds or b"", one.at or b"", _PARTS.pack(0)])
-        self._work()
-        self._due()
-        self._calendar.add(self._arm)
-        self.counts.known += self.counts.added - self.counts.removed
-        values = {} if self.counts.known == before else {_KNOWN: _VERSION + _NUMBER.pack(self.counts.known)}
-        self._save(values, is_working=work is not None)
+                self._pending_markers.append(
+                    [report.scope.encode(), report.group, report.bounds or b"", report.offset or b"", _UINT32.pack(0)]
+                )
+        self._apply_markers()
+        self._request_due()
+        self._calendar.add(self._scheduled)
+        self.counts.live += self.counts.added - self.counts.removed
+        values = {} if self.counts.live == count_before else {_COUNT_KEY: _VERSION + _UINT64.pack(self.counts.live)}
+        self._save(values, had_markers=marker_bytes is not None)
 
     def next_due(self) -> float | None:
-        """When the place is to be looked at without a record, s since the epoch; None: not at all."""
-        return float(self._now) if self._works else self._calendar.next_due()
+        """Return when the partition is to be looked at without a record, s since the epoch; None: not at all."""
+        return float(self._now) if self._pending_markers else self._calendar.next_due()
 
-    def _record(self, one: KeyReport) -> None:
-        group = self._groups[one.group]
-        number = _page_of(one.name, group.parts)
-        page = group.pages[number]
-        entry = page.get(one.name)
-        if not one.lives:
+    def _index_record(self, report: KeyReport) -> None:
+        group = self._groups[report.group]
+        page_number = _page_number(report.name, group.page_count)
+        page = group.pages[page_number]
+        entry = page.get(report.name)
+        if not report.is_live:
             if entry is not None:
-                del page[one.name]
-                group.changed.add(number)
+                del page[report.name]
+                group.changed.add(page_number)
                 self.counts.removed += 1
             return
-        group.changed.add(number)
-        at, expires = one.at or b"", _NEVER if one.expires is None else one.expires
+        group.changed.add(page_number)
+        offset, expires = report.offset or b"", _NEVER if report.expires is None else report.expires
         if entry is None:
-            entry = page[one.name] = _Entry(at, expires)
+            entry = page[report.name] = _Entry(offset, expires)
             self.counts.added += 1
         else:
-            last = _NEVER if entry.expires == _NEVER else entry.expires + entry.later
-            if expires == _NEVER and last > self._now:
-                expires = last
-            entry.later = 0 if expires == _NEVER else min(max(0, last - expires), _MOST_LATER)
-            entry.at, entry.expires, entry.asked = at, expires, 0
-        self._armed(one.group, one.name, entry, expires)
-        if len(page) > _PAGE * (1 if group.parts else 2):
-            self._divide(one.group, group)
+            last_expiry = _NEVER if entry.expires == _NEVER else entry.expires + entry.extended_s
+            if expires == _NEVER and last_expiry > self._now:
+                expires = last_expiry
+            entry.extended_s = 0 if expires == _NEVER else min(max(0, last_expiry - expires), _MAX_EXTENDED_S)
+            entry.offset, entry.expires, entry.requests = offset, expires, 0
+        self._schedule(report.group, report.name, entry, expires)
+        if len(page) > _PAGE_KEYS * (1 if group.page_count else 2):
+            self._add_page(report.group, group)
 
-    def _armed(self, group: bytes, name: bytes, entry: _Entry, when: int) -> None:
-        """Have an entry in the calendar at that time, or before it: then it is put there again."""
-        if when == _NEVER or (entry.armed != _NEVER and entry.armed <= when):
+    def _schedule(self, group: bytes, name: bytes, entry: _Entry, due_at: int) -> None:
+        """Put an entry into the calendar, unless it is there for that time or earlier."""
+        if due_at == _NEVER or (entry.scheduled_at != _NEVER and entry.scheduled_at <= due_at):
             return
-        entry.armed = when
-        self._arm.setdefault(when, []).append(_PARTS.pack(len(group)) + group + name)
+        entry.scheduled_at = due_at
+        self._scheduled.setdefault(due_at, []).append(_UINT32.pack(len(group)) + group + name)
 
-    def _ask(self, group: bytes, name: bytes, entry: _Entry, why: str) -> None:
-        self.asked[name] = group
-        setattr(self.counts, why, getattr(self.counts, why) + 1)
-        wait = _ASKED_AGAIN_S << min(entry.asked, _MOST_DOUBLED)
-        entry.asked = min(entry.asked + 1, 255)
-        entry.armed = _NEVER
-        self._armed(group, name, entry, self._now + wait)
+    def _request_read(self, group: bytes, name: bytes, entry: _Entry, reason: str) -> None:
+        self.requested_keys[name] = group
+        setattr(self.counts, reason, getattr(self.counts, reason) + 1)
+        retry_s = _FIRST_RETRY_S << min(entry.requests, _MAX_DOUBLINGS)
+        entry.requests = min(entry.requests + 1, 255)
+        entry.scheduled_at = _NEVER
+        self._schedule(group, name, entry, self._now + retry_s)
 
-    def _due(self) -> None:
-        """Ask what expired, and what was asked and has no record yet."""
-        left = self._most - len(self.asked)
-        items = self._calendar.take_due(self._now, left) if left > 0 else []
-        places = []
+    def _request_due(self) -> None:
+        """Request reads of the keys that expired, and of those that were requested and have no record yet."""
+        limit = self._max_requests - len(self.requested_keys)
+        items = self._calendar.take_due(self._now, limit) if limit > 0 else []
+        due_keys = []
         for item in items:
-            (size,) = _PARTS.unpack_from(item)
-            places.append((item[4 : 4 + size], item[4 + size :]))
-        self._load({group for group, _ in places}, [KeyReport(group, name, None) for group, name in places])
-        for name_of_group, name in places:
-            group = self._groups[name_of_group]
-            number = _page_of(name, group.parts)
-            entry = group.pages[number].get(name)
-            if entry is None or entry.armed == _NEVER or entry.armed > self._now or name in self.asked:
-                continue  # it lives no longer, or is there another time
-            entry.armed = _NEVER
-            group.changed.add(number)
-            if entry.asked:
-                self._ask(name_of_group, name, entry, "repeated")
+            (size,) = _UINT32.unpack_from(item)
+            due_keys.append((item[4 : 4 + size], item[4 + size :]))
+        self._load_groups({group for group, _ in due_keys}, [KeyReport(group, name, None) for group, name in due_keys])
+        for group_name, name in due_keys:
+            group = self._groups[group_name]
+            page_number = _page_number(name, group.page_count)
+            entry = group.pages[page_number].get(name)
+            if (
+                entry is None
+                or entry.scheduled_at == _NEVER
+                or entry.scheduled_at > self._now
+                or name in self.requested_keys
+            ):
+                continue  # it is no longer live, or in the calendar for another time
+            entry.scheduled_at = _NEVER
+            group.changed.add(page_number)
+            if entry.requests:
+                self._request_read(group_name, name, entry, "repeated")
             elif entry.expires != _NEVER and entry.expires <= self._now:
-                self._ask(name_of_group, name, entry, "expired")
+                self._request_read(group_name, name, entry, "expired")
             else:
-                self._armed(name_of_group, name, entry, entry.expires)
+                self._schedule(group_name, name, entry, entry.expires)
 
-    def _work(self) -> None:
-        """Go on with markers, the oldest first."""
-        while self._works and len(self.asked) < self._most:
-            scope, name, bounds, at, start = self._works[0]
+    def _apply_markers(self) -> None:
+        """Request the reads of markers, the oldest first."""
+        while self._pending_markers and len(self.requested_keys) < self._max_requests:
+            scope, name, bounds, offset, first_page = self._pending_markers[0]
             if scope == b"table":
-                if not self._truncate(at):
+                if not self._request_all(offset):
                     break
-            elif (page := self._delete(name, bounds, at, _PARTS.unpack(start)[0])) is not None:
-                self._works[0][4] = _PARTS.pack(page)
+            elif (next_page := self._request_group(name, bounds, offset, _UINT32.unpack(first_page)[0])) is not None:
+                self._pending_markers[0][4] = _UINT32.pack(next_page)
                 break
-            self._works.pop(0)
-        self.counts.working = len(self._works)
+            self._pending_markers.pop(0)
+        self.counts.pending_markers = len(self._pending_markers)
 
-    def _delete(self, name: bytes, bounds: bytes, at: bytes, page: int) -> int | None:
-        """Ask a group's keys, from a page on; None if all are, else the page to go on from."""
-        self._load({name}, ())
+    def _request_group(self, name: bytes, bounds: bytes, offset: bytes, page: int) -> int | None:
+        """Request reads of a group's keys, from a page on. Return the page to go on from, None if all are requested."""
+        self._load_groups({name}, ())
         group = self._groups[name]
-        while page < max(1, group.parts):
-            if len(self.asked) >= self._most:
+        while page < max(1, group.page_count):
+            if len(self.requested_keys) >= self._max_requests:
                 return page
             if page not in group.pages:
                 self._load_pages([(name, page)])
-            self._ask_page(name, group, page, at, bounds)
+            self._request_page(name, group, page, offset, bounds)
             page += 1
         return None
 
-    def _ask_page(self, name: bytes, group: _Group, page: int, at: bytes, bounds: bytes = b"") -> None:
+    def _request_page(self, name: bytes, group: _Group, page: int, offset: bytes, bounds: bytes = b"") -> None:
         for key, entry in group.pages[page].items():
-            if (at and entry.at >= at) or key in self.asked:
+            if (offset and entry.offset >= offset) or key in self.requested_keys:
                 continue
-            if bounds and not self._within(key, bounds):
+            if bounds and not self._is_within(key, bounds):
                 continue
             group.changed.add(page)
-            self._ask(name, key, entry, "deleted")
+            self._request_read(name, key, entry, "deleted")
 
-    def _truncate(self, at: bytes) -> bool:
-        """Ask the keys of the whole place that came before a marker, and were not asked for it yet. Each time from the
-        first on: of those that were asked, most are gone by then.
+    def _request_all(self, offset: bytes) -> bool:
+        """Request reads of all keys that came before a marker, and were not requested for it yet. Return whether all
+        are. Each call starts from the first key: most of those that were requested are gone by then.
         """
-        some: list[bytes] = []
+        names: list[bytes] = []
         for key in self._store.all_keys():
-            if key[:1] == _GROUP:
-                some.append(key[1:])
-                if len(some) == _PAGE:
-                    if not self._truncate_groups(some, at):
+            if key[:1] == _GROUP_PREFIX:
+                names.append(key[1:])
+                if len(names) == _PAGE_KEYS:
+                    if not self._request_groups(names, offset):
                         return False
-                    some = []
-        new = [name for name, group in self._groups.items() if group.is_new]
-        return self._truncate_groups(some, at) and self._truncate_groups(new, at)
+                    names = []
+        new_names = [name for name, group in self._groups.items() if group.has_new_pages]
+        return self._request_groups(names, offset) and self._request_groups(new_names, offset)
 
-    def _truncate_groups(self, names: list[bytes], at: bytes) -> bool:
-        self._load(set(names), ())
+    def _request_groups(self, names: list[bytes], offset: bytes) -> bool:
+        self._load_groups(set(names), ())
         for name in names:
             group = self._groups[name]
-            for page in range(max(1, group.parts)):
-                if len(self.asked) >= self._most:
+            for page in range(max(1, group.page_count)):
+                if len(self.requested_keys) >= self._max_requests:
                     return False
                 if page not in group.pages:
                     self._load_pages([(name, page)])
-                self._ask_page_once(name, group, page, at)
-            if not group.changed and not group.is_new:
+                self._request_page_once(name, group, page, offset)
+            if not group.changed and not group.has_new_pages:
                 del self._groups[name]  # there may be millions
         return True
 
-    def _ask_page_once(self, name: bytes, group: _Group, page: int, at: bytes) -> None:
+    def _request_page_once(self, name: bytes, group: _Group, page: int, offset: bytes) -> None:
         for key, entry in group.pages[page].items():
-            if (at and entry.at >= at) or entry.asked:
+            if (offset and entry.offset >= offset) or entry.requests:
                 continue
             group.changed.add(page)
-            self._ask(name, key, entry, "deleted")
+            self._request_read(name, key, entry, "deleted")
 
-    def _load(self, names: set[bytes], said: Iterable[KeyReport]) -> None:
-        """Have these groups at hand, and the pages of what is said."""
-        wanted = sorted(names - self._groups.keys())
-        for name, value in zip(wanted, self._store.get_many([_GROUP + name for name in wanted]), strict=True):
-            self._groups[name] = _group(value)
-        places = {
-            (one.group, page)
-            for one in said
-            if one.scope is None
-            and (group := self._groups[one.group]).parts
-            and (page := _page_of(one.name, group.parts)) not in group.pages
+    def _load_groups(self, names: set[bytes], reports: Iterable[KeyReport]) -> None:
+        """Load these groups, and the pages of these reports' keys."""
+        missing = sorted(names - self._groups.keys())
+        for name, value in zip(missing, self._store.get_many([_GROUP_PREFIX + name for name in missing]), strict=True):
+            self._groups[name] = _load_group(value)
+        pages = {
+            (report.group, page)
+            for report in reports
+            if report.scope is None
+            and (group := self._groups[report.group]).page_count
+            and (page := _page_number(report.name, group.page_count)) not in group.pages
         }
-        self._load_pages(sorted(places))
+        self._load_pages(sorted(pages))
 
-    def _load_pages(self, places: list[tuple[bytes, int]]) -> None:
-        values = self._store.get_many([_page_name(*place) for place in places])
-        for (name, page), value in zip(places, values, strict=True):
-            self._groups[name].pages[page] = {} if value is None else _entries(value, 1)
+    def _load_pages(self, pages: list[tuple[bytes, int]]) -> None:
+        values = self._store.get_many([_page_name(*place) for place in pages])
+        for (name, page), value in zip(pages, values, strict=True):
+            self._groups[name].pages[page] = {} if value is None else _unpack_entries(value, 1)
 
-    def _divide(self, name: bytes, group: _Group) -> None:
-        """One page more, with some of the keys of an older one."""
-        if not group.parts:
-            group.parts = 1
-        old, new = group.parts - _floor(group.parts), group.parts
-        if old not in group.pages:
-            self._load_pages([(name, old)])
-        group.parts += 1
-        page = group.pages[old]
-        group.pages[new] = {key: page.pop(key) for key in list(page) if _page_of(key, group.parts) == new}
-        group.changed |= {old, new}
-        group.is_new = True
+    def _add_page(self, name: bytes, group: _Group) -> None:
+        """Add one page, with some of the keys of an older one."""
+        if not group.page_count:
+            group.page_count = 1
+        parent_number, new_number = group.page_count - _power_of_two_below(group.page_count), group.page_count
+        if parent_number not in group.pages:
+            self._load_pages([(name, parent_number)])
+        group.page_count += 1
+        page = group.pages[parent_number]
+        group.pages[new_number] = {
+            key: page.pop(key) for key in list(page) if _page_number(key, group.page_count) == new_number
+        }
+        group.changed |= {parent_number, new_number}
+        group.has_new_pages = True
 
-    def _save(self, values: dict[bytes, bytes], is_working: bool) -> None:
+    def _save(self, values: dict[bytes, bytes], had_markers: bool) -> None:
         removed: list[bytes] = []
         for name, group in self._groups.items():
-            if not group.parts:
+            if not group.page_count:
                 if 0 in group.changed:
                     page = group.pages[0]
                     if page:
-                        values[_GROUP + name] = _OF_KEYS + _PARTS.pack(0) + _packed(page)
+                        values[_GROUP_PREFIX + name] = _ENTRIES_VERSION + _UINT32.pack(0) + _pack_entries(page)
                     else:
-                        removed.append(_GROUP + name)
+                        removed.append(_GROUP_PREFIX + name)
                 continue
-            if group.is_new:
-                values[_GROUP + name] = _OF_KEYS + _PARTS.pack(group.parts)
+            if group.has_new_pages:
+                values[_GROUP_PREFIX + name] = _ENTRIES_VERSION + _UINT32.pack(group.page_count)
             for number in group.changed:
                 page = group.pages[number]
                 if page:
-                    values[_page_name(name, number)] = _OF_KEYS + _packed(page)
+                    values[_page_name(name, number)] = _ENTRIES_VERSION + _pack_entries(page)
                 else:
                     removed.append(_page_name(name, number))
-        if self._works:
-            values[_WORK] = _VERSION + pack_items(map(pack_items, self._works))
-        elif is_working:
-            removed.append(_WORK)
+        if self._pending_markers:
+            values[_MARKERS_KEY] = _VERSION + pack_items(map(pack_items, self._pending_markers))
+        elif had_markers:
+            removed.append(_MARKERS_KEY)
         self._store.put_many(values)
         self._store.remove_many(removed)
         self._calendar.save()
         self.counts.waiting = self._calendar.count_waiting()
 
 
-def _floor(parts: int) -> int:
-    """The largest power of two that is not more."""
-    return 1 << (parts.bit_length() - 1)
+def _power_of_two_below(page_count: int) -> int:
+    """Return the largest power of two that is not more than a count."""
+    return 1 << (page_count.bit_length() - 1)
 
 
-def _page_of(name: bytes, parts: int) -> int:
-    """The page of a key among so many."""
-    if parts < 2:
+def _page_number(name: bytes, page_count: int) -> int:
+    """Return the page of a key, with so many pages."""
+    if page_count < 2:
         return 0
-    code, half = crc32(name), _floor(parts)
+    code, half = crc32(name), _power_of_two_below(page_count)
     number = code % (half * 2)
-    return number if number < parts else code % half
+    return number if number < page_count else code % half
 
 
 def _page_name(group: bytes, page: int) -> bytes:
-    return _PAGE_OF + _PARTS.pack(page) + group
+    return _PAGE_PREFIX + _UINT32.pack(page) + group
 
 
-def _group(value: bytes | None) -> _Group:
+def _load_group(value: bytes | None) -> _Group:
     if value is None:
         return _Group(0, {0: {}})
-    (parts,) = _PARTS.unpack_from(value, 1)
-    return _Group(parts, {} if parts else {0: _entries(value, 5)}, is_new=False)
+    (page_count,) = _UINT32.unpack_from(value, 1)
+    return _Group(page_count, {} if page_count else {0: _unpack_entries(value, 5)}, has_new_pages=False)
 
 
-def _packed(page: dict[bytes, _Entry]) -> bytes:
+def _pack_entries(page: dict[bytes, _Entry]) -> bytes:
     pack = _ENTRY.pack
-    return pack_items(pack(e.at, e.expires, e.armed, e.asked, e.later) + name for name, e in page.items())
+    return pack_items(
+        pack(entry.offset, entry.expires, entry.scheduled_at, entry.requests, entry.extended_s) + name
+        for name, entry in page.items()
+    )
 
 
-def _entries(value: bytes, at: int) -> dict[bytes, _Entry]:
-    if value[:1] > _OF_KEYS:
-        raise ValueError(f"keys of version {value[0]} in the state, where {_OF_KEYS[0]} is known")
-    entry = _ENTRY if value[:1] == _OF_KEYS else _ENTRY_1
-    unpack, size = entry.unpack_from, entry.size
-    return {item[size:]: _Entry(*unpack(item)) for item in unpack_items(value, at)}
+def _unpack_entries(value: bytes, offset: int) -> dict[bytes, _Entry]:
+    if value[:1] > _ENTRIES_VERSION:
+        raise ValueError(f"keys of version {value[0]} in the state, where {_ENTRIES_VERSION[0]} is known")
+    entry_struct = _ENTRY if value[:1] == _ENTRIES_VERSION else _ENTRY_V1
+    unpack, size = entry_struct.unpack_from, entry_struct.size
+    return {item[size:]: _Entry(*unpack(item)) for item in unpack_items(value, offset)}

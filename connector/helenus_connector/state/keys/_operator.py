@@ -1,4 +1,4 @@
-"""The operator of `state=keys` on Spark: the index of each place, and what it asks."""
+"""The operator of `state=keys` on Spark: the index of each topic partition, and the reads it requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTPUT = "place string, asked binary, due double, counts binary"
 
 
 class KeysOperator(StatefulProcessor):
-    """Takes rows of `source.COLUMNS`, grouped by place; gives one row of `OUTPUT` for each place."""
+    """Takes rows of `_source.COLUMNS`, grouped by place; gives one row of `OUTPUT` for each place."""
 
     def __init__(self, plan: KeysPlan) -> None:
         self._plan = plan
@@ -38,45 +38,49 @@ class KeysOperator(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
         import pandas as pd
 
-        (place,) = key
+        (topic_partition,) = key
         packs: list[bytes] = []
         tick = 0.0
         for frame in rows:
             tick = max(tick, float(frame["tick"].max()))
             packs += [bytes(pack) for pack in frame["said"].to_numpy() if pack is not None]
-        table = self._table(place)
+        table = self._table(topic_partition)
         store = Pages(self._store)
-        index = KeyIndex(store, tick, within(table))
+        index = KeyIndex(store, tick, range_test(table))
         index.take(unpack_reports(packs))
         store.flush()
         reach("state.after-merge")
-        own = bool(table.clustering)
-        asked = marshal.dumps([(name, own and name == group) for name, group in index.asked.items()])
-        counts = marshal.dumps(asdict(index.counts))
-        yield pd.DataFrame({"place": [place], "asked": [asked], "due": [index.next_due()], "counts": [counts]})
+        has_partitions = bool(table.clustering)
+        request_bytes = marshal.dumps(
+            [(name, has_partitions and name == group) for name, group in index.requested_keys.items()]
+        )
+        count_bytes = marshal.dumps(asdict(index.counts))
+        yield pd.DataFrame(
+            {"place": [topic_partition], "asked": [request_bytes], "due": [index.next_due()], "counts": [count_bytes]}
+        )
 
     def close(self) -> None:
         pass
 
-    def _table(self, place: str) -> Table:
-        topic = place.rpartition("/")[0]
+    def _table(self, topic_partition: str) -> Table:
+        topic = topic_partition.rpartition("/")[0]
         return self._plan.tables[topic].table
 
 
 def requested_keys(data: bytes) -> list[tuple[bytes, bool]]:
-    """The keys that a place asks; of each whether it is of a partition's static columns."""
-    found: list[tuple[bytes, bool]] = marshal.loads(data)
-    return found
+    """Return the keys whose reads a place requests; of each whether it is of a partition's static columns."""
+    keys: list[tuple[bytes, bool]] = marshal.loads(data)
+    return keys
 
 
 def unpack_counts(data: bytes) -> Mapping[str, int]:
-    """The fields of `Counts`."""
-    found: dict[str, int] = marshal.loads(data)
-    return found
+    """Return the fields of `IndexCounts`."""
+    counts: dict[str, int] = marshal.loads(data)
+    return counts
 
 
-def within(table: Table) -> RangeTest:
-    """Whether keys of a table lie within the bounds that a marker's headers have."""
+def range_test(table: Table) -> RangeTest:
+    """Return a test of whether keys of a table lie within the bounds that a marker's headers have."""
     codec, clustering = KeyCodec(table), Clustering(table.clustering)
     limits: dict[bytes, Any] = {}
 
@@ -85,7 +89,7 @@ def within(table: Table) -> RangeTest:
             limits.clear()
             try:
                 limits[bounds] = clustering.limits(bounds)
-            except Malformed:  # rather one read too many
+            except Malformed:  # a read too many does no harm
                 limits[bounds] = None
         if limits[bounds] is None:
             return True

@@ -1,4 +1,4 @@
-"""What the driver gives those who follow a connector's data topics: planner, tasks and operator."""
+"""What the driver gives the planner, the tasks and the operator that follow a connector's data topics."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from helenus_schemas.service.logs import Setup, follow, setup
 
 @dataclass(frozen=True)
 class FollowedTopic:
-    """A table whose data topic is followed: `settings` are of it alone, `table` is its definition. With `markers` this
-    is the topic of its delete markers instead.
+    """A table whose data topic is followed: `settings` are of it alone, `table` is its definition. With `markers` it is
+    the topic of its delete markers instead.
     """
 
     settings: ConnectorSettings
@@ -29,8 +29,8 @@ class FollowedTopic:
 
 @dataclass(frozen=True)
 class KeysPlan:
-    """What of one connector is followed, by topic. `directory` is the run's own, made on each host. Topics of delete
-    markers come first: their ends are asked for before those of the data topics.
+    """The followed topics of one connector. `directory` is the run's own, made on each host. Topics of delete markers
+    come first: their end offsets are read before those of the data topics.
     """
 
     worker: WorkerSettings
@@ -41,37 +41,37 @@ class KeysPlan:
 
     @property
     def file(self) -> Path:
-        """Where the driver leaves this for its planner: the source's options are no place for secrets."""
+        """Path where the driver saves this for its planner: the source's options are no place for secrets."""
         return Path(self.directory) / f"{_file_name(self.name)}.following"
 
     @property
     def due_file(self) -> Path:
-        """When a place is due, s since the epoch: from the driver, for the planner."""
+        """Path of the time at which a partition is due, s since the epoch: from the driver, for the planner."""
         return Path(self.directory) / f"{_file_name(self.name)}.state-due"
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps the query's offsets and its state."""
+        """Directory where Spark keeps the query's offsets and its state."""
         return state_directory(self.worker, self.name)
 
     def save(self) -> None:
-        """Write it to `file`, for this user alone."""
+        """Write the plan to `file`, for this user alone."""
         replace(self.file, pickle.dumps(self))
 
     @staticmethod
     def loads(data: bytes) -> KeysPlan:
-        """What such a file, of this process's own driver, holds. The process logs as the driver does from now on."""
-        found = pickle.loads(data)
-        assert isinstance(found, KeysPlan)
-        follow(found.logging)
-        return found
+        """Load a plan that this process's own driver saved. The process logs as the driver does from now on."""
+        plan = pickle.loads(data)
+        assert isinstance(plan, KeysPlan)
+        follow(plan.logging)
+        return plan
 
 
 def state_directory(worker: WorkerSettings, name: str) -> Path:
-    """Where the state of a connector lies."""
+    """Return the directory of a connector's state."""
     return worker.checkpoint_dir.absolute() / DIRECTORY / _file_name(name)
 
 
 def _file_name(name: str) -> str:
-    """A connector's name as that of a file: it may have slashes in it, or be dots."""
+    """Return a file name for a connector's name, which may have slashes in it, or be dots."""
     return quote(name, safe="").replace(".", "%2E", 1) if name.startswith(".") else quote(name, safe="")

@@ -1,4 +1,4 @@
-"""The streaming query that follows a connector's data topics and keeps the index of their keys: `state=keys`."""
+"""The streaming query that follows a connector's data topics and maintains the index of their keys: `state=keys`."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from helenus_schemas.service.cassandra import connect
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-_ABOUT = "about"
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
+_IDENTITY_FILE = "about"
 _INTERVAL_MS = 500
 _VERSION = 2
-"""1 was of states whose keys did not lie on `pages`."""
+"""Version 1 was of states whose keys did not lie on `pages`."""
 
 
 class KeysQuery:
-    """Follows the data topics of one connector from `start` until `stop`. What goes wrong is retried; what can't pass
-    ends it, and is `failure`. `tables` are the settings of each table.
+    """Follows the data topics of one connector from `start` until `stop`. It retries after transient failures; another
+    one ends it, and is `failure`. `tables` are the settings of each table.
     """
 
     def __init__(self, worker: WorkerSettings, name: str, tables: Mapping[str, ConnectorSettings], directory: Path):
@@ -53,36 +53,36 @@ class KeysQuery:
         self._thread: threading.Thread | None = None
         self._has_begun = False
         self._query: Any = None
-        self._due: dict[str, float] = {}
-        self._keys: dict[metrics.Labels, dict[str, tuple[int, int]]] = {}
+        self._due_times: dict[str, float] = {}
+        self._key_counts: dict[metrics.Labels, dict[str, tuple[int, int]]] = {}
         self.trouble: HelenusError | None = None
         self.failure: HelenusError | None = None
 
     def start(self, spark: Any) -> None:
-        """Begin, in a thread of its own."""
+        """Start the query, in a thread of its own."""
         self._thread = threading.Thread(target=self._run, args=(spark,), name=f"state-{self.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Have the query stop."""
         self._stopping.set()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the query has ended."""
         return self._thread is not None and not self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for its end."""
+        """Wait until the query has ended."""
         if self._thread is not None:
             self._thread.join()
 
     def _run(self, spark: Any) -> None:
         failures = 0
         while not self._stopping.is_set():
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
-                self._once(spark)
+                self._run_query(spark)
                 continue
             except HelenusError as error:
                 failure = error
@@ -95,21 +95,21 @@ class KeysQuery:
                 self.failure = failure
                 _log.error("state.failed", connector=self.name, error=str(failure))
                 return
-            failures = 1 if time.monotonic() - began > _LONGEST_PAUSE_S else failures + 1
+            failures = 1 if time.monotonic() - started_at > _MAX_PAUSE_S else failures + 1
             self.trouble = failure
-            wait = pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-            _log.warning("state.retry", connector=self.name, error=str(failure), restart_in_s=wait)
-            self._stopping.wait(wait)
+            pause_s = pause(failures, _FIRST_PAUSE_S, _MAX_PAUSE_S)
+            _log.warning("state.retry", connector=self.name, error=str(failure), restart_in_s=pause_s)
+            self._stopping.wait(pause_s)
 
-    def _once(self, spark: Any) -> None:
+    def _run_query(self, spark: Any) -> None:
         """Run the query until it ends. Raises what ended it, unless it was to stop."""
-        plan = self._plan()
-        _check(plan)
+        plan = self._make_plan()
+        _check_identity(plan)
         # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
         is_first = not (plan.checkpoint / "query" / "offsets").exists()
         stores = max(2, settled_task_slots(spark, self._stopping.is_set) if is_first else task_slots(spark))
         self._has_begun = False
-        begin = partial(self._begin, spark, plan, stores)
+        begin = partial(self._start_stream, spark, plan, stores)
         query = start_in_turn(begin, lambda: self._has_begun, self._stopping.is_set)
         if query is None:
             return
@@ -122,7 +122,7 @@ class KeysQuery:
             return
         raise _error(str(query.exception() or "the query ended"))
 
-    def _begin(self, spark: Any, plan: KeysPlan, stores: int) -> Any:
+    def _start_stream(self, spark: Any, plan: KeysPlan, stores: int) -> Any:
         plan.save()
         replace(plan.due_file, b"")
         session = spark.newSession()
@@ -131,18 +131,18 @@ class KeysQuery:
         session.conf.set("spark.sql.shuffle.partitions", str(stores))
         session.dataSource.register(RecordsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "helenus-state")
-        frame = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
-        index = frame.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
+        records = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
+        index = records.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
 
         def process(batch: MicroBatch) -> None:
             self._has_begun = True
             reach("state.before-job")
-            begun = time.monotonic()
+            started_at = time.monotonic()
             rows = batch.frame.mapInArrow(request_reads(plan), DONE).collect()
-            self._note(plan, rows)
-            size, seconds = measure_state(self._query), time.monotonic() - begun
-            for labels in self._keys:
-                metrics.STATE_BYTES.labels(*labels).set(size / len(self._keys))
+            self._apply_results(plan, rows)
+            size, seconds = measure_state(self._query), time.monotonic() - started_at
+            for labels in self._key_counts:
+                metrics.STATE_BYTES.labels(*labels).set(size / len(self._key_counts))
                 metrics.STATE_BATCH_SECONDS.labels(*labels).set(seconds)
             reach("state.before-commit")
 
@@ -154,51 +154,55 @@ class KeysQuery:
         )
         return start_query(spark.sparkContext, writer, process)
 
-    def _plan(self) -> KeysPlan:
-        """What is followed, by the tables as they are now. Raises HelenusError."""
-        found: dict[str, FollowedTopic] = {}
-        markers: dict[str, FollowedTopic] = {}
+    def _make_plan(self) -> KeysPlan:
+        """Return a plan of the current definitions of the tables. Raises HelenusError."""
+        data_topics: dict[str, FollowedTopic] = {}
+        marker_topics: dict[str, FollowedTopic] = {}
         sessions: dict[tuple[object, ...], Any] = {}
         try:
             for settings in self.tables.values():
                 if settings.server not in sessions:
                     sessions[settings.server] = connect(settings, metadata=True)
-                version = read_definition(sessions[settings.server], settings)
-                assert version is not None, "no version is known"
-                found[settings.data] = FollowedTopic(settings, version[1])
+                definition = read_definition(sessions[settings.server], settings)
+                assert definition is not None, "no version is known"
+                data_topics[settings.data] = FollowedTopic(settings, definition[1])
                 if not settings.markers:
-                    markers[marker_topic(settings.data)] = FollowedTopic(settings, version[1], markers=True)
+                    marker_topics[marker_topic(settings.data)] = FollowedTopic(settings, definition[1], markers=True)
         finally:
             for session in sessions.values():
                 session.cluster.shutdown()
-        return KeysPlan(self._worker, self.name, str(self._directory), {**markers, **found})
+        return KeysPlan(self._worker, self.name, str(self._directory), {**marker_topics, **data_topics})
 
-    def _note(self, plan: KeysPlan, rows: list[Any]) -> None:
-        """Keep when places are due, for the planner, and count."""
+    def _apply_results(self, plan: KeysPlan, rows: list[Any]) -> None:
+        """Report to the planner when topic partitions are due, and set the metrics."""
         for row in rows:
-            due = row["due"]
-            if due is None or due != due:
-                self._due.pop(row["place"], None)
+            next_due = row["due"]
+            if next_due is None or next_due != next_due:
+                self._due_times.pop(row["place"], None)
             else:
-                self._due[row["place"]] = due
+                self._due_times[row["place"]] = next_due
             settings = plan.tables[row["place"].rpartition("/")[0]].settings
             labels = settings.name, settings.keyspace, settings.table
             counts = unpack_counts(bytes(row["counts"]))
-            of_table = self._keys.setdefault(labels, {})
-            of_table[row["place"]] = counts["known"], counts["waiting"]
-            metrics.LIVE_KEYS.labels(*labels).set(sum(known for known, _ in of_table.values()))
-            metrics.STATE_WAITING.labels(*labels).set(sum(waiting for _, waiting in of_table.values()))
-            for why in ("expired", "deleted", "repeated"):
-                metrics.LIVE_KEYS_ASKED.labels(*labels, why).inc(counts[why])
+            table_counts = self._key_counts.setdefault(labels, {})
+            table_counts[row["place"]] = counts["live"], counts["waiting"]
+            metrics.LIVE_KEYS.labels(*labels).set(sum(live for live, _ in table_counts.values()))
+            metrics.STATE_WAITING.labels(*labels).set(sum(waiting for _, waiting in table_counts.values()))
+            for reason in ("expired", "deleted", "repeated"):
+                metrics.LIVE_KEYS_ASKED.labels(*labels, reason).inc(counts[reason])
         self.trouble = None
-        replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
+        replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
 
 
-def _check(plan: KeysPlan) -> None:
-    """Note what the checkpoint is of; raise HelenusError(STATE) if it is of something else, or a part of it is gone."""
-    file = plan.checkpoint / _ABOUT
+def _check_identity(plan: KeysPlan) -> None:
+    """Save what the checkpoint's state is of; raise HelenusError(STATE) if it is of another table, or a part of it is
+    gone.
+    """
+    file = plan.checkpoint / _IDENTITY_FILE
     advice = f"delete {plan.checkpoint}: the state is then learned from the data topics again"
-    wanted = {topic: followed.table.full_name for topic, followed in plan.tables.items() if not followed.markers}
+    followed_tables = {
+        topic: followed.table.full_name for topic, followed in plan.tables.items() if not followed.markers
+    }
     query = plan.checkpoint / "query"
     durable.make_directory(plan.checkpoint)
     tables: dict[str, str] = {}
@@ -211,17 +215,17 @@ def _check(plan: KeysPlan) -> None:
             ) from None
     except durable.Damaged as error:
         raise HelenusError(Kind.STATE, f"this file is damaged: {error}", str(file), advice) from None
-    for topic in wanted.keys() & tables.keys():
-        if tables[topic] != wanted[topic]:
-            what = f"the state is of {tables[topic]}, and {topic} is of {wanted[topic]} now"
-            raise HelenusError(Kind.STATE, what, str(plan.checkpoint), advice)
+    for topic in followed_tables.keys() & tables.keys():
+        if tables[topic] != followed_tables[topic]:
+            reason = f"the state is of {tables[topic]}, and {topic} is of {followed_tables[topic]} now"
+            raise HelenusError(Kind.STATE, reason, str(plan.checkpoint), advice)
     if tables and any((query / "commits").glob("[0-9]*")) and not (query / "state").exists():
         raise HelenusError(Kind.STATE, "the state is gone, and its offsets are not", str(query / "state"), advice)
-    if tables != {**tables, **wanted}:
-        durable.save(file, {**tables, **wanted}, _VERSION, "what the state is of", "state.about-saved")
+    if tables != {**tables, **followed_tables}:
+        durable.save(file, {**tables, **followed_tables}, _VERSION, "what the state is of", "state.about-saved")
 
 
-def _error(said: str) -> HelenusError:
-    """What ended the query, of what Spark says."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return error_in(said) or HelenusError(Kind.BATCH_FAILED, (lines or ["the query ended"])[0][:500])
+def _error(message: str) -> HelenusError:
+    """Return the error that ended the query, from Spark's message."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return error_in(message) or HelenusError(Kind.BATCH_FAILED, (lines or ["the query ended"])[0][:500])

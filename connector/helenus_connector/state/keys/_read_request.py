@@ -1,4 +1,4 @@
-"""A task that appends an event for each key that is asked: the connector reads its row, and publishes it."""
+"""A task that appends an event for each key whose read is requested: the connector reads its row, and publishes it."""
 
 from __future__ import annotations
 
@@ -24,29 +24,33 @@ _logs: dict[str, Log] = {}
 
 
 def request_reads(plan: KeysPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: from rows of `operator.OUTPUT` to those of `DONE`. Some events may come twice."""
+    """Return the function for `mapInArrow`: from rows of `_operator.OUTPUT` to those of `DONE`. Some events may be
+    appended twice.
+    """
     values = {
         is_static: request(scope, Origin.STATE) for is_static, scope in ((False, Scope.ROW), (True, Scope.STATIC))
     }
 
-    return partial(_ask, plan, values)
+    return partial(_request_reads, plan, values)
 
 
-def _ask(plan: KeysPlan, values: Mapping[bool, bytes], found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _request_reads(
+    plan: KeysPlan, values: Mapping[bool, bytes], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     end_with_parent()
     log: Log | None = None
-    done = []
+    results = []
     try:
-        for batch in found:
+        for batch in batches:
             for row in batch.to_pylist():
                 keys = requested_keys(row["asked"])
                 if keys:
-                    log = _log(plan)
+                    log = _events_log(plan)
                     topic, _, partition = row["place"].rpartition("/")
-                    events = _events(plan, log, topic)
+                    events = _events_topic(plan, log, topic)
                     for name, is_static in keys:
                         log.append(events, int(partition), name, values[is_static])
-                done.append(row)
+                results.append(row)
         if log is not None:
             reach("state.before-flush")
             log.flush(_FLUSH_TIMEOUT_S)
@@ -57,19 +61,19 @@ def _ask(plan: KeysPlan, values: Mapping[bool, bytes], found: Iterator[pa.Record
             _logs.pop(plan.directory, None)
         raise
     columns = [("place", pa.string()), ("due", pa.float64()), ("counts", pa.binary())]
-    arrays = [pa.array([row[name] for row in done], t) for name, t in columns]
+    arrays = [pa.array([row[name] for row in results], t) for name, t in columns]
     yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
     freeze("state")
 
 
-def _log(plan: KeysPlan) -> Log:
+def _events_log(plan: KeysPlan) -> Log:
     if plan.directory not in _logs:
         _logs[plan.directory] = events_log(plan.worker)
     return _logs[plan.directory]
 
 
-def _events(plan: KeysPlan, log: Log, topic: str) -> str:
-    """The events topic of a data topic. Raises HelenusError if it is gone."""
+def _events_topic(plan: KeysPlan, log: Log, topic: str) -> str:
+    """Return the events topic of a data topic. Raises HelenusError if it does not exist."""
     followed = plan.tables[topic]
     events = followed.settings.events
     if not log.topics().get(events):

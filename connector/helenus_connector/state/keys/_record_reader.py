@@ -1,4 +1,4 @@
-"""A task that reads data topics: what their records say of keys, in order, as rows of `source.COLUMNS`."""
+"""A task that reads data topics: the key reports of their records, in order, as rows of `_source.COLUMNS`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 
 _SCHEMA = pa.schema([("place", pa.string()), ("tick", pa.float64()), ("said", pa.binary())])
-_FRAME = 5
+_FRAME_BYTES = 5
+"""A zero byte and the schema's id, before the key: the registry's wire format."""
 _CHECK_S = 1.0
 _SCOPES = (b"partition", b"range", b"table")
 Schemas = Callable[[Any], str | None]
@@ -39,149 +40,150 @@ _decoders: dict[tuple[str, str], tuple[KeyRecords, ExitStack]] = {}
 
 
 def place_name(topic: str, partition: int) -> str:
-    """A place: of a topic of markers, that of its data topic."""
+    """Return the name of a topic partition: of a topic of markers, that of its data topic."""
     return f"{topic}/{partition}"
 
 
 def read_share(plan: KeysPlan, ranges: Sequence[OffsetRange], tick: float) -> Iterator[pa.RecordBatch]:
-    """What the records of these ranges say; of each place one row at least, so that it is looked at."""
+    """Return the key reports of these ranges; at least one row of each topic partition, so that it is looked at."""
     end_with_parent()
-    failed: list[HelenusError] = []
-    for place in ranges:
-        yield _row(_place(plan, place.topic, place.partition), tick, None)
-    open_ones = [place for place in ranges if place.start < place.end]
-    if open_ones:
-        for chunk in read_data(plan.worker, open_ones, lambda _, error: failed.append(error)):
-            by_place: dict[tuple[str, int], tuple[int, list[tuple[Any, ...]]]] = {}
+    failures: list[HelenusError] = []
+    for offset_range in ranges:
+        yield _row(_data_place(plan, offset_range.topic, offset_range.partition), tick, None)
+    ranges_with_records = [offset_range for offset_range in ranges if offset_range.start < offset_range.end]
+    if ranges_with_records:
+        for chunk in read_data(plan.worker, ranges_with_records, lambda _, error: failures.append(error)):
+            packs: dict[tuple[str, int], tuple[int, list[tuple[Any, ...]]]] = {}
             for message in chunk:
-                if said := _of(plan, message.topic()).said(message):
-                    of_place = by_place.setdefault((message.topic(), message.partition()), (message.offset(), []))
-                    of_place[1].extend(map(tuple, said))
-            for (topic, partition), (first, some) in by_place.items():
-                pack = marshal.dumps((plan.tables[topic].markers, first, some))
-                yield _row(_place(plan, topic, partition), tick, pack)
-    if failed:
-        raise failed[0]
+                if reports := _decoder_for(plan, message.topic()).parse_record(message):
+                    pack = packs.setdefault((message.topic(), message.partition()), (message.offset(), []))
+                    pack[1].extend(map(tuple, reports))
+            for (topic, partition), (first_offset, report_tuples) in packs.items():
+                pack_bytes = marshal.dumps((plan.tables[topic].markers, first_offset, report_tuples))
+                yield _row(_data_place(plan, topic, partition), tick, pack_bytes)
+    if failures:
+        raise failures[0]
 
 
 def unpack_reports(packs: Sequence[bytes]) -> Iterator[KeyReport]:
-    """What the rows of one place say: of the data topic first, then of that of the markers, each in its order."""
+    """Unpack the reports of one topic partition: those of the data topic first, then of its markers, each in order."""
     # By the first offset of each: Spark does not promise to keep the order of a place's rows.
-    for _, _, some in sorted(marshal.loads(pack) for pack in packs):
-        yield from map(KeyReport._make, some)
+    for _, _, reports in sorted(marshal.loads(pack) for pack in packs):
+        yield from map(KeyReport._make, reports)
 
 
-def _row(place: str, tick: float, said: bytes | None) -> pa.RecordBatch:
-    arrays = [pa.array([place], pa.string()), pa.array([tick], pa.float64()), pa.array([said], pa.binary())]
+def _row(topic_partition: str, tick: float, pack: bytes | None) -> pa.RecordBatch:
+    arrays = [pa.array([topic_partition], pa.string()), pa.array([tick], pa.float64()), pa.array([pack], pa.binary())]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _place(plan: KeysPlan, topic: str, partition: int) -> str:
+def _data_place(plan: KeysPlan, topic: str, partition: int) -> str:
     return place_name(plan.tables[topic].settings.data, partition)
 
 
-def _of(plan: KeysPlan, topic: str) -> KeyRecords:
-    """This process's decoder for a topic, made again when what is followed changed."""
+def _decoder_for(plan: KeysPlan, topic: str) -> KeyRecords:
+    """Return this process's decoder for a topic, made again when what is followed changed."""
     followed = plan.tables[topic]
-    known, opened = _decoders.get((plan.name, topic), (None, ExitStack()))
-    if known is None or known.followed != followed:
-        opened.close()
-        opened = ExitStack()
+    decoder, resources = _decoders.get((plan.name, topic), (None, ExitStack()))
+    if decoder is None or decoder.followed != followed:
+        resources.close()
+        resources = ExitStack()
         keeps_schemas = plan.worker.log_of_data == "pulsar"
-        known = KeyRecords(followed, keeps_schemas, _schemas(plan, followed.settings, keeps_schemas, opened))
-        _decoders[plan.name, topic] = known, opened
-    return known
+        decoder = KeyRecords(followed, keeps_schemas, _key_schemas(plan, followed.settings, keeps_schemas, resources))
+        _decoders[plan.name, topic] = decoder, resources
+    return decoder
 
 
-def _schemas(plan: KeysPlan, settings: ConnectorSettings, keeps_schemas: bool, opened: ExitStack) -> Schemas:
-    """The schemas of keys, by what names them in records."""
+def _key_schemas(plan: KeysPlan, settings: ConnectorSettings, keeps_schemas: bool, resources: ExitStack) -> Schemas:
+    """Return what gives the schemas of keys, by what names them in records."""
     if not settings.is_avro:
         return lambda _: None
     if keeps_schemas:
-        texts = opened.enter_context(data_schemas(plan.worker, settings.data))
+        texts = resources.enter_context(data_schemas(plan.worker, settings.data))
         return lambda version: texts(version)[0]
     directory = use(Path(plan.directory)) / "state"
     directory.mkdir(mode=0o700, exist_ok=True)
     registry = Registry(settings, directory / f"{settings.data}.json")
-    opened.callback(registry.close)
+    resources.callback(registry.close)
     return registry.schema
 
 
 class KeyRecords:
-    """What the records of one topic say. `schemas` gives those of keys; `keeps_schemas`: the broker does, as Pulsar."""
+    """Parses the records of one topic. `schemas` gives those of keys; `keeps_schemas`: the broker does, as Pulsar."""
 
     def __init__(self, followed: FollowedTopic, keeps_schemas: bool, schemas: Schemas) -> None:
         self.followed = followed
         settings, table = followed.settings, followed.table
-        self._frames = settings.is_avro and not keeps_schemas
-        self._gone = b"{}" if settings.output_format == "json" else None
+        self._has_frames = settings.is_avro and not keeps_schemas
+        self._null_value = b"{}" if settings.output_format == "json" else None
         self._is_envelope = settings.is_envelope
         self._codec = KeyCodec(table)
-        self._clustering = len(table.clustering)
-        self._is_said = False
-        self._check_at = 0.0
+        self._clustering_count = len(table.clustering)
+        self._has_warned = False
+        self._next_check_at = 0.0
         self._keys = RecordKeys(table, settings, keeps_schemas, schemas)
 
-    def said(self, message: Message) -> list[KeyReport]:
-        """What a record says: nothing if its key is none of this table. A marker says what its partition's own row is,
-        too.
+    def parse_record(self, message: Message) -> list[KeyReport]:
+        """Return the reports of a record: none if its key is not one of this table. A marker also reports its
+        partition's own row.
         """
         headers = {name: content or b"" for name, content in message.headers() or ()}
         scope = headers.get("scope")
-        if scope not in _SCOPES:  # of somebody else
+        if scope not in _SCOPES:  # a header of another producer
             scope = None
-        at = None if self.followed.markers else message.offset().to_bytes(16, "big")
+        offset = None if self.followed.markers else message.offset().to_bytes(16, "big")
         if scope == b"table":
-            return [KeyReport(b"", b"", at, scope="table")]
+            return [KeyReport(b"", b"", offset, scope="table")]
         try:
-            name, values, is_partition = self._keys.decode(*self._key(message), headers)
+            name, values, is_partition = self._keys.decode(*self._split_key(message), headers)
         except Malformed as error:
             self._check_definition()
-            if not self._is_said:
-                self._is_said = True
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning("state.key_unknown", topic=message.topic(), offset=message.offset(), reason=str(error))
             return []
         group = name
-        if self._clustering and not is_partition:
-            group = self._codec.encode([*values[: self._codec.partition_columns], *[None] * self._clustering])
+        if self._clustering_count and not is_partition:
+            group = self._codec.encode([*values[: self._codec.partition_columns], *[None] * self._clustering_count])
         value = message.value()
-        lives = value is not None and value != self._gone
+        is_live = value is not None and value != self._null_value
         # A marker in a form of rows has the static columns as value.
         if headers.get("op") == b"d" and (scope is None or self._is_envelope):
-            lives = False
-        expires = _expiry(headers.get("expires")) if lives else None
-        row = KeyReport(group, name, at, lives, expires)
+            is_live = False
+        expires = _parse_expiry(headers.get("expires")) if is_live else None
+        row = KeyReport(group, name, offset, is_live, expires)
         if scope is None:
             return [row]
         bounds = b"\n".join(headers.get(end, b"") for end in ("start", "end")) if scope == b"range" else None
-        marker = KeyReport(group, group, at, scope=scope.decode(), bounds=bounds)
+        marker = KeyReport(group, group, offset, scope=scope.decode(), bounds=bounds)
         return [marker] if self.followed.markers else [marker, row]
 
     def _check_definition(self) -> None:
-        """Raise HelenusError BATCH_FAILED if the key is another by now: the query begins again with the table as it is.
-        Otherwise the records of a table whose key column was renamed would be passed over.
+        """Raise HelenusError BATCH_FAILED if the table has another key by now: the query restarts with the current
+        definition. Otherwise the records of a table whose key column was renamed would be skipped.
         """
-        if time.monotonic() < self._check_at:
+        if time.monotonic() < self._next_check_at:
             return
-        self._check_at = time.monotonic() + _CHECK_S
+        self._next_check_at = time.monotonic() + _CHECK_S
         settings, table = self.followed.settings, self.followed.table
-        found = read_definition(cassandra_sessions.session_for(settings), settings)
-        if found is not None and found[1].primary_key != table.primary_key:
+        definition = read_definition(cassandra_sessions.session_for(settings), settings)
+        if definition is not None and definition[1].primary_key != table.primary_key:
             raise HelenusError(
                 Kind.BATCH_FAILED, "the table's key was altered", table.full_name, "it goes on by itself"
             )
 
-    def _key(self, message: Message) -> tuple[bytes | None, Any]:
+    def _split_key(self, message: Message) -> tuple[bytes | None, Any]:
+        """Return a record's key without its frame, and what names its schema."""
         data = message.key()
-        if not self._frames:
+        if not self._has_frames:
             return data, getattr(message, "version", -1)
-        if data is None or data[:1] != b"\0" or len(data) < _FRAME:
+        if data is None or data[:1] != b"\0" or len(data) < _FRAME_BYTES:
             raise Malformed("a key without schema")
-        return data[_FRAME:], int.from_bytes(data[1:_FRAME], "big")
+        return data[_FRAME_BYTES:], int.from_bytes(data[1:_FRAME_BYTES], "big")
 
 
-def _expiry(header: bytes | None) -> int | None:
-    """When a record says that its row expires, s since the epoch; None for a time at which none can."""
+def _parse_expiry(header: bytes | None) -> int | None:
+    """Return when a record says that its row expires, s since the epoch; None for a time at which none can."""
     try:
         expires = int(header or b"")
     except ValueError:

@@ -1,8 +1,8 @@
-"""The streaming source of data topics: their records' keys, by place, as a Spark Python Data Source.
+"""The streaming source of data topics: their records' keys, by topic partition, as a Spark Python Data Source.
 
 An offset is `{"tick": s since the epoch, "topics": {topic: {partition: next offset}}, "ids": {topic: id}}`. The tick is
-the batch's time, for whoever goes by it: a repeated batch has the same. It moves with new records, and when a place is
-due. As `query.source`, this module imports nothing of ours until it plans or reads.
+the batch's time, which the index goes by: a repeated batch has the same. It advances with new records, and when a topic
+partition is due. As `query.source`, this module imports nothing of ours until it plans or reads.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from helenus_connector.state.keys._plan import KeysPlan
 
 COLUMNS = "place string, tick double, said binary"
-_MOST = 50_000
+_MAX_RECORDS = 50_000
+"""Records of a batch: some seconds of work."""
 _POLL_S = 0.2
-_WAIT_S = 0.8
-_KEEP_WARM_S = 30.0
+_MAX_WAIT_S = 0.8
+_MAX_IDLE_S = 30.0
 _CHECK_S = 10.0
 
 
 class ReadShare(InputPartition):
-    """What a task reads: ranges, and places that are only due."""
+    """The input of a task: offset ranges, empty ones of topic partitions that are only due."""
 
     def __init__(self, ranges: Sequence[OffsetRange], tick: float) -> None:
         self.ranges = tuple(ranges)
@@ -56,66 +57,72 @@ class RecordsReader(DataSourceStreamReader):
 
     def __init__(self, plan_file: str) -> None:
         self._plan_bytes = Path(plan_file).read_bytes()
-        self._plan_: KeysPlan | None = None
+        self._loaded_plan: KeysPlan | None = None
         self._planners: dict[bool, Planner] = {}  # by whether they are for topics of markers
-        self._last = time.time()
-        self._checked = 0.0
+        self._last_batch_at = time.time()
+        self._checked_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_plan_": None, "_planners": {}}
+        return {**self.__dict__, "_loaded_plan": None, "_planners": {}}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"tick": 0.0, "topics": {}, "ids": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(_MOST)
+        return ReadMaxRows(_MAX_RECORDS)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        """Where a batch ends. Waits a little for records. Raises HelenusError for a topic that is another by now."""
+        """Return where a batch ends. Waits a little for records. Raises HelenusError for a topic that was recreated."""
         from helenus_schemas.errors import HelenusError
 
-        until = time.monotonic() + _WAIT_S
+        deadline = time.monotonic() + _MAX_WAIT_S
         while True:
             try:
-                latest = self._latest()
-                self._check(start, latest)
+                latest = self._latest_offsets()
+                self._check_topics(start, latest)
                 begin = dict(start["topics"])
-                new = {topic: len(ends) for topic, ends in latest.items() if topic not in begin}
-                if new:
-                    begin.update(self._planner().earliest(new))
-                ids = {**start["ids"], **self._planner().ids(list(new))} if new else start["ids"]
-                topics = {**begin, **self._limited(begin, latest)}
+                new_topics = {topic: len(end_offsets) for topic, end_offsets in latest.items() if topic not in begin}
+                if new_topics:
+                    begin.update(self._planner().earliest(new_topics))
+                ids = {**start["ids"], **self._planner().ids(list(new_topics))} if new_topics else start["ids"]
+                topics = {**begin, **self._limit_offsets(begin, latest)}
             except HelenusError:
                 self.stop()
                 raise
             now = time.time()
-            is_due = now >= self._due() or now - self._last > _KEEP_WARM_S
+            is_due = now >= self._read_due_time() or now - self._last_batch_at > _MAX_IDLE_S
             if topics != start["topics"] or is_due:
-                self._last = now
+                self._last_batch_at = now
                 return {"tick": round(now, 1), "topics": topics, "ids": ids}
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return start
             time.sleep(_POLL_S)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """All places, each in one share: also those without a record, which may be due."""
+        """Return all topic partitions, each in one share: also those without a record, which may be due."""
         from helenus_connector.log.events import OffsetRange
 
-        places = []
-        for topic, ends in end["topics"].items():
+        ranges = []
+        for topic, end_offsets in end["topics"].items():
             if topic not in self._plan().tables:
                 continue
-            before = start["topics"].get(topic)
-            if before is None:
-                before = self._planner().earliest({topic: len(ends)})[topic]
-            places += [OffsetRange(topic, int(p), before.get(p, 0), last) for p, last in ends.items()]
-        if not places:
+            start_offsets = start["topics"].get(topic)
+            if start_offsets is None:
+                start_offsets = self._planner().earliest({topic: len(end_offsets)})[topic]
+            ranges += [
+                OffsetRange(topic, int(number), start_offsets.get(number, 0), end_offset)
+                for number, end_offset in end_offsets.items()
+            ]
+        if not ranges:
             return [ReadShare((), end["tick"])]
-        with_records = [place for place in places if place.start < place.end]
-        idle = [place for place in places if place.start >= place.end]
-        # As many tasks as there is work for: each has its cost.
-        count = max(1, min(len(with_records), 8))
-        return [ReadShare([*with_records[i::count], *idle[i::count]], end["tick"]) for i in range(count)]
+        ranges_with_records = [offset_range for offset_range in ranges if offset_range.start < offset_range.end]
+        idle_ranges = [offset_range for offset_range in ranges if offset_range.start >= offset_range.end]
+        # No more tasks than ranges with records: each task costs some time of its own.
+        task_count = max(1, min(len(ranges_with_records), 8))
+        return [
+            ReadShare([*ranges_with_records[index::task_count], *idle_ranges[index::task_count]], end["tick"])
+            for index in range(task_count)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.query.garbage import freeze
@@ -126,94 +133,99 @@ class RecordsReader(DataSourceStreamReader):
         freeze("records")
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint alone counts."""
+        """Do nothing: the checkpoint alone counts."""
 
     def stop(self) -> None:
         for planner in self._planners.values():
             planner.close()
         self._planners.clear()
 
-    def _limited(self, begin: Offsets, latest: Offsets) -> Offsets:
-        """How far a batch reads of each partition: equal shares of `_MOST` records. Delete markers come after the data,
-        and nothing of them while not all data that was there before them is read: they ask what is known by then.
+    def _limit_offsets(self, begin: Offsets, latest: Offsets) -> Offsets:
+        """Return how far a batch reads of each partition: equal shares of `_MAX_RECORDS`. Delete markers come after the
+        data, and are not read while there is unread data from before them: they request reads of the keys that are
+        indexed by then.
         """
         from helenus_connector.log.events import OffsetRange
 
         tables = self._plan().tables
-        found: Offsets = {topic: {} for topic in latest}
-        for of_markers in (False, True):
-            places = []
-            for topic, ends in latest.items():
-                if tables[topic].markers is not of_markers:
+        limited: Offsets = {topic: {} for topic in latest}
+        for is_markers in (False, True):
+            ranges = []
+            for topic, end_offsets in latest.items():
+                if tables[topic].markers is not is_markers:
                     continue
-                data = tables[topic].settings.data
-                for p, end in ends.items():
-                    start = begin[topic][p]
-                    waits = of_markers and found.get(data, {}).get(p, -1) < latest.get(data, {}).get(p, 0)
-                    places.append(OffsetRange(topic, int(p), start, start if waits else end))
-            share = _MOST // max(1, sum(place.start < place.end for place in places))
-            for place in places:
-                end = place.start
-                if place.start < place.end:
-                    end = self._planner(of_markers).advance(place, max(1, share))
-                found[place.topic][str(place.partition)] = max(place.start, end)
-        return found
+                data_topic = tables[topic].settings.data
+                for number, end in end_offsets.items():
+                    start = begin[topic][number]
+                    data_end = latest.get(data_topic, {}).get(number, 0)
+                    must_wait = is_markers and limited.get(data_topic, {}).get(number, -1) < data_end
+                    ranges.append(OffsetRange(topic, int(number), start, start if must_wait else end))
+            range_count = sum(offset_range.start < offset_range.end for offset_range in ranges)
+            records_per_range = _MAX_RECORDS // max(1, range_count)
+            for offset_range in ranges:
+                end = offset_range.start
+                if offset_range.start < offset_range.end:
+                    end = self._planner(is_markers).advance(offset_range, max(1, records_per_range))
+                limited[offset_range.topic][str(offset_range.partition)] = max(offset_range.start, end)
+        return limited
 
-    def _check(self, start: dict[str, Any], latest: Offsets) -> None:
-        """Raise HelenusError(STATE) if a topic has other partitions, or is another."""
+    def _check_topics(self, start: dict[str, Any], latest: Offsets) -> None:
+        """Raise HelenusError(STATE) if a topic has another number of partitions, or was recreated."""
         from helenus_schemas.errors import HelenusError, Kind
 
-        now: dict[str, str] = {}
-        if time.monotonic() - self._checked > _CHECK_S:
-            self._checked = time.monotonic()
-            now = self._planner().ids(list(latest))
-        for topic, before in start["topics"].items():
-            ends = latest.get(topic)
-            if ends is None:
+        current_ids: dict[str, str] = {}
+        if time.monotonic() - self._checked_at > _CHECK_S:
+            self._checked_at = time.monotonic()
+            current_ids = self._planner().ids(list(latest))
+        for topic, start_offsets in start["topics"].items():
+            end_offsets = latest.get(topic)
+            if end_offsets is None:
                 continue
-            what = None
-            if ends.keys() != before.keys():
-                what = f"{topic} has {len(ends)} partitions, and had {len(before)}"
-            elif now.get(topic, "") != start["ids"].get(topic, "") and now.get(topic) and start["ids"].get(topic):
-                what = f"{topic} was deleted and recreated"
-            elif any(0 <= ends[p] < at for p, at in before.items()):
-                what = f"{topic} ends before what was read of it: was it recreated?"
-            if what is not None:
+            reason, current_id, start_id = None, current_ids.get(topic), start["ids"].get(topic)
+            if end_offsets.keys() != start_offsets.keys():
+                reason = f"{topic} has {len(end_offsets)} partitions, and had {len(start_offsets)}"
+            elif current_id and start_id and current_id != start_id:
+                reason = f"{topic} was deleted and recreated"
+            elif any(0 <= end_offsets[number] < offset for number, offset in start_offsets.items()):
+                reason = f"{topic} ends before what was read of it: was it recreated?"
+            if reason is not None:
                 advice = f"delete {self._plan().checkpoint}: the state is then learned from the topic again"
-                raise HelenusError(Kind.STATE, f"the state is of another topic: {what}", topic, advice)
+                raise HelenusError(Kind.STATE, f"the state is of another topic: {reason}", topic, advice)
 
-    def _latest(self) -> Offsets:
-        """The ends, those of markers first: then what came before a marker is within the ends of the data."""
+    def _latest_offsets(self) -> Offsets:
+        """Return the end offsets, those of markers first: then what came before a marker is within the ends of the
+        data.
+        """
         tables = self._plan().tables
-        found: Offsets = {}
+        latest: Offsets = {}
         for markers in (True, False):
-            topics = [topic for topic, one in tables.items() if one.markers is markers]
-            counts = self._planner(markers).partitions(topics) if topics else {}
-            if known := {topic: n for topic, n in counts.items() if n}:
-                found.update(self._planner(markers).latest(known))
-        return found
+            topics = [topic for topic, followed in tables.items() if followed.markers is markers]
+            partition_counts = self._planner(markers).partitions(topics) if topics else {}
+            if existing := {topic: count for topic, count in partition_counts.items() if count}:
+                latest.update(self._planner(markers).latest(existing))
+        return latest
 
-    def _due(self) -> float:
+    def _read_due_time(self) -> float:
         try:
             return float(self._plan().due_file.read_text() or "inf")
         except (FileNotFoundError, ValueError):
             return float("inf")
 
     def _plan(self) -> KeysPlan:
-        if self._plan_ is None:
+        if self._loaded_plan is None:
             from helenus_connector.state.keys._plan import KeysPlan
 
-            self._plan_ = KeysPlan.loads(self._plan_bytes)
-        return self._plan_
+            self._loaded_plan = KeysPlan.loads(self._plan_bytes)
+        return self._loaded_plan
 
     def _planner(self, markers: bool = False) -> Planner:
-        """One to which Kafka says what comes; but where markers are to come after the data, the data's ends are asked
-        for: Kafka may say that a marker came before it says so of the data.
+        """Return a planner that Kafka notifies of new records. Where markers are to come after the data, the data's end
+        offsets are requested instead: Kafka may notify of a marker before it notifies of the data.
         """
         if markers not in self._planners:
             from helenus_connector.log.choice import data_planner
 
             plan = self._plan()
-            watches = markers or not any(one.markers for one in plan.tables.values())
+            watches = markers or not any(followed.markers for followed in plan.tables.values())
             self._planners[markers] = data_planner(plan.worker, watches=watches)
         return self._planners[markers]

@@ -1,4 +1,4 @@
-"""Which connectors have a `KeysQuery` now: those with state that run, once their tables' topics are there."""
+"""The `KeysQuery` of each connector with state that runs, once its tables' topics exist."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ _log = structlog.get_logger(__name__)
 
 
 class KeysQueries:
-    """The followers of a worker. One thread, the worker's, calls its methods."""
+    """The queries of a worker. One thread, the worker's, calls its methods."""
 
     def __init__(self, worker: WorkerSettings, connectors: Connectors, directory: Path, spark: Any) -> None:
         self._worker = worker
         self._connectors = connectors
         self._directory = directory
         self._spark = spark
-        self._followers: dict[str, KeysQuery] = {}
+        self._queries: dict[str, KeysQuery] = {}
 
     def turn(self) -> None:
-        """Start and end followers as connectors and their tables come and go; have their tasks say what is wrong."""
+        """Start and stop queries as connectors and their tables come and go; report to their tasks what is wrong."""
         connectors = self._connectors.all()
-        for name, follower in list(self._followers.items()):
-            tables = _followed(connectors[name]) if name in connectors else {}
-            if tables != follower.tables and follower.failure is None:
-                follower.stop()
-            if follower.is_over:
-                del self._followers[name]
+        for name, query in list(self._queries.items()):
+            tables = _followed_tables(connectors[name]) if name in connectors else {}
+            if tables != query.tables and query.failure is None:
+                query.stop()
+            if query.is_over:
+                del self._queries[name]
             if name in connectors:
-                _tell(connectors[name], follower)
+                _report_failure(connectors[name], query)
         for name, connector in connectors.items():
-            if name not in self._followers and (tables := _followed(connector)):
-                follower = KeysQuery(self._worker, name, tables, self._directory)
-                self._followers[name] = follower
-                follower.start(self._spark)
+            if name not in self._queries and (tables := _followed_tables(connector)):
+                query = KeysQuery(self._worker, name, tables, self._directory)
+                self._queries[name] = query
+                query.start(self._spark)
 
     def stop(self) -> None:
-        """Ask all to end."""
-        for follower in self._followers.values():
-            follower.stop()
+        """Have all queries stop."""
+        for query in self._queries.values():
+            query.stop()
 
     def join(self) -> None:
-        """Wait for their end."""
-        for follower in self._followers.values():
-            follower.join()
+        """Wait until all queries have ended."""
+        for query in self._queries.values():
+            query.join()
 
 
-def _followed(connector: Connector) -> dict[str, ConnectorSettings]:
-    """The settings of the tables of a connector that are to be followed, by table."""
+def _followed_tables(connector: Connector) -> dict[str, ConnectorSettings]:
+    """Return the settings of a connector's tables that are to be followed, by table."""
     if connector.settings.state != "keys" or connector.wanted == "STOPPED":
         return {}
     tasks = list(connector.tasks.values())
     return {task.table: task.settings for task in tasks if task.ready and not task.error}
 
 
-def _tell(connector: Connector, follower: KeysQuery) -> None:
-    """A follower that has failed fails its tasks: or else deletes would go on without it."""
+def _report_failure(connector: Connector, query: KeysQuery) -> None:
+    """Fail the tasks of a query that has failed: otherwise deletes would go on without it."""
     for task in list(connector.tasks.values()):
-        task.of_state = follower.trouble
-        if follower.failure is not None and task.error is None:
-            task.error = follower.failure
-            task.last_error = time.time(), str(follower.failure)
+        task.of_state = query.trouble
+        if query.failure is not None and task.error is None:
+            task.error = query.failure
+            task.last_error = time.time(), str(query.failure)
