@@ -1,1 +1,1 @@
-"""What is known of rows between batches, on Spark's state store: of their keys, or of whole rows."""
+"""The state of a connector between batches, on Spark's state store: of the keys of its tables, or of whole rows."""

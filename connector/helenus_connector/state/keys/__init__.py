@@ -1,4 +1,4 @@
-"""`state=keys`: the keys that live on a connector's data topics, so that deletes of more than a row end each of them.
+"""`state=keys`: the live keys of a connector's data topics, so that a delete of more than a row gives each a record.
 
-Others use `queries` (which connectors have such a query).
+Other packages use `queries` (the queries of all connectors).
 """

@@ -44,7 +44,7 @@ _UINT32 = Struct(">I")
 
 
 class KeyReport(NamedTuple):
-    """What a record says of a key, in the order of the topic. `group` is the key of its partition, `name` that of the
+    """A record's report of a key, in the order of the topic. `group` is the key of its partition, `name` that of the
     row; `offset` is 16 bytes that compare as offsets do.
 
     A record `is_live` or not, and `expires` in s since the epoch. A marker has a `scope`: `partition`, `range` with
@@ -83,12 +83,14 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Group:
-    """The pages of a group; `page_count` is 0 if the group itself is the page."""
+    """The pages of a group; `page_count` is 0 if the group itself is the page. `is_unsaved`: the store has another page
+    count, or none.
+    """
 
     page_count: int = 0
     pages: dict[int, dict[bytes, _Entry]] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
-    has_new_pages: bool = True
+    is_unsaved: bool = True
 
 
 @dataclass(slots=True)
@@ -156,6 +158,7 @@ class KeyIndex:
         return float(self._now) if self._pending_markers else self._calendar.next_due()
 
     def _index_record(self, report: KeyReport) -> None:
+        """Add, change or remove the key of a record."""
         group = self._groups[report.group]
         page_number = _page_number(report.name, group.page_count)
         page = group.pages[page_number]
@@ -189,6 +192,7 @@ class KeyIndex:
         self._scheduled.setdefault(due_at, []).append(_UINT32.pack(len(group)) + group + name)
 
     def _request_read(self, group: bytes, name: bytes, entry: _Entry, reason: str) -> None:
+        """Request a read of a key's row, and schedule the next one, in case no record comes."""
         self.requested_keys[name] = group
         setattr(self.counts, reason, getattr(self.counts, reason) + 1)
         retry_s = _FIRST_RETRY_S << min(entry.requests, _MAX_DOUBLINGS)
@@ -252,6 +256,7 @@ class KeyIndex:
         return None
 
     def _request_page(self, name: bytes, group: _Group, page: int, offset: bytes, bounds: bytes = b"") -> None:
+        """Request reads of a page's keys that came before a marker, and are within its bounds."""
         for key, entry in group.pages[page].items():
             if (offset and entry.offset >= offset) or key in self.requested_keys:
                 continue
@@ -272,10 +277,11 @@ class KeyIndex:
                     if not self._request_groups(names, offset):
                         return False
                     names = []
-        new_names = [name for name, group in self._groups.items() if group.has_new_pages]
+        new_names = [name for name, group in self._groups.items() if group.is_unsaved]
         return self._request_groups(names, offset) and self._request_groups(new_names, offset)
 
     def _request_groups(self, names: list[bytes], offset: bytes) -> bool:
+        """Request reads of these groups' keys, as `_request_all` does."""
         self._load_groups(set(names), ())
         for name in names:
             group = self._groups[name]
@@ -285,11 +291,12 @@ class KeyIndex:
                 if page not in group.pages:
                     self._load_pages([(name, page)])
                 self._request_page_once(name, group, page, offset)
-            if not group.changed and not group.has_new_pages:
+            if not group.changed and not group.is_unsaved:
                 del self._groups[name]  # there may be millions
         return True
 
     def _request_page_once(self, name: bytes, group: _Group, page: int, offset: bytes) -> None:
+        """Request reads of a page's keys, but for those that were requested and have no record yet."""
         for key, entry in group.pages[page].items():
             if (offset and entry.offset >= offset) or entry.requests:
                 continue
@@ -311,7 +318,7 @@ class KeyIndex:
         self._load_pages(sorted(pages))
 
     def _load_pages(self, pages: list[tuple[bytes, int]]) -> None:
-        values = self._store.get_many([_page_name(*place) for place in pages])
+        values = self._store.get_many([_page_name(*page_key) for page_key in pages])
         for (name, page), value in zip(pages, values, strict=True):
             self._groups[name].pages[page] = {} if value is None else _unpack_entries(value, 1)
 
@@ -328,9 +335,10 @@ class KeyIndex:
             key: page.pop(key) for key in list(page) if _page_number(key, group.page_count) == new_number
         }
         group.changed |= {parent_number, new_number}
-        group.has_new_pages = True
+        group.is_unsaved = True
 
     def _save(self, values: dict[bytes, bytes], had_markers: bool) -> None:
+        """Write all that changed, with these values."""
         removed: list[bytes] = []
         for name, group in self._groups.items():
             if not group.page_count:
@@ -341,7 +349,7 @@ class KeyIndex:
                     else:
                         removed.append(_GROUP_PREFIX + name)
                 continue
-            if group.has_new_pages:
+            if group.is_unsaved:
                 values[_GROUP_PREFIX + name] = _ENTRIES_VERSION + _UINT32.pack(group.page_count)
             for number in group.changed:
                 page = group.pages[number]
@@ -381,7 +389,7 @@ def _load_group(value: bytes | None) -> _Group:
     if value is None:
         return _Group(0, {0: {}})
     (page_count,) = _UINT32.unpack_from(value, 1)
-    return _Group(page_count, {} if page_count else {0: _unpack_entries(value, 5)}, has_new_pages=False)
+    return _Group(page_count, {} if page_count else {0: _unpack_entries(value, 5)}, is_unsaved=False)
 
 
 def _pack_entries(page: dict[bytes, _Entry]) -> bytes:

@@ -22,7 +22,7 @@ from helenus_schemas.cql.values import Malformed
 from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "place string, asked binary, due double, counts binary"
-"""`asked`: what `requested_keys` takes; `due` in s since the epoch, null if nothing is; `counts` a marshalled dict."""
+"""`asked`: requested keys, for `requested_keys`; `due` in s since the epoch, or null; `counts` a marshalled dict."""
 
 
 class KeysOperator(StatefulProcessor):

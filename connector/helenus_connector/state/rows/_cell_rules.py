@@ -1,4 +1,4 @@
-"""How Cassandra decides between two cells, and until when it keeps what decides.
+"""Cassandra's rules for which of two cells wins, and for how long it keeps tombstones.
 
 Of two cells the one with the higher write time stays; at equal times a tombstone before one with a TTL, that before one
 without, of two of a kind the one that ends later, then the larger value (Cells.resolveRegular, LivenessInfo.supersedes
@@ -14,7 +14,7 @@ from helenus_schemas.event.cells import Cell, Deletion, Liveness
 NEVER = -(1 << 63)
 """A write time before all others."""
 _RECHECK_S = 3600
-"""In a backlog tombstones are checked again after an hour at the latest: more often would cost a read each time."""
+"""In a backlog a tombstone is checked again after an hour at the latest, as the backlog may end sooner."""
 
 ListElement = tuple[int, bytes | None, bool]
 
@@ -34,8 +34,8 @@ def next_purge_check(purge_at: int, now: int, purged_to: int) -> int:
 
 
 class Doubts(NamedTuple):
-    """Where write times do not decide. Deletions up to the write time `horizon` may be in Cassandra, and are not known
-    here.
+    """The limits beyond which write times do not decide. Deletions up to the write time `horizon` may be in Cassandra,
+    and are not known here.
 
     Tombstones of before `soft_before`, s since the epoch, may have been purged: they may hide nothing any more.
     `firm_floor` is the newest write time of the other deletions of the partition and of ranges that delete a row.

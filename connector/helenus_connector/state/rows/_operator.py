@@ -105,9 +105,9 @@ class RowsOperator(StatefulProcessor):
 
         def events() -> Iterator[Event]:
             nonlocal read_count
-            for about, pack in ordered_rows:
-                later_notes.extend(notes_left := _notes(about))
-                merge.reporting_nodes.update(*(note.copies for note in notes_left))
+            for note_bytes, pack in ordered_rows:
+                later_notes.extend(row_notes := _notes(note_bytes))
+                merge.reporting_nodes.update(*(note.copies for note in row_notes))
                 for event in unpack_events(bytes(pack)) if pack is not None else ():
                     read_count += 1
                     yield event

@@ -203,23 +203,23 @@ def covering(table: Table) -> tuple[Covers, Within]:
         if bound is None:
             return True
         for (key, is_reversed), value, bound_value in zip(columns, clustering, bound.values, strict=False):
-            left: Any = key(value)
-            right: Any = key(bound_value)
-            if left != right:
-                return bool(left > right) == (is_start != is_reversed)
+            inner: Any = key(value)
+            outer: Any = key(bound_value)
+            if inner != outer:
+                return bool(inner > outer) == (is_start != is_reversed)
         return bound.inclusive
 
     def covers(clustering: Sequence[bytes | None], bounds: Bounds) -> bool:
         return is_past(clustering, bounds[0], True) and is_past(clustering, bounds[1], False)
 
-    def is_no_further(left: Bound | None, right: Bound | None, is_start: bool) -> bool:
-        if left is None or right is None or left == right:
-            return right is None or left == right
+    def is_no_further(inner: Bound | None, outer: Bound | None, is_start: bool) -> bool:
+        if inner is None or outer is None or inner == outer:
+            return outer is None or inner == outer
         # A bound of fewer values is before or after all rows that begin with them.
-        return len(left.values) >= len(right.values) and is_past(left.values, right, is_start)
+        return len(inner.values) >= len(outer.values) and is_past(inner.values, outer, is_start)
 
-    def is_within(left: Bounds, right: Bounds) -> bool:
-        return is_no_further(left[0], right[0], True) and is_no_further(left[1], right[1], False)
+    def is_within(inner: Bounds, outer: Bounds) -> bool:
+        return is_no_further(inner[0], outer[0], True) and is_no_further(inner[1], outer[1], False)
 
     return covers, is_within
 

@@ -45,7 +45,7 @@ LogPosition = tuple[int, int]
 
 
 class TruncationReport(Enum):
-    """What a node's report of a TRUNCATE means to the partition."""
+    """The meaning of a node's report of a TRUNCATE to the partition."""
 
     KNOWN = 0
     """It was reported before: an agent sends again what was not acknowledged."""
@@ -56,7 +56,7 @@ class TruncationReport(Enum):
 
 
 class Standing(Enum):
-    """What an event's position in the log of its node means, whatever its write time."""
+    """The meaning of an event's position in the log of its node, whatever its write time."""
 
     CURRENT = 0
     """Its node holds what it wrote, as far as nothing newer took it away."""

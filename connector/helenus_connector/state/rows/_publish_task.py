@@ -121,8 +121,8 @@ def _count(outcome: BatchOutcome, place_results: list[PlaceResult]) -> None:
     outcome.confirmed = sum(result.copies for result in place_results)
     outcome.outdated = sum(result.outdated for result in place_results)
     outcome.unchanged = sum(result.unchanged for result in place_results)
-    others = outcome.confirmed + outcome.outdated + outcome.unchanged + outcome.dead_lettered
-    outcome.published = outcome.read - others
+    unpublished = outcome.confirmed + outcome.outdated + outcome.unchanged + outcome.dead_lettered
+    outcome.published = outcome.read - unpublished
 
 
 def stage_of(plan: QueryPlan, settings: ConnectorSettings) -> MergedStage:

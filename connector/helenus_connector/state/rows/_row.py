@@ -1,15 +1,13 @@
-"""A row as its cells, merged by Cassandra's rules, and its bytes in a store.
+"""A row as its cells, merged by Cassandra's rules.
 
     UPDATE t USING TIMESTAMP 20 SET v = 1, then one that came late, USING TIMESTAMP 10 SET v = 2, w = 2
     → cells v = 1 at 20 and w = 2 at 10
 
-Of two cells the one with the higher write time stays; at equal times a tombstone before one with a TTL, that before one
-without, of two of a kind the one that ends later, then the larger value (Cells.resolveRegular, LivenessInfo.supersedes,
-DeletionTime.supersedes of Cassandra 5.0). A deletion takes what is of its write time or older. What a deletion took is
-not kept: a late copy of it meets the deletion.
+The rules for two cells are in `_cell_rules`. A deletion deletes what has its write time or an older one
+(DeletionTime.supersedes of Cassandra 5.0). Deleted cells are not stored: a late copy of one is hidden by the deletion.
 
-Some of a row may come from a read of it (`reads`), which does not show all that a node keeps: what it leaves open is
-in doubt once an event speaks against it, and the row is read again. The same holds where Cassandra does not decide by
+Some of a row may come from a read of it (`_row_read`), which does not show all that a node stores: what it leaves open
+is in doubt once an event contradicts it, and the row is read again. The same holds where Cassandra does not decide by
 write times: a tombstone that may have been purged hides nothing for sure (`Doubts`).
 """
 
@@ -118,6 +116,7 @@ class CellRow:
         )
 
     def _merge_deletion(self, deletion: Deletion | None, floor: int) -> MergeResult:
+        """Merge a deletion of the row: it removes all that is not newer."""
         if deletion is None or deletion.write_time <= floor:
             return _UNCHANGED
         if self.deletion is not None and deletion <= self.deletion:
@@ -259,9 +258,10 @@ class CellRow:
         self.deletions, self.cells, self.recent_mutations, self.reread_at = {}, {}, b"", 0
 
     def _replaces_liveness(self, liveness: Liveness, guess: Liveness) -> bool:
+        """Return whether a liveness replaces this row's, which may be a guess."""
         if self.liveness_bound is None:
             return supersedes(liveness, guess)
-        # Of what it was guessed from: what was written since, or had ended by then, was not written together with it.
+        # Cells that were written later, or had expired by the bound, say nothing of when the row itself was written.
         bound_s = self.liveness_bound // 1_000_000
         cells = [c for c in self.cells.values() if c.value is not None and c.write_time <= guess.write_time]
         return all(c.write_time <= liveness.write_time for c in cells if c.expires is None or c.expires > bound_s)
@@ -276,7 +276,9 @@ class CellRow:
         return elements
 
     def is_liveness_in_doubt(self, floor: int) -> bool:
-        """Return whether a deletion of this write time may have deleted the row itself, or not: its own is a guess."""
+        """Return whether a deletion of this write time may have deleted the row itself: its own write time is
+        a guess.
+        """
         return self.liveness_bound is not None and floor < self.liveness_bound
 
     def is_guess(self, now: int) -> bool:
@@ -289,7 +291,9 @@ class CellRow:
         return not any(cell[2] is not None and (cell[5] is None or cell[5] > now) for cell in cells)
 
     def needs_read(self, last_checked_at: int, now: int) -> bool:
-        """Return whether the row is to be read now: as planned, or since it lives, or ended, by a guess from now on."""
+        """Return whether the row is to be read now: as planned, or since it lives, or ended, by a guess from now on.
+        Remove a guessed liveness that has expired.
+        """
         return (
             self.end_guess(now)
             or 0 < self.reread_at <= now
@@ -319,7 +323,7 @@ class CellRow:
         for cell_key in shadowed_cells:
             del self.cells[cell_key]
         if changed or shadowed_columns or shadowed_cells:
-            # The same statement once more, with its write time of then, is no copy: the deletion may be purged by then.
+            # The same statement repeated later, with its old write time, is no copy: the deletion may have been purged.
             self.recent_mutations = b""
             return True
         return False

@@ -68,17 +68,19 @@ class RowImages:
     ) -> MergedChange:
         """Make the change of a row as it was and is, with its static columns as they were and are."""
         op = "d" if after is None else "c" if before is None else "u"
-        old, new = (None if row is None else row.values for row in (before, after))
+        values_before, values_after = (None if row is None else row.values for row in (before, after))
         scope = Scope.STATIC if name[:1] == STATIC_PREFIX else Scope.ROW
         if scope is Scope.ROW and self._has_statics:
             statics = self._statics(key)
             cause, statics_before = self._statics_before.get(self._row_store.resolve_key(key)[0], (None, statics))
             if cause is None or cause != self.cause:
                 statics_before = statics
-            old = None if old is None else {**old, **statics_before}
-            new = None if new is None else {**new, **statics}
+            values_before = None if values_before is None else {**values_before, **statics_before}
+            values_after = None if values_after is None else {**values_after, **statics}
         changed_at, expires = (write_time, None) if after is None else (after.write_time, after.expires)
-        return MergedChange(self.partition, key, scope, None, op, old, new, changed_at, expires, event)
+        return MergedChange(
+            self.partition, key, scope, None, op, values_before, values_after, changed_at, expires, event
+        )
 
     def forget_statics(self) -> None:
         """Forget static columns as they were before the last mutations."""

@@ -76,7 +76,9 @@ def is_read(change: Change) -> bool:
 
 
 class ReadOutcome(NamedTuple):
-    """What a part of a read did: whether it `changed` the row, and whether it `is_open`: then the row is read again."""
+    """The effect of a part of a read: whether it `changed` the row, and whether it `is_open`: then the row is read
+    again.
+    """
 
     changed: bool
     is_open: bool
@@ -112,8 +114,8 @@ class ReadMerge:
         is_last = self.is_last(row, read)
         is_liveness_known = bool(read.effect & Effect.ROW)
         # 1. Deletions, and the liveness if the event says it. Cells follow by rules of their own.
-        known = cells._replace(liveness=cells.liveness if is_liveness_known else None, cells=())
-        changed = row.merge(known, floor, self._dropped_at).changed
+        certain = cells._replace(liveness=cells.liveness if is_liveness_known else None, cells=())
+        changed = row.merge(certain, floor, self._dropped_at).changed
         deleted_to = floor if row.deletion is None else max(floor, row.deletion.write_time)
         if not is_liveness_known:
             _doubt_liveness(row, read)
@@ -276,16 +278,16 @@ def _imply_deletion(row: CellRow, write_time: int, deleted_at: int) -> None:
         row.implied_deletion = Deletion(write_time, deleted_at)
 
 
-def _is_same_cell(left: Cell, right: Cell) -> bool:
-    """Whether two cells are one, but for the TTL, which a read rounds."""
-    if (left.write_time, left.value) != (right.write_time, right.value):
+def _is_same_cell(a: Cell, b: Cell) -> bool:
+    """Return whether two cells are one, but for the TTL, which a read rounds."""
+    if (a.write_time, a.value) != (b.write_time, b.value):
         return False
-    if left.expires is None or right.expires is None:
-        return left.expires is right.expires
-    return abs(left.expires - right.expires) <= _TTL_ROUNDING_S
+    if a.expires is None or b.expires is None:
+        return a.expires is b.expires
+    return abs(a.expires - b.expires) <= _TTL_ROUNDING_S
 
 
-def _is_same_liveness(left: Liveness, right: Liveness) -> bool:
-    if left.expires is None or right.expires is None:
-        return left.expires is right.expires
-    return abs(left.expires - right.expires) <= _TTL_ROUNDING_S
+def _is_same_liveness(a: Liveness, b: Liveness) -> bool:
+    if a.expires is None or b.expires is None:
+        return a.expires is b.expires
+    return abs(a.expires - b.expires) <= _TTL_ROUNDING_S

@@ -139,7 +139,7 @@ class RowStore:
         """Write all that changed."""
         values: dict[bytes, bytes] = {}
         removed: list[bytes] = []
-        due: dict[int, list[bytes]] = {}
+        calendar_items: dict[int, list[bytes]] = {}
         unlisted: dict[tuple[bytes, int], set[bytes]] = {}
         for name in self._changed_rows:
             row = self.rows[name]
@@ -155,7 +155,7 @@ class RowStore:
                 continue
             self.history.row_count += is_new and name[:1] == ROW_PREFIX
             row.scheduled_at = _schedule(
-                due, name, row.scheduled_at, row.next_due(self.now, self._gc_grace, self.purged_to)
+                calendar_items, name, row.scheduled_at, row.next_due(self.now, self._gc_grace, self.purged_to)
             )
             values[name] = self.row_bytes[name] = dump_row(row)
         self._unlist_rows(unlisted)
@@ -165,14 +165,14 @@ class RowStore:
                 removed.append(name)
                 continue
             due_at = partition.next_due(self.now, self._gc_grace, self.purged_to)
-            partition.scheduled_at = _schedule(due, name, partition.scheduled_at, due_at)
+            partition.scheduled_at = _schedule(calendar_items, name, partition.scheduled_at, due_at)
             values[name] = partition.dumps()
         if values:
             self._store.put_many(values)
         if removed:
             self._store.remove_many(removed)
-        if due:
-            self.calendar.add(due)
+        if calendar_items:
+            self.calendar.add(calendar_items)
         self._changed_rows.clear()
         self.changed_partitions.clear()
 
@@ -239,11 +239,11 @@ class RowStore:
             yield names
 
 
-def _schedule(due: dict[int, list[bytes]], name: bytes, scheduled_at: int, due_at: int) -> int:
+def _schedule(calendar_items: dict[int, list[bytes]], name: bytes, scheduled_at: int, due_at: int) -> int:
     """Put a name into the calendar, unless it is there for that time or earlier. Return for when it is there."""
     if not due_at or (scheduled_at and scheduled_at <= due_at):
         return scheduled_at
-    due.setdefault(due_at, []).append(name)
+    calendar_items.setdefault(due_at, []).append(name)
     return due_at
 
 

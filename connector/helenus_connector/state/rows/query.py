@@ -157,10 +157,10 @@ class RowsQuery:
         one table.
         """
         tasks = sorted(self._connectors.running(self._group, time.time()).values(), key=lambda t: (t.connector, t.id))
-        for other in tasks[1:]:
+        for extra_task in tasks[1:]:
             reason = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
             advice = "make a connector for each table, with a query.group of its own"
-            failed_once(other, HelenusError(Kind.CONFIG, reason, other.table, advice), time.time())
+            failed_once(extra_task, HelenusError(Kind.CONFIG, reason, extra_task.table, advice), time.time())
         return tasks[0] if tasks else None
 
     def _is_wanted(self, task: Task) -> bool:
@@ -222,7 +222,10 @@ class RowsQuery:
                 _log.info("state.rows_unproven", **labels, reason="a truncation, a gap or lost events: snapshot begins")
             return False
         if self._snapshot_ends is None:
-            with contextlib.suppress(HelenusError), closing(planner(self._worker)) as broker:  # it is asked again
+            with (
+                contextlib.suppress(HelenusError),
+                closing(planner(self._worker)) as broker,
+            ):  # retried at the next turn
                 self._snapshot_ends = ends(broker, identity.topic)
         checkpoint = self._worker.checkpoint_dir.absolute() / self._group
         if self._snapshot_ends is None or behind(

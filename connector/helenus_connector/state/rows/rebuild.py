@@ -105,7 +105,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _publish(
     plan: QueryPlan, settings: ConnectorSettings, identity: StateIdentity, now: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one
+    """Return the function for `mapInArrow`. All rows of a partition come to one task: so each of the topic's has one
     writer.
     """
     return partial(_run, plan, settings, identity, now)
@@ -136,12 +136,12 @@ class _StateRows:
         self._table, self._now = table, now
         self._codec = KeyCodec(table)
         self._no_clustering = (None,) * len(table.clustering)
-        self._partitions = {place: partition for partition, place in enumerate(identity.places)}
+        self._partitions = {place_number: partition for partition, place_number in enumerate(identity.places)}
         self._row_values = RowValues(table.regulars, table.dropped_at)
         self._static_values = RowValues(table.statics, table.dropped_at)
         self._statics: dict[bytes, Mapping[str, bytes | None]] = {}
 
-    def show(self, place: int, name: bytes, value: bytes) -> MergedChange | None:
+    def show(self, place_number: int, name: bytes, value: bytes) -> MergedChange | None:
         """Return a row, or a partition's static columns, by its name in the store; None if it does not live."""
         row, key, is_static = load_row(value), name[1:], name[:1] == STATIC_PREFIX
         shown_row = (self._static_values if is_static else self._row_values).show(row, self._now)
@@ -153,7 +153,7 @@ class _StateRows:
         elif self._table.statics:
             values = {**values, **self._statics.get(self._partition_key(key), self._static_values.nulls)}
         scope = Scope.STATIC if is_static else Scope.ROW
-        partition = self._partitions[place]
+        partition = self._partitions[place_number]
         return MergedChange(
             partition, key, scope, None, "r", None, values, shown_row.write_time, shown_row.expires, None
         )

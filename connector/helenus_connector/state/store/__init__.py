@@ -1,6 +1,6 @@
-"""Where operators with state keep what they know of a place: Spark's state store, and what lies on it.
+"""The store of the operators with state: Spark's state store, and the structures in it.
 
-Others use `spark_store` (Spark's map state as a `Store`), `pages` (keys that lie eight to a page), `keyed_store` (a
-store that lists its keys), `calendar` (what is due when), `packing` (bytes of bytes) and `rocksdb` (Spark's settings
-for it).
+Other packages use `spark_store` (Spark's map state as a `Store`), `pages` (a store with eight keys to a page),
+`keyed_store` (a store that lists its keys), `calendar` (what is due when), `packing` (lists of bytes as bytes) and
+`rocksdb` (Spark's settings for it).
 """

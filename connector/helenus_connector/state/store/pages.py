@@ -3,8 +3,8 @@ less often, since each call to Spark costs much, however little it transfers.
 
     put_many({b"r1": b"a", b"r2": b"b"}) → in the store below: page 5 → {r1: a, r9: …}, page 7 → {r2: b}, at `flush`
 
-A key's hash gives its page, and pages grow in number one by one as keys do (linear hashing: Litwin 1980). So a batch
-that changes many keys of a place reads and writes each of its pages once; one that changes few of many reads and
+A key's hash gives its page, and pages are added one by one as keys are (linear hashing: Litwin 1980). So a batch that
+changes many keys of a topic partition reads and writes each of its pages once; one that changes few of many reads and
 writes eight keys for each.
 
 In the store below, version 1, big-endian: the key n has u8 version, u32 pages, u64 keys; a page's key is its number,
@@ -49,14 +49,14 @@ class Pages:
         self._size = 0
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """As of `Store`."""
+        """Return the values of these keys, as `Store` does."""
         numbers = [_page_number(key, self._page_count) for key in keys]
         self._load_pages(numbers)
         pages = self._loaded_pages
         return [pages[number].get(key) for key, number in zip(keys, numbers, strict=True)]
 
     def put_many(self, values: Mapping[bytes, bytes]) -> None:
-        """As of `Store`."""
+        """Put these values, as `Store` does."""
         numbers = [_page_number(key, self._page_count) for key in values]
         self._load_pages(numbers)
         for (key, value), number in zip(values.items(), numbers, strict=True):
@@ -68,7 +68,7 @@ class Pages:
         self._add_pages()
 
     def remove_many(self, keys: Iterable[bytes]) -> None:
-        """As of `Store`."""
+        """Remove these keys, as `Store` does."""
         key_list = list(keys)
         numbers = [_page_number(key, self._page_count) for key in key_list]
         self._load_pages(numbers)

@@ -35,11 +35,13 @@ class SparkStore:
         return cls(handle.getMapState(STATE, "key binary", "value binary"))
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of these keys, as `Store` does."""
         if self._client is not None:
             return list(self._client.get(keys))
         return [None if row is None else bytes(row[0]) for row in (self._state.getValue((key,)) for key in keys)]
 
     def put_many(self, values: Mapping[bytes, bytes]) -> None:
+        """Put these values, as `Store` does."""
         if self._client is None:
             for key, value in values.items():
                 self._state.updateValue((key,), (value,))
@@ -47,6 +49,7 @@ class SparkStore:
             self._client.put(values.items())
 
     def remove_many(self, keys: Iterable[bytes]) -> None:
+        """Remove these keys, as `Store` does."""
         if self._client is None:
             for key in keys:
                 self._state.removeKey((key,))
@@ -80,14 +83,17 @@ class _PipelinedClient:
         self._row_prefix = self._row_suffix = b""
 
     def get(self, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        """Return the values of these keys, in order."""
         for answer in self._send_all(map(self._get.encode_key, keys)):
             yield self._unpickle_row(answer) if answer else None
 
     def put(self, values: Iterable[tuple[bytes, bytes]]) -> None:
+        """Put these values."""
         for _ in self._send_all(self._put.encode_key_value(key, value) for key, value in values):
             pass
 
     def remove(self, keys: Iterable[bytes]) -> None:
+        """Remove these keys."""
         for _ in self._send_all(map(self._remove.encode_key, keys)):
             pass
 
@@ -169,9 +175,11 @@ class _RequestEncoder:
                 raise ImportError("requests of another form")
 
     def encode_key(self, key: bytes) -> bytes:
+        """Encode a request of one key."""
         return self._request(self._tags[0] + _with_length(_pickle_row(key)))
 
     def encode_key_value(self, key: bytes, value: bytes) -> bytes:
+        """Encode a request of a key and a value."""
         first, second = self._tags
         return self._request(first + _with_length(_pickle_row(key)) + second + _with_length(_pickle_row(value)))
 
@@ -230,6 +238,7 @@ def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _pipelined_client(state: Any) -> _PipelinedClient | None:
+    """Return a pipelined client; None where Spark's private members are not as expected."""
     try:
         return _PipelinedClient(state)
     except (AttributeError, ImportError, KeyError):
