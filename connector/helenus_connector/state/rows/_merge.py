@@ -358,7 +358,8 @@ class RowMerge:
             return result
         if was_empty:
             row.proven_disturbances = self._row_store.history.disturbances
-        return result._replace(in_doubt=result.in_doubt | self._requests.is_in_doubt(row))
+        in_doubt = self._requests.is_in_doubt(row)
+        return MergeResult(True, result.in_doubt or in_doubt, result.is_unproven)
 
     def _request_read(self, report: ReplicaReport, change: Change, row: CellRow, is_unknown: bool) -> Changes:
         """Have the row of an event read, as it has no cells or nothing is known of the row."""

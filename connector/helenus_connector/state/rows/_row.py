@@ -103,33 +103,29 @@ class CellRow:
         a range deletes; `dropped_at` is when columns of these names were dropped, µs; `lists` are the columns that are
         unfrozen lists. What is in doubt is left out, but for a deletion.
         """
-        deletion = self._merge_deletion(update.deletion, floor)
+        deletion = _UNCHANGED if update.deletion is None else self._merge_deletion(update.deletion, floor)
         deleted_to = floor if self.deletion is None else max(floor, self.deletion.write_time)
         floors = deleted_to, self._firmly_deleted_to(floor, doubts)
-        liveness = self._merge_liveness(update.liveness, floors, doubts)
-        columns = self._merge_column_deletions(update.deletions, deleted_to, dropped_at)
-        cells = self._merge_cells(update, floors, dropped_at, lists, doubts)
+        liveness = _UNCHANGED if update.liveness is None else self._merge_liveness(update.liveness, floors, doubts)
+        has_deleted_columns = self._merge_column_deletions(update.deletions, deleted_to, dropped_at)
+        changed, in_doubt, is_unproven = self._merge_cells(update, floors, dropped_at, lists, doubts)
         return MergeResult(
-            deletion.changed or liveness.changed or columns.changed or cells.changed,
-            deletion.in_doubt or liveness.in_doubt or cells.in_doubt,
-            liveness.is_unproven or cells.is_unproven,
+            changed or deletion.changed or liveness.changed or has_deleted_columns,
+            in_doubt or deletion.in_doubt or liveness.in_doubt,
+            is_unproven or liveness.is_unproven,
         )
 
-    def _merge_deletion(self, deletion: Deletion | None, floor: int) -> MergeResult:
+    def _merge_deletion(self, deletion: Deletion, floor: int) -> MergeResult:
         """Merge a deletion of the row: it removes all that is not newer."""
-        if deletion is None or deletion.write_time <= floor:
-            return _UNCHANGED
-        if self.deletion is not None and deletion <= self.deletion:
+        if deletion.write_time <= floor or (self.deletion is not None and deletion <= self.deletion):
             return _UNCHANGED
         self.deletion = deletion
         in_doubt = self.is_liveness_in_doubt(deletion.write_time)
         self.drop_shadowed(deletion.write_time, keeps_deletion=True)
         return MergeResult(True, in_doubt)
 
-    def _merge_liveness(self, liveness: Liveness | None, floors: tuple[int, int], doubts: Doubts) -> MergeResult:
+    def _merge_liveness(self, liveness: Liveness, floors: tuple[int, int], doubts: Doubts) -> MergeResult:
         """Merge when the row itself was written. `floors` as in `_merge_cells`."""
-        if liveness is None:
-            return _UNCHANGED
         deleted_to, firmly_deleted_to = floors
         if liveness.write_time <= deleted_to:
             return _UNPROVEN if liveness.write_time > firmly_deleted_to else _UNCHANGED
@@ -144,17 +140,17 @@ class CellRow:
 
     def _merge_column_deletions(
         self, deletions: Mapping[str, Deletion], deleted_to: int, dropped_at: Mapping[str, int]
-    ) -> MergeResult:
-        """Merge deletions of whole columns of many cells."""
-        result = _UNCHANGED
+    ) -> bool:
+        """Merge deletions of whole columns of many cells. Return whether that changes the row."""
+        changed = False
         for name, deletion in deletions.items():
             previous = self.deletions.get(name)
             is_newer = previous is None or deletion > previous
             if is_newer and deletion.write_time > max(deleted_to, dropped_at.get(name, NEVER)):
                 self.deletions[name] = deletion
                 self._drop_shadowed_cells(name, deletion.write_time)
-                result = _CHANGED
-        return result
+                changed = True
+        return changed
 
     def _merge_cells(
         self,
@@ -171,7 +167,7 @@ class CellRow:
         cells, deletions = self.cells, self.deletions
         read_elements = self._read_elements(update, lists) if lists else {}
         for cell in update.cells:
-            name, time, value, path = cell[:4]
+            name, time, value, path, _, _, _ = cell
             if time <= deleted_to:
                 is_unproven |= time > firmly_deleted_to and value is not None
                 continue
@@ -186,8 +182,8 @@ class CellRow:
                 in_doubt |= not _remove_element(read_elements.get(name), cell)
                 continue
             result = self._put_cell(cell, current, doubts)
-            changed |= result.changed
-            is_unproven |= result.is_unproven
+            changed |= result is _CHANGED
+            is_unproven |= result is _UNPROVEN
         return MergeResult(changed, in_doubt, is_unproven)
 
     def _put_cell(self, cell: Cell, current: Cell | None, doubts: Doubts) -> MergeResult:
