@@ -164,7 +164,7 @@ class CellRow:
         changed = in_doubt = is_unproven = False
         deleted_to, firmly_deleted_to = floors
         absent_to = self._absent_to()
-        cells, deletions = self.cells, self.deletions
+        cells, deletions, horizon = self.cells, self.deletions, doubts.horizon
         read_elements = self._read_elements(update, lists) if lists else {}
         for cell in update.cells:
             name, time, value, path, _, _, _ = cell
@@ -180,6 +180,11 @@ class CellRow:
             if current is None and (name in read_elements or (time <= absent_to and value is not None)):
                 # Which element this is, or whether it was there and is gone, only another read shows.
                 in_doubt |= not _remove_element(read_elements.get(name), cell)
+                continue
+            # The common case, without a call: a new cell that no unknown deletion can hide.
+            if current is None and time > horizon:
+                cells[name, path] = cell
+                changed = True
                 continue
             result = self._put_cell(cell, current, doubts)
             changed |= result is _CHANGED
