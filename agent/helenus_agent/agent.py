@@ -128,7 +128,7 @@ class Agent:
             _log.warning("tables.none", advice="ALTER TABLE ... WITH cdc = true; the agent waits for one")
 
     def ready(self) -> str | None:
-        """Why the agent is not healthy, None if it is."""
+        """Return why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
         if self._positions.cdc_off and not self._offline:

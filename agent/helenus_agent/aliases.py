@@ -134,8 +134,9 @@ ENVIRONMENT: Mapping[str, str] = {variable: name for name, variable, _ in _DATAS
 
 
 def names_pulsar(properties: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether a file, or variables, of DataStax's agent have events go to Pulsar: with `messagingProvider=pulsar`; or
-    without it, as before their agent knew another, with Pulsar's address and no brokers of Kafka.
+    """Return whether a file, or variables, of DataStax's agent have events go to Pulsar: with
+    `messagingProvider=pulsar`; or without it, as before their agent knew another, with Pulsar's address and no brokers
+    of Kafka.
     """
     given = {**{ENVIRONMENT[variable]: text for variable, text in environment.items()}, **properties}
     if chosen := given.get("log", given.get("messagingProvider")):

@@ -288,7 +288,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
 
 
 def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
-    """Where events go. Raises HelenusError(CONFIG)."""
+    """Return where events go. Raises HelenusError(CONFIG)."""
     if settings.log == "kafka":
         log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **_QUEUE, **settings.kafka_producer})
         log.replication_factor = settings.topic_creation_default_replication_factor
@@ -334,7 +334,7 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
 
 
 def _raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
-    """The node's cdc_raw. If CDC is off that is noted: writes until it is on again are a gap."""
+    """Return the node's cdc_raw. If CDC is off that is noted: writes until it is on again are a gap."""
     try:
         return raw_directory(settings, offline)
     except HelenusError as error:

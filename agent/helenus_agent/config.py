@@ -65,7 +65,7 @@ def _listened_on(host: str) -> str:
 
 
 def same(directory: Path, other: object) -> bool:
-    """Whether another path names this directory too."""
+    """Return whether another path names this directory too."""
     return isinstance(other, str) and bool(other) and Path(other).resolve() == directory.resolve()
 
 
@@ -232,7 +232,7 @@ CDC_OFF = "set cdc_enabled: true in the node's cassandra.yaml and restart the no
 
 
 def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
-    """The cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't.
+    """Return the cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't.
 
     `offline`: its node is dead, and may have had CDC switched off for the start that it did not make.
     """
@@ -264,7 +264,7 @@ def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
 
 
 def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]) -> Path | None:
-    """The directory that the node writes its commit log to, None if that can't be seen from here.
+    """Return the directory that the node writes its commit log to, None if that can't be seen from here.
 
     Its cassandra.yaml names it (`config`), or the `node` by its settings; links into cdc_raw, `raw`, want both on one
     file system.
@@ -289,7 +289,7 @@ def _commit_log(config: Path | None, node: Mapping[str, str]) -> Path | None:
 
 
 def _own_node(properties: Mapping[str, str]) -> dict[str, str]:
-    """The node's address in its cassandra.yaml, as a property, if that says one."""
+    """Return the node's address in its cassandra.yaml, as a property, if that says one."""
     try:
         address = read_yaml(Path(properties["cassandra.config"])).get("rpc_address")
     except (KeyError, HelenusError):
@@ -298,7 +298,7 @@ def _own_node(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A cassandra.yaml. Raises ConfigError."""
+    """Return a cassandra.yaml. Raises ConfigError."""
     try:
         with open(path, encoding="utf-8") as file:
             found = yaml.safe_load(file)

@@ -89,12 +89,12 @@ class FollowedTables:
 
     @property
     def asked_long_ago(self) -> bool:
-        """Whether it is time to ask the node for its settings again."""
+        """Return whether it is time to ask the node for its settings again."""
         return time.monotonic() - self._asked > _ASK
 
     @property
     def is_old(self) -> bool:
-        """Whether the schema has to be learned: it never was, that failed, or the node has changed it."""
+        """Return whether the schema has to be learned: it never was, that failed, or the node has changed it."""
         self._is_old = self._is_old or self._cassandra.changed()  # which says it once
         return self._is_old
 

@@ -68,7 +68,7 @@ class Positions:
     dropped: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """What `json` writes."""
+        """Return what `json` writes."""
         content = {"format": _FORMAT, **asdict(self)}
         for gap in content["gaps"]:
             del gap["appended"]
@@ -76,7 +76,9 @@ class Positions:
 
     @classmethod
     def of_json(cls, saved: Any) -> Positions:
-        """The reverse of `as_json`. Raises ValueError, LookupError, TypeError or AttributeError for anything else."""
+        """Return the reverse of `as_json`. Raises ValueError, LookupError, TypeError or AttributeError for anything
+        else.
+        """
         if saved["format"] != _FORMAT:
             raise ValueError(f"format {saved['format']}, this agent knows {_FORMAT}")
         segments = {
@@ -127,5 +129,5 @@ class Positions:
 
     @property
     def first(self) -> int:
-        """The oldest segment that is not fully processed, or the next one; 0 if none is known."""
+        """Return the oldest segment that is not fully processed, or the next one; 0 if none is known."""
         return min(self.segments, default=max(self.done) + 1 if self.done else 0)

@@ -53,7 +53,9 @@ class StateDirectory:
         raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory), advice)
 
     def load(self, host_id: str = "") -> Positions:
-        """What was saved, if anything. The state of another node than `host_id`, if that is given, is refused."""
+        """Return what was saved, if anything. The state of another node than `host_id`, if that is given, is
+        refused.
+        """
         found = read(self.directory)
         if found is None:
             return Positions(host_id)
@@ -113,7 +115,9 @@ def note_cdc_off(directory: Path) -> None:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether this process has the lock now; False if another has it. Raises OSError where there are no locks."""
+    """Return whether this process has the lock now; False if another has it. Raises OSError where there are no
+    locks.
+    """
     for left in reversed(range(_TRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,7 +129,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def read(directory: Path) -> Positions | None:
-    """What an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
+    """Return what an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
     path = directory / _FILE
     try:
         return Positions.of_json(json.loads(path.read_text("utf-8")))
@@ -147,7 +151,7 @@ def saved_at(directory: Path) -> float | None:
 
 
 def quarantine(directory: Path) -> Path:
-    """Where the agent with this state directory puts segments that could not be read wholly."""
+    """Return where the agent with this state directory puts segments that could not be read wholly."""
     return directory / "quarantine"
 
 
@@ -170,6 +174,6 @@ def is_held(directory: Path) -> bool:
 
 
 def unseen(what: str, directory: Path, error: OSError) -> HelenusError:
-    """The error for `what` can't be seen in a directory of the agent's."""
+    """Return the error for `what` can't be seen in a directory of the agent's."""
     advice = "run this as the agent's user" if isinstance(error, PermissionError) else ""
     return HelenusError(Kind.STATE, f"cannot see {what}: {error.strerror}", str(directory), advice)

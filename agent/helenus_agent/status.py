@@ -65,11 +65,11 @@ class AgentStatus:
 
     @property
     def raw_headroom(self) -> int | None:
-        """Bytes until the node refuses writes to tables with CDC."""
+        """Return bytes until the node refuses writes to tables with CDC."""
         return None if self.raw_limit is None else max(0, self.raw_limit - self.raw_bytes)
 
     def as_json(self) -> dict[str, Any]:
-        """The same for `json`."""
+        """Return the same for `json`."""
         return {"healthy": self.healthy, **asdict(self), "raw_headroom": self.raw_headroom}
 
 
@@ -150,7 +150,9 @@ def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
 
 
 def _limit_named(settings: AgentSettings) -> int | None:
-    """What the node's cassandra.yaml says that cdc_raw may take; without that the node computes it from the disk."""
+    """Return what the node's cassandra.yaml says that cdc_raw may take; without that the node computes it from the
+    disk.
+    """
     if settings.cassandra_config is None:
         return None
     try:
@@ -162,7 +164,7 @@ def _limit_named(settings: AgentSettings) -> int | None:
 
 
 def _metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
-    """What the running agent serves, and what it says of its health."""
+    """Return what the running agent serves, and what it says of its health."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http_host, settings.http_host)
     text = ""
     base = f"http://{host}:{settings.http_port}"

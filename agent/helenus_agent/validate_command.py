@@ -19,7 +19,8 @@ from helenus_sinks.log import Log
 
 
 def refusals(settings: AgentSettings, directory: Path, log: Log) -> Iterator[HelenusError]:
-    """What speaks against a start. It changes nothing: a topic that is missing is made at the start, if it can be.
+    """Yield what speaks against a start. It changes nothing: a topic that is missing is made at the start, if it can
+    be.
 
     `directory` is cdc_raw.
     """

@@ -170,36 +170,38 @@ class HelenusError(Exception):
 
     @property
     def action(self) -> Action:
-        """What the program does on this error."""
+        """Return what the program does on this error."""
         return POLICIES[self.kind].action
 
-    def at(self, where: str) -> HelenusError:
-        """The same error with another place."""
+    def with_location(self, where: str) -> HelenusError:
+        """Return the same error with another place."""
         return HelenusError(self.kind, self.what, where, self.advice)
 
     def __str__(self) -> str:
-        place = f" ({self.where})" if self.where else ""
-        return f"{self.what}{place}: {self.advice} [{self.kind.value}]"
+        location = f" ({self.where})" if self.where else ""
+        return f"{self.what}{location}: {self.advice} [{self.kind.value}]"
 
 
 _PRINTED = re.compile(r"(?:HelenusError|\bhelenus_[\w.]+): (.*) \[([a-z-]+)\]")
 
 
 def error_in(text: str) -> HelenusError | None:
-    """The error in a traceback's text: the JVM passes a worker's error on as text alone."""
-    found = _PRINTED.search(text)
-    if found is None or found[2] not in {kind.value for kind in Kind}:
+    """Return the error in a traceback's text: the JVM passes a worker's error on as text alone."""
+    match = _PRINTED.search(text)
+    if match is None or match[2] not in {kind.value for kind in Kind}:
         return None
-    kind = Kind(found[2])
-    what = found[1].removesuffix(f": {POLICIES[kind].advice}")
-    if what == found[1]:  # the error has advice of its own; if that has a colon, the printed text is still the same
-        what, _, advice = found[1].rpartition(": ")
-        return HelenusError(kind, what, advice=advice)
-    return HelenusError(kind, what)
+    kind = Kind(match[2])
+    message = match[1].removesuffix(f": {POLICIES[kind].advice}")
+    if message == match[1]:  # the error has advice of its own; if that has a colon, the printed text is still the same
+        message, _, advice = match[1].rpartition(": ")
+        return HelenusError(kind, message, advice=advice)
+    return HelenusError(kind, message)
 
 
 def reason(error: BaseException) -> str:
-    """What a log says of any error: ours as it is; of another, which is a bug, its type and where it was raised too."""
+    """Return what a log says of any error: ours as it is; of another, which is a bug, its type and where it was raised
+    too.
+    """
     if isinstance(error, HelenusError):
         return str(error)
     where = traceback.extract_tb(error.__traceback__)[-1]

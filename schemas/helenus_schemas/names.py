@@ -13,14 +13,15 @@ def topic(prefix: str, keyspace: str, table: str) -> str:
     return prefix + re.sub(r"[^A-Za-z0-9._-]", "_", f"{keyspace}.{table}")
 
 
-def avro_name(name: str, taken: bool = False) -> str:
-    """The Avro name of a CQL identifier: itself if it is legal and not `taken`, else one that ends in a hash of it.
+def avro_name(name: str, is_taken: bool = False) -> str:
+    """Return the Avro name of a CQL identifier: itself if it is legal and not `is_taken`, else one that ends in a hash
+    of it.
 
     It depends on the identifier alone: adding or dropping a column never changes another column's name.
     """
     legal = _ILLEGAL.sub("_", name)
     legal = legal if legal[:1].isalpha() or legal.startswith("_") else f"_{legal}"
-    return name if legal == name and not taken else f"{legal}_{_hash(name)}"
+    return name if legal == name and not is_taken else f"{legal}_{_hash(name)}"
 
 
 def _hash(name: str) -> str:

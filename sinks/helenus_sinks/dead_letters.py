@@ -64,5 +64,5 @@ def origin(headers: Sequence[tuple[str, bytes | None]] | None) -> tuple[str, int
 
 
 def is_incomplete(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
-    """Whether a part of the event was left out."""
+    """Return whether a part of the event was left out."""
     return f"{_PREFIX}left.out" in dict(headers or ())

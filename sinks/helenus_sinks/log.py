@@ -45,7 +45,7 @@ class Log(Protocol):
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest record that is taken."""
+        """Return bytes of the largest record that is taken."""
         ...
 
     def cluster(self) -> str:
@@ -53,7 +53,7 @@ class Log(Protocol):
         ...
 
     def topics(self) -> dict[str, int]:
-        """How many partitions each topic has. Raises as `create`."""
+        """Return how many partitions each topic has. Raises as `create`."""
         ...
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:

@@ -40,7 +40,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 COLUMNS = Column("k", parse("int"), "partition_key", 0), Column("c", parse("int"), "clustering", 0)
 CODEC, GROWING = (KeyCodec(Table("ks", "t", uuid.UUID(int=1), COLUMNS)) for _ in range(2))
-GROWING.grows = True
+GROWING.may_grow = True
 KEYS = [CODEC.encode((bytes(3) + b"%c" % n, clustering)) for n in range(2) for clustering in (None, bytes(4))]
 
 

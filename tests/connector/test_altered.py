@@ -180,7 +180,7 @@ def test_a_key_that_waits_while_its_type_grows(make: Make) -> None:
     _, after, key = grown("clustering")
     altered = make(after)
     codec = KeyCodec(after)
-    altered.live[codec.decode(codec.current(key))] = Image((int32(5),), 1)
+    altered.live[codec.decode(codec.current_key(key))] = Image((int32(5),), 1)
     outcome = altered.stage.run([], [waiting(key)], trust_images=True)
     assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, {"v": 5})]
     assert ([p.key for p in outcome.done], outcome.waiting, outcome.outdated) == ([key], [], 0)
@@ -198,7 +198,7 @@ def test_an_unconfirmed_key_goes_on_waiting_under_its_new_form(make: Make) -> No
     (found,) = outcome.waiting
     assert [p.key for p in outcome.done] == [key]
     # As one that begins to wait: another one that waits by the new key already is one with it.
-    assert (found.key, found.attempts) == (KeyCodec(after).current(key), 0)
+    assert (found.key, found.attempts) == (KeyCodec(after).current_key(key), 0)
 
 
 RECREATED = [

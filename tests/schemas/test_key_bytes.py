@@ -40,7 +40,7 @@ def table(partition: list[CqlType], clustering: list[CqlType]) -> Table:
 def read(module: ModuleType, of: Table, data: bytes) -> Any:
     """What it makes of a key: the same as the functions, and nothing of what they refuse."""
     reader = module.KeyBytesReader([c.type for c in of.partition_key], [c.type for c in of.clustering])
-    found = reader.key(data)
+    found = reader.read_key(data)
     try:
         expected: Any = KeyCodec(of)._decode(data)
     except Malformed:

@@ -236,5 +236,5 @@ def test_advice_goes_by_the_cause(advice: str) -> None:
     assert str(error) == f"a: b (where): {error.advice} [config]"
     found = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
     assert found is not None
-    for same in (found, pickle.loads(pickle.dumps(error)), error.at("where")):
+    for same in (found, pickle.loads(pickle.dumps(error)), error.with_location("where")):
         assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helenus_schemas.codec import _from_avro as from_avro
 from helenus_schemas.codec import avro_long, to_avro
 from helenus_schemas.codec import to_json as jsonform
-from helenus_schemas.cql.text import _AT_ONCE, _whole, as_double, as_text
+from helenus_schemas.cql.text import _DIRECT_BYTES, _varint_decimal, as_double, as_text
 from helenus_schemas.cql.types import CqlType
 
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -66,13 +66,13 @@ def test_small_floats_are_in_the_fewest_digits(value: float) -> None:
     assert float(form("float", data)) == float(fewest)
 
 
-@given(st.binary(min_size=_AT_ONCE + 1, max_size=4 * _AT_ONCE))
+@given(st.binary(min_size=_DIRECT_BYTES + 1, max_size=4 * _DIRECT_BYTES))
 @example(b"\x80" + bytes(600))
 @example(b"\xff" * 600)
 @example(bytes(600))
 def test_long_numbers_are_put_together_as_python_does_it(data: bytes) -> None:
     expected = Decimal(int.from_bytes(data, "big", signed=True))
-    assert _whole(data).as_tuple() == expected.as_tuple()
+    assert _varint_decimal(data).as_tuple() == expected.as_tuple()
     assert form("varint", data) == f"{expected:f}"
     sign, digits, _ = expected.as_tuple()
     assert form("decimal", struct.pack(">i", 7) + data) == str(Decimal((sign, digits, -7)))

@@ -303,7 +303,7 @@ def test_equal_clustering_keys_are_one(value: Decimal, zeros: int, nested: bool)
     )
     first, second = codec.encode((one, one)), codec.encode((one, other))
     assert first == second
-    assert codec.decode(first) == codec.normalized((one, one)) == codec.normalized((one, other))
+    assert codec.decode(first) == codec.normalize((one, one)) == codec.normalize((one, other))
     assert codec.decode(first)[0] == one
     # The number is the same.
     if not nested:

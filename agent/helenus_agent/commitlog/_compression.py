@@ -14,7 +14,7 @@ Decompress = blocks.Block
 
 
 def decompress(compressor: str) -> Decompress:
-    """How to read what a Cassandra compressor class wrote; its package may be left out. Raises ValueError."""
+    """Return how to read what a Cassandra compressor class wrote; its package may be left out. Raises ValueError."""
     name = compressor.rsplit(".", 1)[-1]
     if name not in _BLOCKS:
         raise ValueError(f"it is compressed by {compressor}; only {', '.join(_BLOCKS)} are read")

@@ -184,8 +184,8 @@ class TablePlan:
 
 
 def plan_table(table: Table, index: int = -1, reason: str = "", schema: bool = False, cells: bool = False) -> TablePlan:
-    """The plan of a table; with `cells` its events carry them. Raises ValueError if it is to be followed and its key
-    has no Avro form.
+    """Return the plan of a table; with `cells` its events carry them. Raises ValueError if it is to be followed and its
+    key has no Avro form.
     """
     plan = TablePlan(index, reason, True, schema)
     plan.name = table.full_name
@@ -513,7 +513,7 @@ def update(d: bytes, p: int, plan: TablePlan, found: list[Found], notes: list[st
 
 
 def columns(d: bytes, p: int, plan: TablePlan, start: int) -> Header:
-    """The columns' header at `p`: its bytes and the codes of its columns.
+    """Return the columns' header at `p`: its bytes and the codes of its columns.
 
     A table's updates name the same few lists of columns, and a header has its own length in it: so one that was
     met is known by its bytes. Raises Unknown with the table id at `start`.
@@ -656,7 +656,7 @@ def row(
 
 
 def subset(d: bytes, p: int, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], int]:
-    """Those of the header's columns that a row has, and the offset after that list."""
+    """Return those of the header's columns that a row has, and the offset after that list."""
     missing = d[p]
     p += 1
     if missing > 127:
@@ -710,7 +710,7 @@ def marker(d: bytes, p: int, plan: TablePlan, low: int, opened: list[tuple[bytes
 
 
 def bound(values: list[bytes | None], inclusive: bool) -> bytes:
-    """A range's bound as Avro; one without values is open."""
+    """Return a range's bound as Avro; one without values is open."""
     if not values:
         return b"\0"
     out = [b"\2\1" if inclusive else b"\2\0", long_bytes(len(values))]
@@ -755,14 +755,14 @@ def clustering(d: bytes, p: int, plan: TablePlan, count: int, values: list[bytes
 
 
 def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
-    """The timestamp of a deletion, and the offset after it."""
+    """Return the timestamp of a deletion, and the offset after it."""
     delta, p = vint(d, p)
     _, p = vint(d, p)  # it is there as a whole
     return wrapped(low + delta), p
 
 
 def partition_key(data: bytes, plan: TablePlan, empty: list[bytes]) -> bytes:
-    """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0.
+    """Return a partition key as Avro. One column is its value; of several each is ushort length, bytes, 0.
 
     No bytes in place of a type that has no such value can't be encoded: a stand-in is. Its place goes to `empty`, to be
     appended to the key, as `KeyCodec` reads it.
@@ -787,7 +787,7 @@ def partition_key(data: bytes, plan: TablePlan, empty: list[bytes]) -> bytes:
 
 
 def clustering_key(prefix: bytes, values: list[bytes | None], plan: TablePlan) -> bytes:
-    """The key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types.
+    """Return the key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types.
 
     No bytes in place of a type that has no such value are encoded as null: a row has no other null in its key.
     """
@@ -805,7 +805,7 @@ def clustering_key(prefix: bytes, values: list[bytes | None], plan: TablePlan) -
 
 
 def avro(value: bytes, part: KeyColumn) -> bytes:
-    """A key column's CQL bytes as Avro's, the same as `codec.to_avro.encoder` gives. Raises ValueError."""
+    """Return a key column's CQL bytes as Avro's, the same as `codec.to_avro.encoder` gives. Raises ValueError."""
     form = part.form
     if part.width and len(value) != part.width:
         raise ValueError(f"{len(value)} bytes where {part.width} are a value")
@@ -827,7 +827,7 @@ def avro(value: bytes, part: KeyColumn) -> bytes:
 
 
 def tail(newest: int, expires: int, effect: int, expired: int) -> bytes:
-    """The last fields of an event's value: when it was written and expires, no bounds, its effect."""
+    """Return the last fields of an event's value: when it was written and expires, no bounds, its effect."""
     if expires == _NEVER and expired == _NEVER and newest != _NONE:
         return b"".join((b"\2", long_bytes(newest), b"\0\0\0", long_bytes(effect), b"\0"))
     first = times(newest, expires)
@@ -837,7 +837,7 @@ def tail(newest: int, expires: int, effect: int, expired: int) -> bytes:
 
 
 def cells(plan: TablePlan, columns: bytes, lows: bytes, flags: bytes, data: bytes) -> bytes:
-    """The fields `origin` and `cells` of an event's value: bytes of the log, and what is needed to read them."""
+    """Return the fields `origin` and `cells` of an event's value: bytes of the log, and what is needed to read them."""
     return b"".join((b"\0\2", plan.cells, columns, lows, long_bytes(len(flags) + len(data)), flags, data))
 
 
@@ -850,7 +850,7 @@ def times(newest: int, expires: int) -> bytes:
 
 
 def long_bytes(value: int) -> bytes:
-    """An Avro int or long: zigzag, seven bits a byte, low ones first."""
+    """Return an Avro int or long: zigzag, seven bits a byte, low ones first."""
     rest = (value << 1) ^ (value >> 63)
     if rest < 0x4000:
         return _LAST[rest]
@@ -870,7 +870,7 @@ def long_bytes(value: int) -> bytes:
 
 @lru_cache(64)
 def long_rest(rest: int) -> bytes:
-    """The bytes after the first 28 bits of a long: for times they stay the same for minutes."""
+    """Return the bytes after the first 28 bits of a long: for times they stay the same for minutes."""
     out = []
     while rest > 0x3FFF:
         out.append(_PAIRS[rest & 0x3FFF])
@@ -880,7 +880,7 @@ def long_rest(rest: int) -> bytes:
 
 
 def vint(d: bytes, p: int) -> tuple[int, int]:
-    """The vint at `p` and the offset after it."""
+    """Return the vint at `p` and the offset after it."""
     first = d[p]
     p += 1
     if first < 0x80:
@@ -902,7 +902,7 @@ def vint(d: bytes, p: int) -> tuple[int, int]:
 
 
 def length(d: bytes, p: int) -> tuple[int, int]:
-    """The vint at `p`, a number of bytes that are there, and the offset after it."""
+    """Return the vint at `p`, a number of bytes that are there, and the offset after it."""
     value = d[p]
     if value < 0x80:
         p += 1
@@ -914,7 +914,7 @@ def length(d: bytes, p: int) -> tuple[int, int]:
 
 
 def wrapped(value: int) -> int:
-    """A sum of unsigned numbers as a signed one of 64 bits."""
+    """Return a sum of unsigned numbers as a signed one of 64 bits."""
     if _compiled:
         return value
     value &= 0xFFFFFFFFFFFFFFFF
@@ -922,7 +922,7 @@ def wrapped(value: int) -> int:
 
 
 def integer(value: bytes) -> int:
-    """A signed number of at most 8 bytes."""
+    """Return a signed number of at most 8 bytes."""
     if _compiled:
         number = 0
         for i in range(len(value)):
@@ -933,7 +933,7 @@ def integer(value: bytes) -> int:
 
 
 def u32(d: bytes, p: int) -> int:
-    """The unsigned int at `p`, which the caller knows to be there."""
+    """Return the unsigned int at `p`, which the caller knows to be there."""
     if _compiled:
         number = d[p]
         for i in range(1, 4):

@@ -53,7 +53,7 @@ class Corrupt(Exception):
 
 
 def parse_name(name: str) -> tuple[int, int] | None:
-    """The version (0: see its header) and id of a segment's file name, None if it is no segment."""
+    """Return the version (0: see its header) and id of a segment's file name, None if it is no segment."""
     match = _NAME.fullmatch(name)
     return (int(match[1] or 0), int(match[2])) if match else None
 
@@ -64,12 +64,12 @@ def has_index(path: Path) -> bool:
 
 
 def index_path(path: Path) -> Path:
-    """Where a segment's index is, if it has one."""
+    """Return where a segment's index is, if it has one."""
     return path.with_name(f"{path.stem}_cdc.idx")
 
 
 def read_index(path: Path) -> tuple[int, bool] | None:
-    """A segment's index: up to which position it is on disk, and whether it is complete.
+    """Return a segment's index: up to which position it is on disk, and whether it is complete.
 
     None if there is none, or half of one: Cassandra rewrites it in place. After a crash it names the file's size
     instead, however far its sections go.
@@ -90,7 +90,7 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes, version: int, id: int) -> Header | None:
-    """The header at the start of `data`, None if it isn't (wholly) written. `version` 0: any. Raises Corrupt."""
+    """Return the header at the start of `data`, None if it isn't (wholly) written. `version` 0: any. Raises Corrupt."""
     if len(data) < 18:
         return None
     found, header_id, size = struct.unpack_from(">iqH", data)
@@ -126,7 +126,9 @@ def _reader(options: bytes) -> Decompress | None:
 
 
 def read_marker(data: bytes, id: int, at: int) -> int | None:
-    """The end of the section whose marker `data` is at the offset `at`; None if it is half written. Raises Corrupt."""
+    """Return the end of the section whose marker `data` is at the offset `at`; None if it is half written. Raises
+    Corrupt.
+    """
     end, crc = struct.unpack(">iI", data)
     if end and not crc:
         return None
@@ -183,7 +185,7 @@ class Segment:
 
     @property
     def position(self) -> int:
-        """The position up to which all is read."""
+        """Return the position up to which all is read."""
         return self.unread[0].start if self.unread else max(self._position, self._end)
 
     @property
@@ -199,7 +201,7 @@ class Segment:
 
     @property
     def left(self) -> int:
-        """How many bytes there are after the last section that was found, at most."""
+        """Return how many bytes there are after the last section that was found, at most."""
         index = read_index(self.path)
         return index[0] - self._end if index and index[0] > self._end else max(0, self._size - self._marker)
 
@@ -285,7 +287,7 @@ class Segment:
         return bool(self.unread)
 
     def has_news(self) -> bool:
-        """Whether a look may find more than the last one: something follows what that found. Raises OSError."""
+        """Return whether a look may find more than the last one: something follows what that found. Raises OSError."""
         return self._fd < 0 or not self.is_stable or any(os.pread(self._fd, _MARKER + 8, self._marker))
 
     def read(self, most: int) -> tuple[bytes, int, bool]:
@@ -359,7 +361,7 @@ class Segment:
         return True
 
     def _next_section(self) -> Section | None:
-        """The section after the last one that was found, None if it isn't there or may not be read yet."""
+        """Return the section after the last one that was found, None if it isn't there or may not be read yet."""
         data = os.pread(self._fd, _MARKER + 4, self._marker)
         try:
             if data[:_MARKER] == _NOTHING or len(data) < _MARKER:
@@ -412,7 +414,7 @@ class Segment:
         return end <= self._synced
 
     def _tail(self) -> Section | None:
-        """What follows the last marker, if its first entry is there as a whole.
+        """Return what follows the last marker, if its first entry is there as a whole.
 
         Only a segment that has a section: the entries of older segments are marked by then, and read before.
         """

@@ -28,7 +28,7 @@ class Notice:
     position: int
 
     def values(self, node: str, partitions: int) -> list[bytes]:
-        """The event's value for each partition of the topic; its key is none."""
+        """Return the event's value for each partition of the topic; its key is none."""
         name = self.table.bytes + self.stamp.to_bytes(8, "big")
         digest = hashlib.md5(name, usedforsecurity=False).hexdigest()
         return [

@@ -44,7 +44,7 @@ class Outbox:
         self._refusals: Counter[str] = Counter()
 
     def topic(self, table: Table) -> str:
-        """The name of a table's topic."""
+        """Return the name of a table's topic."""
         return names.topic(self._settings.topic_prefix, table.keyspace, table.name)
 
     def open(self, followed: Iterable[tuple[int, Table]]) -> list[tuple[Table, HelenusError]]:
@@ -119,10 +119,10 @@ class Outbox:
         self.is_open = False
 
     def isolate_too_large(self, topic: str) -> bool:
-        """A flush failed because some record is too large for the topic: find out which, when all is appended again.
+        """Find out, when all is appended again, which record made a flush fail because it is too large for the topic.
 
-        When it is appended again the Log may refuse the record itself. After a second call each record is flushed
-        alone. Returns False if that was done already.
+        The Log may then refuse the record itself. After a second call each record is flushed alone. Return False if
+        that was done already.
         """
         self._refusals[topic] += 1
         return self._refusals[topic] <= 2
@@ -210,7 +210,7 @@ class Outbox:
 
 
 def _datastax_headers(value: bytes, token: int) -> Headers:
-    """The headers of DataStax's agents. Our events hold the same inside, where it costs less."""
+    """Return the headers of DataStax's agents. Our events hold the same inside, where it costs less."""
     event = wire.decode(value)
     headers = [("segpos", b"%d:%d" % (event.segment, event.position)), ("token", b"%d" % token)]
     if event.write_time is not None:

@@ -35,7 +35,7 @@ class RefusedTopics:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a try; the first is at once, for those that an earlier run left out."""
+        """Return whether it is time for a try; the first is at once, for those that an earlier run left out."""
         return time.monotonic() >= self._next
 
     def add(self, table: Table, error: HelenusError) -> None:

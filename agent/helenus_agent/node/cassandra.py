@@ -52,7 +52,7 @@ class Node:
 
     @property
     def has_cdc(self) -> bool | None:
-        """Whether it links its log into cdc_raw, None if it does not say."""
+        """Return whether it links its log into cdc_raw, None if it does not say."""
         said = self.settings.get("cdc_enabled")
         return None if said is None else said == "true"
 
@@ -63,7 +63,7 @@ class Node:
 
     @property
     def raw_limit(self) -> int | None:
-        """Bytes that cdc_raw may take, None if the node does not say."""
+        """Return bytes that cdc_raw may take, None if the node does not say."""
         old = self.settings.get("cdc_total_space_in_mb")
         text = f"{old}MiB" if old else self.settings.get("cdc_total_space", "")
         digits = text.rstrip("BGKMi")
@@ -117,7 +117,7 @@ class Cassandra:
         return Node(local.host_id, local.release_version, settings, local.data_center, addresses)
 
     def schema(self) -> Schema:
-        """The schema as it is now."""
+        """Return the schema as it is now."""
         self._asked = None
         torn: ValueError | None = None
         altered: list[Any] = []
@@ -161,7 +161,7 @@ class Cassandra:
         return False
 
     def is_as_learned(self) -> bool:
-        """Whether the schema is what the last `schema()` gave, which this asks now. Raises as it does."""
+        """Return whether the schema is what the last `schema()` gave, which this asks now. Raises as it does."""
         # A table's own row is there before the node has the new version.
         return bool(self._rows(_VERSION)[0] == self._version) and self._rows(_ALTERED) == self._altered
 
@@ -242,7 +242,7 @@ def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Sta
 
 
 def _later(altered: list[Any], altered_since: list[Any]) -> dict[uuid.UUID, int]:
-    """Which tables were altered between two looks, and when at the second."""
+    """Return which tables were altered between two looks, and when at the second."""
     times = {row.id: row.time for row in altered}
     return {row.id: row.time for row in altered_since if row.time is not None and row.time != times.get(row.id)}
 

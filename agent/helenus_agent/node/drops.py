@@ -29,7 +29,7 @@ class Drops:
 
     @property
     def waiting(self) -> list[uuid.UUID]:
-        """Those that are not appended yet."""
+        """Return those that are not appended yet."""
         return [uuid.UUID(table) for table, at in self._positions.dropped.items() if at and table not in self._emitted]
 
     def learn(

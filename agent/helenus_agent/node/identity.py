@@ -55,7 +55,7 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
 
 
 def is_described(addresses: Mapping[str, str], yaml: Mapping[str, Any]) -> bool | None:
-    """Whether a cassandra.yaml is that of the node with these addresses; None if it names none to compare.
+    """Return whether a cassandra.yaml is that of the node with these addresses; None if it names none to compare.
 
     Host names, and addresses that stand for any or for each machine's own, are not compared.
     """
@@ -70,7 +70,7 @@ def is_described(addresses: Mapping[str, str], yaml: Mapping[str, Any]) -> bool 
 
 
 def is_of_this_machine(address: str) -> bool:
-    """Whether an address is one that a socket can have here."""
+    """Return whether an address is one that a socket can have here."""
     parsed = _parsed(address)
     if parsed is None:
         return False
@@ -84,7 +84,7 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def _address(text: object) -> object:
-    """One that belongs to a single machine, else None."""
+    """Return one that belongs to a single machine, else None."""
     parsed = _parsed(text)
     return None if parsed is None or parsed.is_unspecified or parsed.is_loopback else parsed
 

@@ -38,7 +38,7 @@ class SavedNode:
         return Node(self._host, "", {})
 
     def schema(self) -> Schema:
-        """The schema as it was saved last."""
+        """Return the schema as it was saved last."""
         return self._schema
 
     def changed(self) -> bool:

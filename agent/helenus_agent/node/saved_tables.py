@@ -28,7 +28,7 @@ _DAMAGED = (
 
 
 def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
-    """What was saved, if anything: the tables, and when they were last altered. Raises HelenusError(STATE)."""
+    """Return what was saved, if anything: the tables, and when they were last altered. Raises HelenusError(STATE)."""
     path = directory / _FILE
     try:
         saved = json.loads(path.read_text("utf-8"))
@@ -48,7 +48,7 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
 
 
 def load_others(directory: Path) -> tuple[uuid.UUID, ...]:
-    """The ids of all other tables and views that there were. Raises HelenusError(STATE)."""
+    """Return the ids of all other tables and views that there were. Raises HelenusError(STATE)."""
     path = directory / _FILE
     try:
         return tuple(uuid.UUID(table) for table in json.loads(path.read_text("utf-8")).get("others", ()))

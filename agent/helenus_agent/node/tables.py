@@ -77,23 +77,25 @@ class KnownTables:
 
     @property
     def followed_now(self) -> list[Table]:
-        """The tables whose changes are published."""
+        """Return the tables whose changes are published."""
         return [table for table in self.followed if self.plans[table.id.bytes].index >= 0]
 
     @property
     def followed_ids(self) -> list[uuid.UUID]:
-        """The ids of the tables whose changes are published."""
+        """Return the ids of the tables whose changes are published."""
         return [table.id for table in self.followed_now]
 
     @property
     def refused_now(self) -> list[Table]:
-        """The tables that would be followed if the broker did not refuse their topics."""
+        """Return the tables that would be followed if the broker did not refuse their topics."""
         known = [table for table in self._known.values() if table.id in self.refused and table.id not in self._dropped]
         return [table for table in known if table.cdc and self.plans[table.id.bytes].reason == _REFUSED]
 
     @property
     def remembered(self) -> list[Table]:
-        """The tables that the log may name: those of the followed ones' keyspaces, which share mutations with them."""
+        """Return the tables that the log may name: those of the followed ones' keyspaces, which share mutations with
+        them.
+        """
         keyspaces = {table.keyspace for table in self.followed_now}
         return [
             table
@@ -109,7 +111,7 @@ class KnownTables:
 
     @property
     def others(self) -> tuple[uuid.UUID, ...]:
-        """The ids of all other tables and views there are."""
+        """Return the ids of all other tables and views there are."""
         remembered = {table.id.bytes for table in self.remembered}
         return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
 
@@ -125,7 +127,7 @@ class KnownTables:
                     yield key, pattern.pattern, next(iter(near), "")
 
     def index(self, table: uuid.UUID) -> int:
-        """The index of a table in `followed`. One that only an earlier run followed is added."""
+        """Return the index of a table in `followed`. One that only an earlier run followed is added."""
         if table not in self._indexes:
             self._indexes[table] = len(self.followed)
             self.followed.append(self._known[table])
@@ -179,7 +181,7 @@ class KnownTables:
         return plan is not None and (unknown.column is None or unknown.column in plan.columns)
 
     def name(self, unknown: UnknownSchema) -> str | None:
-        """The name of its table, if that is known."""
+        """Return the name of its table, if that is known."""
         table = self._known.get(uuid.UUID(bytes=unknown.table))
         return table.full_name if table else None
 
@@ -201,12 +203,12 @@ class KnownTables:
             self.plans[unknown.table].give_up(unknown.column)
 
     def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
-        """Those of these tables whose names no followed table has."""
+        """Return those of these tables whose names no followed table has."""
         successors = set(self.successors(dropped).values())
         return [self._known[table] for table in dropped if table not in successors]
 
     def successors(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
-        """Which of these tables had the name of the table that is now at a place in `followed`."""
+        """Return which of these tables had the name of the table that is now at a place in `followed`."""
         names = {self._known[table].full_name: table for table in dropped}
         return {
             self._indexes[table.id]: names[table.full_name]
@@ -285,7 +287,9 @@ class KnownTables:
         return plan_table(table, reason=_REFUSED) if table.id in self.refused else self._followed(table, index)
 
     def _followed(self, table: Table, index: int) -> TablePlan:
-        """The plan of a table whose changes are published. A counter's cells are shards, which say nothing alone."""
+        """Return the plan of a table whose changes are published. A counter's cells are shards, which say nothing
+        alone.
+        """
         is_counter = any(column.type.name == "counter" for column in table.values)
         cells = not is_counter and any(pattern.fullmatch(table.full_name) for pattern in self._cells)
         return plan_table(table, index, cells=cells)
@@ -306,8 +310,9 @@ class KnownTables:
         stamps: Mapping[uuid.UUID, Stamp],
         altered_meanwhile: Mapping[uuid.UUID, int],
     ) -> dict[uuid.UUID, Stamp]:
-        """The stamps of tables, also of those that were altered while they were read. A definition that is new explains
-        that; then it is as of the later time. If it is not new, the next read has to tell: until then the stamp stays.
+        """Return the stamps of tables, also of those that were altered while they were read. A definition that is new
+        explains that; then it is as of the later time. If it is not new, the next read has to tell: until then the
+        stamp stays.
         """
         settled = dict(stamps)
         for table in stamps.keys() & altered_meanwhile.keys():
@@ -342,7 +347,7 @@ class KnownTables:
 
 
 def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:
-    """The columns of a table that were dropped and added again since it was as the `old` one."""
+    """Return the columns of a table that were dropped and added again since it was as the `old` one."""
     if old is None:
         return []
     before = {column.name for column in old.values}
@@ -351,5 +356,5 @@ def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:
 
 
 def _key(table: Table) -> list[tuple[str, str, str]]:
-    """The columns, types and kinds that the bytes of a table's keys depend on."""
+    """Return the columns, types and kinds that the bytes of a table's keys depend on."""
     return [(column.name, str(column.type), column.kind) for column in table.primary_key]

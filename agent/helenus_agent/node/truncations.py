@@ -34,7 +34,7 @@ class Truncation:
 
 
 def read_truncations(column: Mapping[uuid.UUID, bytes] | None) -> dict[uuid.UUID, Truncation]:
-    """The value of `truncated_at`, as the driver gives it."""
+    """Return the value of `truncated_at`, as the driver gives it."""
     found = {}
     for table, value in (column or {}).items():
         segment, position, time = struct.unpack(">qiq", value)
@@ -89,7 +89,9 @@ class Truncations:
         return due
 
     def cut(self, segment: int, start: int, end: int) -> int:
-        """The first position of a segment, between these two, where one is to be published; 0 if there is none."""
+        """Return the first position of a segment, between these two, where one is to be published; 0 if there is
+        none.
+        """
         for truncation in self._waiting:
             if truncation.place[0] == segment and start < truncation.place[1] < end:
                 return truncation.place[1]

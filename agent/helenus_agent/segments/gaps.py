@@ -112,7 +112,9 @@ def added_again(positions: Positions, table: uuid.UUID, name: str, column: str) 
 
 
 def of_refused(table: uuid.UUID, reached: Place) -> Notice:
-    """The first event when the topic of a refused table accepts records again: up to here, changes may be missing."""
+    """Return the first event when the topic of a refused table accepts records again: up to here, changes may be
+    missing.
+    """
     now = time.time_ns() // 1000
     return Notice(Scope.GAP, table, now, now, *reached)
 

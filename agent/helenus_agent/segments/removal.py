@@ -65,7 +65,7 @@ class Removal:
         self._next = time.monotonic() + self._wait
 
     def quarantined(self, segments: Iterable[Segment]) -> tuple[int, str]:
-        """How many segments are in quarantine, or will go there from among these; and where to look."""
+        """Return how many segments are in quarantine, or will go there from among these; and where to look."""
         bad = [segment for segment in segments if segment.bad]
         held = sum(1 for _ in self._quarantine.glob("*.log"))
         return len(bad) + held, str(bad[0].path if bad else self._quarantine)

@@ -17,7 +17,9 @@ from helenus_schemas.service.failpoints import reach
 
 
 def quarantined(state: Path) -> list[Path]:
-    """The segments in quarantine, the oldest first. Raises HelenusError(STATE) where this user can't see them."""
+    """Return the segments in quarantine, the oldest first. Raises HelenusError(STATE) where this user can't see
+    them.
+    """
     place = quarantine(state)
     try:
         paths = [path for path in place.iterdir() if path.suffix == ".log"]

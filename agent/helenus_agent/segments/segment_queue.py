@@ -74,17 +74,17 @@ class SegmentQueue:
 
     @property
     def segments(self) -> list[Segment]:
-        """All that are not finished, the oldest first."""
+        """Return all that are not finished, the oldest first."""
         return list(self._segments.values())
 
     @property
     def oldest(self) -> int:
-        """The id of the oldest segment that is not finished, 0 if there is none."""
+        """Return the id of the oldest segment that is not finished, 0 if there is none."""
         return min(self._segments, default=0)
 
     @property
     def newest(self) -> int:
-        """The highest id of a segment that may hold something by now.
+        """Return the highest id of a segment that may hold something by now.
 
         Cassandra 3.11 writes to segments that are not in cdc_raw yet. Where its own directory is not known either, it
         may be any segment of this run of the node: their ids begin at the ms of its start.
@@ -151,15 +151,15 @@ class SegmentQueue:
         metrics.PENDING.set(len(self._segments))
 
     def found(self) -> dict[int, int]:
-        """How far each segment is known to be written, by its id, of those that are to be read next."""
+        """Return how far each segment is known to be written, by its id, of those that are to be read next."""
         return {s.id: s.unread[-1].end for s in self._ready if s.unread and not s.unread[-1].live}
 
     def misses(self, segment: Segment) -> bool:
-        """Whether cdc_raw has no such segment now: it may have been linked since the last listing."""
+        """Return whether cdc_raw has no such segment now: it may have been linked since the last listing."""
         return not (self.directory / segment.path.name).exists()
 
     def next(self) -> Segment | None:
-        """The segment to read from, None if there is nothing to read at the moment."""
+        """Return the segment to read from, None if there is nothing to read at the moment."""
         while self._ready and not self._ready[0].unread:
             self._ready.popleft()
         while not self._ready and self._look():
@@ -167,7 +167,9 @@ class SegmentQueue:
         return self._ready[0] if self._ready else None
 
     def has_news(self) -> bool:
-        """Whether `next` may find more than it just did. It costs a read of some bytes for each segment looked at."""
+        """Return whether `next` may find more than it just did. It costs a read of some bytes for each segment looked
+        at.
+        """
         try:
             return bool(self._ready) or any(segment.has_news() for segment in self._watched)
         except OSError:
@@ -224,7 +226,9 @@ class SegmentQueue:
         return bool(later) and not ready
 
     def _split(self) -> tuple[list[Segment], list[Segment]]:
-        """The segments to look at now, until enough of them have, or may have, something to read; and the rest."""
+        """Return the segments to look at now, until enough of them have, or may have, something to read; and the
+        rest.
+        """
         if len(self._watched) > _AHEAD:
             unread = 0
             for count, segment in enumerate(self._watched, 1):
@@ -241,7 +245,7 @@ class SegmentQueue:
             self.finished[-_AHEAD - 1].close()
 
     def _look_at(self, segment: Segment) -> bool | None:
-        """Whether there is something to read; None if the file is gone."""
+        """Return whether there is something to read; None if the file is gone."""
         try:
             return segment.look()
         except Corrupt as error:
@@ -253,7 +257,7 @@ class SegmentQueue:
         return bool(segment.unread)
 
     def _kept(self) -> dict[int, Path]:
-        """The segments in the node's own directory, if that can be read."""
+        """Return the segments in the node's own directory, if that can be read."""
         self._newest_kept = 0
         if self.commit_log is None:
             return {}
@@ -267,7 +271,7 @@ class SegmentQueue:
         return kept
 
     def _unlinked(self, kept: Mapping[int, Path], linked: Container[int]) -> dict[int, Path]:
-        """Those that the node has, that are to be read, and that are not in cdc_raw."""
+        """Return those that the node has, that are to be read, and that are not in cdc_raw."""
         if not self._positions.listed:
             return {}  # this agent's first start: it reads what is in cdc_raw
         done = {*self._positions.done, *(segment.id for segment in self.finished)}

@@ -36,7 +36,7 @@ where it counts against the node's cdc_total_space, is a failure too.
 
 
 def transfer_of(name: str, archive: Path | None) -> Transfer:
-    """The transfer of this name. Raises HelenusError(CONFIG)."""
+    """Return the transfer of this name. Raises HelenusError(CONFIG)."""
     if name == "delete":
         return delete
     if name == "archive":

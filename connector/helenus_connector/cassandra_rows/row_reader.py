@@ -82,7 +82,7 @@ class RowReader(RowRequests):
         SchemaChanged: all may come when some keys are answered.
         """
         self._probe()
-        normalized, width = None if self._codec.has_one_form else self._codec.normalized, self._key_width
+        normalized, width = None if self._codec.has_one_form else self._codec.normalize, self._key_width
         for query, answer in self._run(self._grouped(keys, width), consistency):
             if isinstance(answer, (KeyRefused, UnreadReason)):
                 yield [(key, answer) for key in query.keys]
@@ -110,7 +110,7 @@ class RowReader(RowRequests):
         """
         if len(keys) < FEWEST or time.monotonic() < self._through_at:
             return
-        normalized, width = self._codec.normalized, self._key_width
+        normalized, width = self._codec.normalize, self._key_width
         wanted: dict[int, dict[Key, Key]] = {}
         read = found = 0
 
@@ -312,13 +312,13 @@ class RowReader(RowRequests):
         """
         metadata = self.session.cluster.metadata
         alone = len(metadata.all_hosts()) == 1
-        if alone and not self._codec.several_forms:
+        if alone and not self._codec.has_several_forms:
             return None
         seen: dict[bytes, dict[Key, int]] = {}
 
         @cache
         def home(key: Key) -> Hashable:
-            same = seen.setdefault(self._codec.comparable(key), {}) if self._codec.several_forms else {}
+            same = seen.setdefault(self._codec.comparison_bytes(key), {}) if self._codec.has_several_forms else {}
             turn = same.setdefault(key, len(same))
             if alone:
                 return turn

@@ -215,7 +215,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     def model(self) -> Model:
         """How its connectors' properties are read."""
         settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
-        places = {"kafka": "", "pulsar": self.pulsar_place}
+        places = {"kafka": "", "pulsar": self.pulsar_topic_prefix}
         allowed = masking.Allowed(
             tuple(map(Path, self.config_providers_file_param_allowed_paths)),
             self.config_providers_env_param_allowlist_pattern,

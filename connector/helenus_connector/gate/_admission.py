@@ -49,7 +49,7 @@ class Admission:
         self.values: dict[bytes, Key] = {}
         self.paused: dict[bytes, int] = {}
         self._codec = codec
-        self._grows = codec.grows
+        self._grows = codec.may_grow
         self._stopped = stopped
         self._counted = counted
         self._is_done = is_done
@@ -76,11 +76,11 @@ class Admission:
             if reporter is None or reporter.name != node:
                 reporter = cache.reporter(node)
             if self._grows:
-                key = codec.current(key)
+                key = codec.current_key(key)
             name = change_id(key, match.scope, match.digest)
             entry = cache.look(name)
             known = entry.admitted
-            if match.found is None:
+            if match.regex_match is None:
                 segment, position = match.segment, match.position
             else:
                 segment, position = log_position(match)
@@ -90,7 +90,7 @@ class Admission:
                     reporter.note(segment, position)
                 known.copies += 1
             elif cache.hears(entry, reporter, segment, position):
-                change = None if match.found is None else parse_match(match)
+                change = None if match.regex_match is None else parse_match(match)
                 cache.report(name, entry, reporter.bit)
                 values = self.values.get(key)
                 if values is None:

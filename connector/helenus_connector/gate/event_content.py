@@ -54,14 +54,14 @@ def decode_event(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
         return change, key or b""
     if key is None:
         raise Malformed("an event without key")
-    key = codec.current(key, change.foreign)
+    key = codec.current_key(key, change.foreign)
     return _scoped(change, key, codec) if change.foreign else (change, key)
 
 
 def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]:
     """Another agent's key with a time stands for all rows of its microsecond."""
     values = codec.decode(key)
-    ends = codec.same_microsecond(values)
+    ends = codec.microsecond_bounds(values)
     if ends is None:
         return change, key
     start, end = (Bound(True, values) for values in ends)

@@ -82,4 +82,4 @@ class AdmittedChange:
     @property
     def scope(self) -> Scope:
         """What the change concerns."""
-        return self.change.scope if self.match is None else self.match.concerns()
+        return self.change.scope if self.match is None else self.match.decode_scope()

@@ -160,7 +160,7 @@ def read(
                     failed(place, HelenusError(Kind.OFFSETS_LOST, what, str(place)))
         except HelenusError as error:
             _kept.forget(name)
-            failed(place, error if error.where else error.at(str(place)))
+            failed(place, error if error.where else error.with_location(str(place)))
             if error.kind is Kind.BROKER_UNREACHABLE:
                 patience = _IMPATIENT_S  # not the full time again for every partition of a broker that hangs
     _kept.trim()

@@ -88,7 +88,7 @@ class Undeliverable:
 
     def _placed(self, resolved: ResolvedKey, error: HelenusError, where: str) -> HelenusError:
         offset = f", offset {resolved.event.offset}" if resolved.event else ""
-        return error.at(f"{where}, event of {resolved.topic} {resolved.partition}{offset}")
+        return error.with_location(f"{where}, event of {resolved.topic} {resolved.partition}{offset}")
 
     def _bury(self, log: Log, resolved: ResolvedKey, key: bytes, cause: HelenusError) -> None:
         """Append a dead letter: the event that asked for a key, or one that would."""

@@ -134,7 +134,7 @@ class KeyReads:
 
     def _add_due(self, due: UnconfirmedKey, level: Callable[[UnconfirmedKey, Key, Iterable[bytes]], int]) -> None:
         scope = Scope(due.scope)
-        key = due.key if scope is _TABLE else self._codec.current(due.key)
+        key = due.key if scope is _TABLE else self._codec.current_key(due.key)
         name = (due.topic, due.partition, key, due.bounds)
         values = () if scope is _TABLE else decode_key(self._codec, key)
         check_bounds(self._codec, values, due.bounds)

@@ -45,11 +45,11 @@ def collect_row_reads(
     for admitted in changes:
         values, name_of, event, match = admitted.values, admitted.id, admitted.event, admitted.match
         origin, parts = _LOG, 1
-        if match is not None and match.found is None:
-            has, effect, scope = match.has, match.effect, match.concerns()
-            written = match.written if has & _WRITTEN else None
-            expires = match.expires if has & _EXPIRY else None
-            expired = match.expired if has & _EXPIRED else None
+        if match is not None and match.regex_match is None:
+            has, effect, scope = match.present_times, match.effect, match.decode_scope()
+            written = match.write_time if has & _WRITTEN else None
+            expires = match.expires_at if has & _EXPIRY else None
+            expired = match.all_expired_at if has & _EXPIRED else None
         else:
             change = admitted.change
             scope, effect, written, expires = change.scope, change.effect, change.write_time, change.expires_at

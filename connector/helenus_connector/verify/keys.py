@@ -56,7 +56,7 @@ class RecordKeys:
 
     def _decoded(self, data: bytes, number: Any, headers: Headers) -> tuple[bytes, Key, bool]:
         if exact := headers.get("exact_key"):
-            name = self._codec.current(b64decode(exact, validate=True) if self._encodes_exact else exact)
+            name = self._codec.current_key(b64decode(exact, validate=True) if self._encodes_exact else exact)
         elif self._is_avro:
             name = self._of_avro(data, number)
         else:
@@ -93,7 +93,7 @@ class RecordKeys:
         if self._compat is not None:
             compat = self._compat
             return lambda data: self._codec.encode(compat.decode(data))
-        return self._codec.current
+        return self._codec.current_key
 
     def _of_json(self, data: bytes, headers: Headers) -> bytes:
         assert self._from_json is not None

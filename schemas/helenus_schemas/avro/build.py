@@ -47,7 +47,7 @@ _RECORDS: dict[str, list[tuple[str, str]]] = {
     "decimal": [("bigint", "bytes"), ("scale", "int")],
     "duration": [("months", "int"), ("days", "int"), ("nanoseconds", "long")],
 }
-_OURS = re.compile(r"cql_(decimal|duration)|(Tuple|Entry)_[0-9a-f]{1,8}")
+_RESERVED_NAMES = re.compile(r"cql_(decimal|duration)|(Tuple|Entry)_[0-9a-f]{1,8}")
 """Names of records that are made here: a user-defined type of that name gets another one."""
 
 TABLE_ID = "cql_id"
@@ -63,7 +63,8 @@ TRUNCATION = '{"type":"record","name":"Truncation","namespace":"helenus","fields
 
 
 def key_schema(table: Table, compat: Compat = "exact", nullable: bool = False) -> Schema:
-    """The schema of a primary key: partition columns plain, unless all are to be `nullable`, clustering columns not.
+    """Return the schema of a primary key: partition columns plain, unless all are to be `nullable`, clustering columns
+    not.
 
     A null clustering column stands for the whole partition. Raises Unmappable, naming the column.
     """
@@ -72,7 +73,8 @@ def key_schema(table: Table, compat: Compat = "exact", nullable: bool = False) -
 
 
 def value_schema(table: Table, nullable: bool = False) -> Schema:
-    """The schema of a row outside its key, every column nullable. A table of key columns only has those in its value.
+    """Return the schema of a row outside its key, every column nullable. A table of key columns only has those in its
+    value.
 
     Raises Unmappable, naming the column.
     """
@@ -81,8 +83,8 @@ def value_schema(table: Table, nullable: bool = False) -> Schema:
 
 
 def row_schema(table: Table, part: Literal["key", "value", "row"] = "row", compat: Compat = "exact") -> Schema:
-    """The schema of a whole row, its key's columns first, of its value, or of its key as `compat` has it; every column
-    is nullable, and maps are maps.
+    """Return the schema of a whole row, its key's columns first, of its value, or of its key as `compat` has it; every
+    column is nullable, and maps are maps.
 
     A type in the key of a whole row is another record than in its values, as those may show a decimal or varint in
     another form. Raises Unmappable, naming the column.
@@ -97,23 +99,25 @@ def row_schema(table: Table, part: Literal["key", "value", "row"] = "row", compa
 
 
 def json_schema(table: Table, schema: Schema) -> Schema:
-    """The schema of what a `schema` describes in JSON: what JSON has as text, is a string here.
+    """Return the schema of what a `schema` describes in JSON: what JSON has as text, is a string here.
 
     Raises Unmappable for a name that is not legal in Avro: JSON has CQL's names.
     """
     if renamed := _renamed(schema):
-        what = f"{table.full_name}: no schema of JSON can have the name {renamed}: take Avro, or leave the column out"
-        raise Unmappable(what)
+        message = (
+            f"{table.full_name}: no schema of JSON can have the name {renamed}: take Avro, or leave the column out"
+        )
+        raise Unmappable(message)
     return _without_bytes(schema)
 
 
 def value_columns(table: Table) -> tuple[Column, ...]:
-    """The columns of `value_schema`, in its order."""
+    """Return the columns of `value_schema`, in its order."""
     return table.values or table.primary_key
 
 
 def required_columns(table: Table) -> tuple[Column, ...]:
-    """The first of `value_columns`, that are not nullable: the partition key of a table of key columns only.
+    """Return the first of `value_columns`, that are not nullable: the partition key of a table of key columns only.
 
     There are none if it had other columns, which were dropped: registries refuse a new field without a default.
     """
@@ -121,7 +125,7 @@ def required_columns(table: Table) -> tuple[Column, ...]:
 
 
 def text(schema: Schema) -> str:
-    """The schema as compact JSON, as registries and readers take it."""
+    """Return the schema as compact JSON, as registries and readers take it."""
     return json.dumps(schema, separators=(",", ":"))
 
 
@@ -133,7 +137,7 @@ class _Schemas:
     """
 
     def __init__(self, table: Table, exact: bool) -> None:
-        self.of_table = table
+        self.source = table
         self.exact = exact
         self.namespace = avro_name(table.keyspace)
         self.name = avro_name(table.name)
@@ -147,62 +151,62 @@ class _Schemas:
         self.alike = {name for name, uses in Counter(made.values()).items() if uses > 1}
 
     def table(self, fields: list[Schema]) -> Schema:
-        """The table's own record."""
-        original = {} if self.name == self.of_table.name else {"cql_name": self.of_table.name}
-        return self._record(self.name, f"Table {self.of_table.full_name}", fields, **original)
+        """Return the table's own record."""
+        original = {} if self.name == self.source.name else {"cql_name": self.source.name}
+        return self._record(self.name, f"Table {self.source.full_name}", fields, **original)
 
     def fields(self, columns: Iterable[Column], plain: bool = True, suffix: str = "") -> list[Schema]:
-        """A field for each column; those of the partition key are never null if `plain`."""
+        """Return a field for each column; those of the partition key are never null if `plain`."""
         self.suffix = suffix
         fields = []
         for column in columns:
             try:
                 field = self._field(column.name, column.type)
             except Unmappable as error:
-                what = f"{self.of_table.full_name}: column {column.name}: {error} has no Avro form"
-                raise Unmappable(what) from None
+                message = f"{self.source.full_name}: column {column.name}: {error} has no Avro form"
+                raise Unmappable(message) from None
             if plain and column.kind == "partition_key":
                 del field["default"]
                 field["type"] = field["type"][1]
             fields.append(field)
         return fields
 
-    def _of(self, t: CqlType) -> Schema:
+    def _type_schema(self, t: CqlType) -> Schema:
         if t.shown_as:
             return _SHOWN_AS.get(t.shown_as, t.shown_as)  # the other names are Avro's own
         if t.name in _SCALARS:
             return _SCALARS[t.name]
         if t.name in ("list", "set", "vector"):
-            return {"type": "array", "items": self._of(t.args[0])}
+            return {"type": "array", "items": self._type_schema(t.args[0])}
         if t.name == "map" and not self._has_entries(t):
             _check(t.args[0])
-            return {"type": "map", "values": self._of(t.args[1])}
+            return {"type": "map", "values": self._type_schema(t.args[1])}
         if t.name not in ("map", "tuple", "udt") and t.name not in _RECORDS:
             raise Unmappable(f"the type {t}")
         name = self._name(t)
         full = f"{self.namespace}.{name}"
         defined = full in self.defined
         self.defined.add(full)
-        schema: Schema = full if defined else self._named(name, t)
+        schema: Schema = full if defined else self._define(name, t)
         return {"type": "array", "items": schema} if t.name == "map" else schema
 
-    def _named(self, name: str, t: CqlType) -> Schema:
+    def _define(self, name: str, t: CqlType) -> Schema:
         if t.name in _RECORDS:
             fields: list[Schema] = [{"name": field, "type": kind} for field, kind in _RECORDS[t.name]]
             return self._record(name, None, fields, logicalType=f"cql_{t.name}")
         if t.name == "map":
-            parts = [{"name": n, "type": self._of(a)} for n, a in zip(("key", "value"), t.args, strict=True)]
+            parts = [{"name": n, "type": self._type_schema(a)} for n, a in zip(("key", "value"), t.args, strict=True)]
             return self._record(name, f"Entry of {t}", parts)
         if t.name == "tuple":
             fields = [self._field(f"index_{i}", a) for i, a in enumerate(t.args)]
             return self._record(name, f"CQL type {t}", fields)
         fields = [self._field(f, a) for f, a in zip(t.fields, t.args, strict=True)]
         original = {} if name == t.label else {"cql_name": t.label}
-        return self._record(name, f"CQL type {self.of_table.keyspace}.{t.label}", fields, **original)
+        return self._record(name, f"CQL type {self.source.keyspace}.{t.label}", fields, **original)
 
     def _field(self, original: str, t: CqlType) -> dict[str, Schema]:
         name = avro_name(original)
-        field: dict[str, Schema] = {"name": name, "type": ["null", self._of(t)], "default": None}
+        field: dict[str, Schema] = {"name": name, "type": ["null", self._type_schema(t)], "default": None}
         return field if name == original else {**field, "cql_name": original}
 
     def _record(self, name: str, doc: str | None, fields: list[Schema], **properties: str) -> Schema:
@@ -213,38 +217,40 @@ class _Schemas:
         return t.name == "map" and self.exact and t.args[0].name not in ("ascii", "text")
 
     def _name(self, t: CqlType) -> str:
-        """The name of a type's record: whatever else the table has, and whatever fields the type gets."""
-        name = t.label if t.name == "udt" else _made_name(t, self.of_table.keyspace)
-        ours = t.name == "udt" and _OURS.fullmatch(name) is not None
+        """Return the name of a type's record: whatever else the table has, and whatever fields the type gets."""
+        name = t.label if t.name == "udt" else _made_name(t, self.source.keyspace)
+        is_reserved = t.name == "udt" and _RESERVED_NAMES.fullmatch(name) is not None
         if name in self.alike and t.name != "udt":
             name += f" of {t}"
         if t.name not in _RECORDS:
             name += self.suffix
-        found = avro_name(name, taken=ours or (t.name == "udt" and name == self.name))
-        return avro_name(f"{name} beside its table") if found == self.name else found
+        legal_name = avro_name(name, is_taken=is_reserved or (t.name == "udt" and name == self.name))
+        return avro_name(f"{name} beside its table") if legal_name == self.name else legal_name
 
 
 def _made_name(t: CqlType, keyspace: str) -> str:
-    """The name of the record of a type that has no name in CQL."""
+    """Return the name of the record of a type that has no name in CQL."""
     if t.name in _RECORDS:
         return f"cql_{t.name}"
     return f"{'Tuple' if t.name == 'tuple' else 'Entry'}_{_java_hash(_hashed(t, keyspace)):x}"
 
 
 def _hashed(t: CqlType, keyspace: str) -> str:
-    """The text whose hash is in a record's name: for a tuple `asCql(false, true)` of the driver that DataStax uses."""
+    """Return the text whose hash is in a record's name: for a tuple `asCql(false, true)` of the driver that DataStax
+    uses.
+    """
     return str(_bare(t, keyspace) if t.name == "tuple" else t)
 
 
 def _bare(t: CqlType, keyspace: str) -> CqlType:
-    """A type without `frozen`, and with the keyspace before names of user-defined ones."""
+    """Return a type without `frozen`, and with the keyspace before names of user-defined ones."""
     if t.name == "udt":
         return CqlType(f"{quote(keyspace)}.{quote(t.label)}")
     return replace(t, args=tuple(_bare(a, keyspace) for a in t.args), frozen=False)
 
 
 def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Schema]:
-    """A key's fields in the form that `compat` names."""
+    """Return a key's fields in the form that `compat` names."""
     for field, column in zip(fields, table.primary_key, strict=True):
         if compat == "datastax" and column.type.name == "time":
             field["type"] = ["null", _MICROS] if isinstance(field["type"], list) else _MICROS
@@ -252,7 +258,7 @@ def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Sche
 
 
 def _renamed(schema: Schema) -> str | None:
-    """The first CQL name, below the table's own, that is another name in Avro."""
+    """Return the first CQL name, below the table's own, that is another name in Avro."""
     parts = schema if isinstance(schema, list) else list(schema.values()) if isinstance(schema, dict) else []
     own = schema.get("cql_name") if isinstance(schema, dict) and schema.get("type") != "record" else None
     return own or next(filter(None, map(_renamed, parts)), None)

@@ -13,13 +13,13 @@ from helenus_schemas.avro.build import TABLE_ID, Schema
 
 _PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 _COMPLEX = ("record", "enum", "fixed", "array", "map", "error")
-_MOST_LEVELS = 200  # of JSON: three or four of each collection, or type, within another
-_MOST_PARTS = 10_000  # of a record: a table has few columns, and types few fields
+_MAX_LEVELS = 200  # of JSON: three or four of each collection, or type, within another
+_MAX_PARTS = 10_000  # of a record: a table has few columns, and types few fields
 _NAMES = {"name", "namespace", "doc", "aliases", "cql_name", TABLE_ID}
 
 
 def parsed(text: str) -> Schema:
-    """A schema to compare, with all names in full. Registries return shorter ones, as Java prints them.
+    """Return a schema to compare, with all names in full. Registries return shorter ones, as Java prints them.
 
     Raises ValueError for text that is not JSON, or not of the form that Avro's schemas have.
     """
@@ -31,28 +31,28 @@ def parsed(text: str) -> Schema:
 
 def _in_full(schema: Schema, namespace: str, depth: int) -> Schema:
     depth += 1
-    if depth > _MOST_LEVELS:
-        raise ValueError(f"a schema of more than {_MOST_LEVELS} levels")
+    if depth > _MAX_LEVELS:
+        raise ValueError(f"a schema of more than {_MAX_LEVELS} levels")
     if isinstance(schema, list):
         return [_in_full(part, namespace, depth) for part in schema]
     if isinstance(schema, str):
         return schema if schema in _PRIMITIVE or "." in schema or not namespace else f"{namespace}.{schema}"
     if not isinstance(schema, dict):
         return schema
-    found = dict(schema)
+    full = dict(schema)
     if isinstance(name := schema.get("name"), str):
-        within, _, short = name.rpartition(".")
-        own = found.pop("namespace", namespace)  # ignored where the name itself has one
-        namespace = within or own
-        found["name"] = f"{namespace}.{short}" if namespace else short
+        own_namespace, _, short = name.rpartition(".")
+        field_namespace = full.pop("namespace", namespace)  # ignored where the name itself has one
+        namespace = own_namespace or field_namespace
+        full["name"] = f"{namespace}.{short}" if namespace else short
     for part in ("type", "items", "values"):
-        if part in found and not (part == "type" and found[part] in _COMPLEX):
-            found[part] = _in_full(found[part], namespace, depth)
+        if part in full and not (part == "type" and full[part] in _COMPLEX):
+            full[part] = _in_full(full[part], namespace, depth)
     if "fields" in schema:
         if not isinstance(schema["fields"], list):
             raise ValueError("a schema whose fields are no list")
-        found["fields"] = [_field_in_full(field, namespace, depth) for field in schema["fields"]]
-    return found
+        full["fields"] = [_field_in_full(field, namespace, depth) for field in schema["fields"]]
+    return full
 
 
 def _field_in_full(field: Schema, namespace: str, depth: int) -> Schema:
@@ -69,7 +69,9 @@ def check_size(schema: Schema) -> None:
 
 
 def _parts(schema: Schema, records: dict[str, tuple[int, bool] | None]) -> tuple[int, bool]:
-    """The parts of a value beside those that are there by bytes of their own, and whether it may take no bytes."""
+    """Return the parts of a value beside those that are there by bytes of their own, and whether it may take no
+    bytes.
+    """
     if isinstance(schema, list):
         for branch in schema:
             _parts(branch, records)
@@ -92,7 +94,7 @@ def _parts(schema: Schema, records: dict[str, tuple[int, bool] | None]) -> tuple
         records[name] = None
     parts = [_parts(field["type"], records) for field in schema["fields"]]
     count, is_empty = 1 + sum(part for part, _ in parts), all(empty for _, empty in parts)
-    if count > _MOST_PARTS:
+    if count > _MAX_PARTS:
         raise ValueError(f"a schema of {count} parts")
     if isinstance(name, str):
         records[name] = count, is_empty
@@ -100,35 +102,35 @@ def _parts(schema: Schema, records: dict[str, tuple[int, bool] | None]) -> tuple
 
 
 def without_names(schema: Schema) -> Schema:
-    """The part of a schema that decides on the bytes and their meaning: all but names."""
+    """Return the part of a schema that decides on the bytes and their meaning: all but names."""
     if isinstance(schema, dict):
         return {key: without_names(value) for key, value in schema.items() if key not in _NAMES}
     return [without_names(part) for part in schema] if isinstance(schema, list) else schema
 
 
-def other_times(known: Schema, new: Schema) -> str | None:
-    """Why records with `time` columns may not follow the `known` ones: those have another unit. No registry notices it,
-    as both are longs.
+def other_times(existing: Schema, new: Schema) -> str | None:
+    """Return why records with `time` columns may not follow the `existing` ones: those have another unit. No registry
+    notices it, as both are longs.
 
     DataStax's connector writes µs, as this one does where it is configured so.
     """
-    ours, theirs = (dict(_times(schema)) for schema in (new, known))
+    ours, theirs = (dict(_times(schema)) for schema in (new, existing))
     differ = [name for name, kind in ours.items() if theirs.get(name, kind) != kind]
     if not differ:
         return None
     unit = {"cql_time": "ns", "time-micros": "µs"}
-    was, now = unit[theirs[differ[0]]], unit[ours[differ[0]]]
-    how = "set time.precision.mode, and for keys key.compat, as the topic has it, or choose another data.topic"
-    return f"the topic has {', '.join(differ)} as a time in {was}, and would get it in {now}: {how}"
+    old_unit, new_unit = unit[theirs[differ[0]]], unit[ours[differ[0]]]
+    advice = "set time.precision.mode, and for keys key.compat, as the topic has it, or choose another data.topic"
+    return f"the topic has {', '.join(differ)} as a time in {old_unit}, and would get it in {new_unit}: {advice}"
 
 
 def has_times(schema: Schema) -> bool:
-    """Whether a field, at any depth, is a time."""
+    """Return whether a field, at any depth, is a time."""
     return any(_times(schema))
 
 
 def _times(schema: Schema, name: str = "") -> Iterator[tuple[str, str]]:
-    """The fields, at any depth, that are times: `column.field` and the logical type."""
+    """Yield the fields, at any depth, that are times: `column.field` and the logical type."""
     if isinstance(schema, list):
         for branch in schema:
             yield from _times(branch, name)
@@ -142,46 +144,48 @@ def _times(schema: Schema, name: str = "") -> Iterator[tuple[str, str]]:
                 yield from _times(schema[part], name)
 
 
-def incompatibility(known: Schema, key: Schema, value: Schema) -> str | None:
-    """Why new keys may not keep the `known` schema, which gives the same bytes.
+def incompatibility(existing: Schema, key: Schema, value: Schema) -> str | None:
+    """Return why new keys may not keep the `existing` schema, which gives the same bytes.
 
     After a RENAME they may; but its names may be those of other columns by now, or of a table that was `recreated`.
     """
-    taken = ", ".join(_taken(known, key, [field["name"] for field in value["fields"]]))
-    what = f"{_columns(known)}, and {taken} is the name of another column or field now" if taken else None
-    return recreated(known, key) or what
+    reused = ", ".join(_reused_names(existing, key, [field["name"] for field in value["fields"]]))
+    reason = f"{_columns(existing)}, and {reused} is the name of another column or field now" if reused else None
+    return recreated(existing, key) or reason
 
 
-def recreated(known: Schema, key: Schema) -> str | None:
-    """Why new keys may not follow the `known` ones: those are of a dropped table of this name, with another key.
+def recreated(existing: Schema, key: Schema) -> str | None:
+    """Return why new keys may not follow the `existing` ones: those are of a dropped table of this name, with another
+    key.
 
     A schema without the table's id counts as one of this table.
     """
     table = key.get(TABLE_ID)
-    if not isinstance(known, dict) or "fields" not in known:  # somebody else's
+    if not isinstance(existing, dict) or "fields" not in existing:  # somebody else's
         return None
-    if known.get(TABLE_ID, table) == table or {**known, TABLE_ID: table} == key:
+    if existing.get(TABLE_ID, table) == table or {**existing, TABLE_ID: table} == key:
         return None
-    return (
-        f"{_columns(known)}, and the table was recreated with the key ({', '.join(f['name'] for f in key['fields'])})"
-    )
+    columns = ", ".join(field["name"] for field in key["fields"])
+    return f"{_columns(existing)}, and the table was recreated with the key ({columns})"
 
 
-def other_form(known: Schema, now: Schema) -> Literal["decimal", "varint"] | None:
-    """Which kind of number two schemas of a table's values show in different forms, at any depth; None if none."""
-    old, new = _form(known), _form(now)
+def other_form(existing: Schema, proposed: Schema) -> Literal["decimal", "varint"] | None:
+    """Return which kind of number two schemas of a table's values show in different forms, at any depth; None if
+    none.
+    """
+    old, new = _form(existing), _form(proposed)
     if old != new:
         if "cql_decimal" in (old, new) or {old, new} == {"string", "double"}:
             return "decimal"
         if "cql_varint" in (old, new) or {old, new} == {"string", "long"}:
             return "varint"
-    known, now = _present(known), _present(now)
-    if not isinstance(known, dict) or not isinstance(now, dict):
+    existing, proposed = _present(existing), _present(proposed)
+    if not isinstance(existing, dict) or not isinstance(proposed, dict):
         return None
-    pairs = [(known[part], now[part]) for part in ("items", "values") if part in known and part in now]
-    types = {field["name"]: field["type"] for field in known.get("fields", ())}
-    pairs += [(types[f["name"]], f["type"]) for f in now.get("fields", ()) if f["name"] in types]
-    return next((found for pair in pairs if (found := other_form(*pair))), None)
+    pairs = [(existing[part], proposed[part]) for part in ("items", "values") if part in existing and part in proposed]
+    types = {field["name"]: field["type"] for field in existing.get("fields", ())}
+    pairs += [(types[f["name"]], f["type"]) for f in proposed.get("fields", ()) if f["name"] in types]
+    return next((number_type for pair in pairs if (number_type := other_form(*pair))), None)
 
 
 def _form(schema: Schema) -> str:
@@ -193,7 +197,7 @@ def _form(schema: Schema) -> str:
 
 
 def _present(schema: Schema) -> Schema:
-    """The branch of an optional type that is not null."""
+    """Return the branch of an optional type that is not null."""
     return next((branch for branch in schema if branch != "null"), None) if isinstance(schema, list) else schema
 
 
@@ -201,18 +205,18 @@ def _columns(key: Schema) -> str:
     return f"keys are written as ({', '.join(field['name'] for field in key['fields'])})"
 
 
-def _taken(known: Schema, now: Schema, others: Iterable[str] = ()) -> Iterator[str]:
+def _reused_names(existing: Schema, proposed: Schema, outer_names: Iterable[str] = ()) -> Iterator[str]:
     """Names in a schema that another field has in a schema of the same form, at any depth: `column.field` in a type."""
-    if isinstance(known, list):
-        for branches in zip(known, now, strict=True):
-            yield from _taken(*branches)
-    elif isinstance(known, dict):
-        fields = list(zip(known.get("fields", ()), now.get("fields", ()), strict=True))
-        names = {*others, *(new["name"] for _, new in fields)}
+    if isinstance(existing, list):
+        for branches in zip(existing, proposed, strict=True):
+            yield from _reused_names(*branches)
+    elif isinstance(existing, dict):
+        fields = list(zip(existing.get("fields", ()), proposed.get("fields", ()), strict=True))
+        names = {*outer_names, *(new["name"] for _, new in fields)}
         for old, new in fields:
             if old["name"] != new["name"] and old["name"] in names:
                 yield old["name"]
-            yield from (f"{old['name']}.{name}" for name in _taken(old["type"], new["type"]))
+            yield from (f"{old['name']}.{name}" for name in _reused_names(old["type"], new["type"]))
         for part in ("type", "items", "values"):
-            if part in known:
-                yield from _taken(known[part], now[part])
+            if part in existing:
+                yield from _reused_names(existing[part], proposed[part])

@@ -1,4 +1,4 @@
-"""Scalars from CQL's bytes to Avro's: one small function for each type, and a few more for forms of their own.
+"""Scalars from CQL's bytes to Avro's: one small function for each type, and further ones for canonical forms.
 
 All raise ValueError or struct.error for bytes that are not a value of the type.
 """
@@ -14,25 +14,27 @@ from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed, duration, shortest_varint, wrong_size
 
 Encode = Callable[[bytes], bytes]
-_LOWEST_SCALE = -(1 << 31)
-_MANY_BYTES = 256
+_MIN_SCALE = -(1 << 31)  # a Java int
+_LONG_DECIMAL_BYTES = 256  # above this size, zeros are removed many at once: one at a time takes quadratic time
 
 
 def sized(data: bytes) -> bytes:
+    """Return bytes after their length, as Avro writes `bytes` and `string`."""
     size = len(data)
     return (SHORT[2 * size] if size < 0x2000 else long_bytes(size)) + data
 
 
 def utf8(data: bytes) -> bytes:
+    """Encode text as an Avro string. Raises UnicodeDecodeError for text that is not UTF-8."""
     if not data.isascii():
         data.decode()
-    # As sized: a call is half the cost.
+    # The same as `sized`, inlined: the call would be half the cost.
     size = len(data)
     return (SHORT[2 * size] if size < 0x2000 else long_bytes(size)) + data
 
 
 def string(text: Callable[[bytes], str]) -> Encode:
-    """An encoder of a value's text."""
+    """Return an encoder of a value's text."""
     return lambda data: sized(text(data).encode())
 
 
@@ -43,9 +45,9 @@ def _number(width: int, code: str, offset: int = 0) -> Encode:
         if len(data) != width:
             raise wrong_size(data, width)
         value = unpack(data)[0] - offset
-        # As long_bytes: a call is half the cost.
-        rest = (value << 1) ^ (value >> 63)
-        return SHORT[rest] if rest < 0x4000 else long_bytes(value)
+        # The same as `long_bytes`, inlined: the call would be half the cost.
+        zigzagged = (value << 1) ^ (value >> 63)
+        return SHORT[zigzagged] if zigzagged < 0x4000 else long_bytes(value)
 
     return encode
 
@@ -66,6 +68,7 @@ def _boolean(data: bytes) -> bytes:
 
 
 def exact_boolean(data: bytes) -> bytes:
+    """Encode a boolean that is the byte 0 or 1. Raises Malformed for any other."""
     if data not in (b"\0", b"\1"):
         raise Malformed(f"a boolean of the bytes {data.hex()} where 00 and 01 are exact")
     return data
@@ -97,28 +100,28 @@ def _decimal(data: bytes) -> bytes:
     return sized(data[4:]) + long_bytes(int.from_bytes(data[:4], "big", signed=True))
 
 
-def _one_nan(width: int, infinity: int) -> Encode:
-    """A float; every NaN becomes the one that Java writes."""
+def _canonical_float(width: int, infinity: int) -> Encode:
+    """Return an encoder of a float: every NaN becomes the one that Java writes."""
     encode = _reversed(width)
     sign, nan = 1 << (8 * width - 1), (infinity + (infinity & -infinity) // 2).to_bytes(width, "big")
 
-    def encode_one(data: bytes) -> bytes:
+    def encode_canonical(data: bytes) -> bytes:
         return encode(nan if len(data) == width and int.from_bytes(data, "big") & ~sign > infinity else data)
 
-    return encode_one
+    return encode_canonical
 
 
-def _stripped(data: bytes) -> bytes:
-    """A decimal without zeros at its end: one form for all that are equal."""
+def _canonical_decimal(data: bytes) -> bytes:
+    """Encode a decimal without trailing zeros: equal decimals get the same bytes."""
     if len(data) < 5:
         raise Malformed(f"a decimal of {len(data)} bytes")
     scale, unscaled = int.from_bytes(data[:4], "big", signed=True), int.from_bytes(data[4:], "big", signed=True)
     if not unscaled:
         return b"\2\0\0"
-    if len(data) > _MANY_BYTES:
-        unscaled, zeros = without_zeros(unscaled, scale - _LOWEST_SCALE)
+    if len(data) > _LONG_DECIMAL_BYTES:
+        unscaled, zeros = without_zeros(unscaled, scale - _MIN_SCALE)
         scale -= zeros
-    while scale > _LOWEST_SCALE and not unscaled % 10:
+    while scale > _MIN_SCALE and not unscaled % 10:
         unscaled //= 10
         scale -= 1
     # The fewest bytes that hold it and its sign.
@@ -126,23 +129,23 @@ def _stripped(data: bytes) -> bytes:
     return sized(unscaled.to_bytes(size, "big", signed=True)) + long_bytes(scale)
 
 
-def without_zeros(value: int, most: int, power: int = 10, size: int = 1) -> tuple[int, int]:
-    """The number without zeros at its end, and how many those were, `most` at most.
+def without_zeros(value: int, max_zeros: int, power: int = 10, size: int = 1) -> tuple[int, int]:
+    """Return the number without its trailing zeros, and how many were removed: `max_zeros` at most.
 
     It removes `size` zeros at once, by division by `power`, 10 to the `size`; then twice as many as long as that works.
     """
-    rest, more = divmod(value, power)
-    if more or size > most:
+    quotient, remainder = divmod(value, power)
+    if remainder or size > max_zeros:
         return value, 0
-    rest, zeros = without_zeros(rest, most - size, power * power, 2 * size)
+    quotient, zeros = without_zeros(quotient, max_zeros - size, power * power, 2 * size)
     zeros += size
     # After removing pairs of `size` zeros, at most one more `size` is left.
-    last, more = divmod(rest, power)
-    return (rest, zeros) if more or zeros + size > most else (last, zeros + size)
+    shorter, remainder = divmod(quotient, power)
+    return (quotient, zeros) if remainder or zeros + size > max_zeros else (shorter, zeros + size)
 
 
 def shown_as(t: CqlType) -> Encode:
-    """A decimal, varint or time as its type is `shown_as`."""
+    """Return the encoder of a decimal, varint or time in the form that its type's `shown_as` names."""
     if t.shown_as == "microseconds":
         return lambda data: long_bytes(as_microseconds(data))
     text = as_text(t)
@@ -181,10 +184,10 @@ SCALARS: dict[str, Encode] = {
     "duration": _duration,
 }
 ONE_FORM: dict[str, Encode] = {
-    "decimal": _stripped,
+    "decimal": _canonical_decimal,
     "varint": lambda data: sized(shortest_varint(data)),
-    "float": _one_nan(4, 0x7F80_0000),
-    "double": _one_nan(8, 0x7FF0_0000_0000_0000),
+    "float": _canonical_float(4, 0x7F80_0000),
+    "double": _canonical_float(8, 0x7FF0_0000_0000_0000),
 }
-"""Of types with several forms of values that Cassandra's comparison holds for equal: encoders with one form for all.
-Boolean, which has several too, needs none."""
+"""Encoders of types whose values have several byte forms that Cassandra compares as equal: each gives all equal values
+the same bytes. A boolean has several forms too, and its usual encoder already unites them."""

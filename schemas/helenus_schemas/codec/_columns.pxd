@@ -8,7 +8,7 @@ cdef Py_ssize_t _ROOM
 
 cdef class ColumnPart:
     cdef public object encode
-    cdef public bint takes_none, needs_some
+    cdef public bint accepts_empty, rejects_empty
     cdef public int form
     cdef public Py_ssize_t size, count
     cdef public list parts
@@ -20,29 +20,29 @@ cdef class Buffer:
 
     cdef int reserve(self, Py_ssize_t size) except -1
 
-    cdef void byte(self, int value) noexcept
+    cdef void put_byte(self, int value) noexcept
 
     @cython.locals(size=Py_ssize_t)
-    cdef void unsigned(self, unsigned long long value) noexcept
+    cdef void put_varint(self, unsigned long long value) noexcept
 
-    cdef int whole(self, bytes d) except -1
+    cdef int append(self, bytes data) except -1
 
     @cython.locals(count=Py_ssize_t, size=Py_ssize_t)
-    cdef int copy(self, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef int copy(self, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
-    cdef bint optional(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef bint put_optional(self, ColumnPart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
     @cython.locals(form=int, size=Py_ssize_t, number=cython.longlong, i=Py_ssize_t)
-    cdef bint value(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef bint put_value(self, ColumnPart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
     @cython.locals(i=int, byte=int)
-    cdef bint uuid(self, bytes d, Py_ssize_t at) except -1
+    cdef bint put_uuid(self, bytes data, Py_ssize_t offset) except -1
 
     @cython.locals(form=int, inner=ColumnPart, size=cython.longlong, count=cython.longlong, _=cython.longlong)
-    cdef bint many(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef bint put_composite(self, ColumnPart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
     @cython.locals(inner=ColumnPart, size=Py_ssize_t, _=Py_ssize_t)
-    cdef bint vector(self, ColumnPart part, bytes d, Py_ssize_t at, Py_ssize_t end) except -1
+    cdef bint put_vector(self, ColumnPart part, bytes data, Py_ssize_t offset, Py_ssize_t end) except -1
 
 cdef class Columns:
     cdef list _parts
@@ -51,22 +51,24 @@ cdef class Columns:
     cdef object _functions
     cdef bytes _head
 
-    @cython.locals(made=bytes)
+    @cython.locals(encoded=bytes)
     cpdef bytes encode(self, object values)
 
     @cython.locals(buffer=Buffer)
-    cpdef bytes row(self, object values)
+    cpdef bytes try_encode(self, object values)
 
     @cython.locals(count=Py_ssize_t, i=Py_ssize_t, value=bytes, part=ColumnPart)
-    cdef bytes _made(self, Buffer buffer, tuple values)
+    cdef bytes _encode_row(self, Buffer buffer, tuple values)
 
 @cython.locals(raw=cython.p_uchar, size=Py_ssize_t)
-cdef bytes taken(Buffer buffer)
+cdef bytes written_bytes(Buffer buffer)
 
-@cython.locals(seen=int, i=Py_ssize_t)
-cdef int copied(unsigned char *raw, Py_ssize_t size, const unsigned char *d, Py_ssize_t at, Py_ssize_t count) noexcept
+@cython.locals(combined=int, i=Py_ssize_t)
+cdef int copy_bytes(
+    unsigned char *raw, Py_ssize_t size, const unsigned char *data, Py_ssize_t offset, Py_ssize_t count
+) noexcept
 
 @cython.locals(number=cython.longlong, i=Py_ssize_t, shift=int)
-cdef long long integer(bytes d, Py_ssize_t at, Py_ssize_t size) except? -1
+cdef long long integer(bytes data, Py_ssize_t offset, Py_ssize_t size) except? -1
 
 cdef unsigned long long zigzag(long long value) noexcept

@@ -1,10 +1,11 @@
-"""A row's columns from CQL's bytes to Avro's plain form, in one pass into one buffer: what `to_avro` makes of small
-functions, of the types that are most. Of all else, and of whatever is wrong, it makes nothing: the functions decide.
+"""Encodes a row's columns from CQL's bytes to Avro's plain form, in one pass into one buffer, for the common types.
+
+Of other types, and of malformed values, it encodes nothing: then the functions of `to_avro` decide.
 
     Columns([int, text], ...).encode((b"\\0\\0\\0\\5", None)) == b"\\2\\x0a\\0"
 
-It runs as it is, and compiled by Cython with the types of `_columns.pxd`: the results are the same. Only where it is
-compiled it is faster than the functions.
+It runs as plain Python, and compiled by Cython with the types of `_columns.pxd`, with the same results. Only where it
+is compiled it is faster than the functions.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ _FORMS = {
 }
 _WIDTHS = {"tinyint": 1, "smallint": 2, "counter": 8, "time": 8, "date": 4}  # those that the type itself does not say
 _HEX = b"0123456789abcdef"
-_ROOM = 1 << 12
+_ROOM = 1 << 12  # enough for a usual row; larger ones make it grow
 _ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
 
 
 class ColumnPart:
-    """A type as columns have it. Its values are `form` in Avro, of `size` bytes (0: any, of a vector: of its elements),
-    with `parts`; by `encode` if that is _OTHER. `takes_none`: no bytes are a value where null is possible too,
-    `needs_some`: nowhere.
+    """How the values of a type are encoded: as `form`, of `size` bytes (0: any; of a vector: of its elements), with
+    `parts`; by `encode` if the form is _OTHER. `accepts_empty`: zero bytes are a value, not null. `rejects_empty`: zero
+    bytes are malformed.
     """
 
     def __init__(self, t: CqlType, key: bool, plain: Callable[[CqlType, bool], Callable[[bytes], bytes]]) -> None:
         self.encode = plain(t, key)
-        self.takes_none = t.name in (MAY_BE_EMPTY if key else EMPTY_IS_A_VALUE)
-        self.needs_some = t.name == "varint" and not key
+        self.accepts_empty = t.name in (MAY_BE_EMPTY if key else EMPTY_IS_A_VALUE)
+        self.rejects_empty = t.name == "varint" and not key
         self.form = _OTHER if t.shown_as else _FORMS.get(t.name, _OTHER)
         self.size, self.count = 0, t.dimension
         inner = t.args
@@ -77,7 +78,7 @@ class ColumnPart:
 
 
 class Buffer:
-    """Where Avro is written: `size` bytes of `data` are."""
+    """A growing buffer: `size` bytes of `data` are written, of `room` that are allocated."""
 
     def __init__(self) -> None:
         self.data = bytearray(_ROOM)
@@ -86,19 +87,19 @@ class Buffer:
         self.size = 0
 
     def reserve(self, size: int) -> None:
-        """Have room for so many more bytes."""
+        """Make room for so many more bytes."""
         if self.size + size > self.room:
             self.data.extend(bytes(self.room + size))
             self.raw = self.data
             self.room = len(self.data)
 
-    def byte(self, value: int) -> None:
-        """One byte, for which there is room."""
+    def put_byte(self, value: int) -> None:
+        """Append a byte, for which there is room."""
         self.raw[self.size] = value
         self.size += 1
 
-    def unsigned(self, value: int) -> None:
-        """A number in its zigzag form, for which there is room: seven bits a byte."""
+    def put_varint(self, value: int) -> None:
+        """Append a number that is in zigzag form already, seven bits a byte, for which there is room."""
         size = self.size
         while value > 0x7F:
             self.raw[size] = value & 0x7F | 0x80
@@ -107,163 +108,165 @@ class Buffer:
         self.raw[size] = value
         self.size = size + 1
 
-    def whole(self, d: bytes) -> None:
-        """Bytes as they are."""
-        self.copy(d, 0, len(d))
+    def append(self, data: bytes) -> None:
+        """Append bytes as they are."""
+        self.copy(data, 0, len(data))
 
-    def copy(self, d: bytes, at: int, end: int) -> int:
-        """Bytes from an offset to another; all of them in one, to see whether one is no ASCII."""
-        count = end - at
+    def copy(self, data: bytes, offset: int, end: int) -> int:
+        """Append the bytes from `offset` to `end`. Return them ORed together: bit 0x80 says that they are not all
+        ASCII.
+        """
+        count = end - offset
         self.reserve(count)
         size = self.size
         self.size = size + count
         if not _compiled:
-            self.data[size : size + count] = d[at:end]
-            return 0 if d[at:end].isascii() else 0x80
-        return copied(self.raw, size, d, at, count)
+            self.data[size : size + count] = data[offset:end]
+            return 0 if data[offset:end].isascii() else 0x80
+        return copy_bytes(self.raw, size, data, offset, count)
 
-    def optional(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
-        """The union of null and a type. Whether it is for this, as in `value`."""
+    def put_optional(self, part: ColumnPart, data: bytes, offset: int, end: int) -> bool:
+        """Append a union of null and a type. Return as `put_value`."""
         self.reserve(1)
-        if at == end and not part.takes_none:
-            self.byte(0)
+        if offset == end and not part.accepts_empty:
+            self.put_byte(0)
             return True
-        self.byte(2)
-        return self.value(part, d, at, end)
+        self.put_byte(2)
+        return self.put_value(part, data, offset, end)
 
-    def value(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
-        """A value, which is the bytes from an offset to another. Whether it is for this: it is not if they are none of
-        the type.
+    def put_value(self, part: ColumnPart, data: bytes, offset: int, end: int) -> bool:
+        """Append a value, the bytes from `offset` to `end`. Return False if they are not a value of the type: then the
+        functions decide.
         """
         form = part.form
-        size = end - at
+        size = end - offset
         if form in (_TEXT, _SIZED):
-            if not size and part.needs_some:
+            if not size and part.rejects_empty:
                 return False
             self.reserve(10)
-            self.unsigned(size << 1)
-            if self.copy(d, at, end) & 0x80 and form == _TEXT:
-                d[at:end].decode()
+            self.put_varint(size << 1)
+            if self.copy(data, offset, end) & 0x80 and form == _TEXT:
+                data[offset:end].decode()
             return True
         if form in (_INTEGER, _DATE):
             if size != part.size:
                 return False
             self.reserve(10)
-            number = integer(d, at, size)
+            number = integer(data, offset, size)
             if form == _DATE:
                 number = number - 0x80000000 if number >= 0 else number + 0x80000000
-            self.unsigned(zigzag(number))
+            self.put_varint(zigzag(number))
             return True
         if form >= _ARRAY:
-            return self.many(part, d, at, end)
+            return self.put_composite(part, data, offset, end)
         if form == _REVERSED:
             if size != part.size:
                 return False
             self.reserve(size)
             for i in range(size):
-                self.raw[self.size + i] = d[end - 1 - i]
+                self.raw[self.size + i] = data[end - 1 - i]
             self.size += size
             return True
         if form == _UUID:
-            return size == 16 and self.uuid(d, at)
+            return size == 16 and self.put_uuid(data, offset)
         if form == _BOOLEAN:
             self.reserve(1)
-            self.byte(0 if d[at] == 0 else 1)
+            self.put_byte(0 if data[offset] == 0 else 1)
             return size == 1
         if form == _DECIMAL:
             if size < 5:
                 return False
             self.reserve(20)
-            self.unsigned((size - 4) << 1)
-            self.copy(d, at + 4, end)
+            self.put_varint((size - 4) << 1)
+            self.copy(data, offset + 4, end)
             self.reserve(10)
-            self.unsigned(zigzag(integer(d, at, 4)))
+            self.put_varint(zigzag(integer(data, offset, 4)))
             return True
-        self.whole(part.encode(d[at:end]))
+        self.append(part.encode(data[offset:end]))
         return True
 
-    def uuid(self, d: bytes, at: int) -> bool:
-        """The text of 16 bytes."""
+    def put_uuid(self, data: bytes, offset: int) -> bool:
+        """Append the text of a UUID's 16 bytes."""
         self.reserve(37)
-        self.byte(72)
+        self.put_byte(72)
         for i in range(16):
             if i == 4 or i == 6 or i == 8 or i == 10:
-                self.byte(45)
-            byte = d[at + i]
-            self.byte(_HEX[byte >> 4])
-            self.byte(_HEX[byte & 15])
+                self.put_byte(45)
+            byte = data[offset + i]
+            self.put_byte(_HEX[byte >> 4])
+            self.put_byte(_HEX[byte & 15])
         return True
 
-    def many(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
-        """A collection, a vector, a tuple: as `value`."""
+    def put_composite(self, part: ColumnPart, data: bytes, offset: int, end: int) -> bool:
+        """Append a collection, vector or tuple. Return as `put_value`."""
         form = part.form
         if form == _RECORD:
             for inner in part.parts:
-                if at == end:
+                if offset == end:
                     self.reserve(1)
-                    self.byte(0)
+                    self.put_byte(0)
                     continue
-                if end - at < 4:
+                if end - offset < 4:
                     return False
-                size = integer(d, at, 4)
-                at += 4
-                if size > end - at:
+                size = integer(data, offset, 4)
+                offset += 4
+                if size > end - offset:
                     return False
                 if size < 0:
                     self.reserve(1)
-                    self.byte(0)
-                elif not self.optional(inner, d, at, at + size):
+                    self.put_byte(0)
+                elif not self.put_optional(inner, data, offset, offset + size):
                     return False
                 else:
-                    at += size
+                    offset += size
             return True
         if form == _VECTOR:
-            return self.vector(part, d, at, end)
-        if end - at < 4:
+            return self.put_vector(part, data, offset, end)
+        if end - offset < 4:
             return False
-        count = integer(d, at, 4)
-        at += 4
+        count = integer(data, offset, 4)
+        offset += 4
         if count < 0:
             return False
         self.reserve(11)
         if count:
-            self.unsigned(count << 1)
+            self.put_varint(count << 1)
         for _ in range(count):
             for inner in part.parts:
-                if end - at < 4:
+                if end - offset < 4:
                     return False
-                size = integer(d, at, 4)
-                at += 4
-                if size < 0 or size > end - at or not self.value(inner, d, at, at + size):
+                size = integer(data, offset, 4)
+                offset += 4
+                if size < 0 or size > end - offset or not self.put_value(inner, data, offset, offset + size):
                     return False
-                at += size
+                offset += size
         self.reserve(1)
-        self.byte(0)
-        return at == end
+        self.put_byte(0)
+        return offset == end
 
-    def vector(self, part: ColumnPart, d: bytes, at: int, end: int) -> bool:
-        """The elements of a vector, each after its size if their type has none."""
+    def put_vector(self, part: ColumnPart, data: bytes, offset: int, end: int) -> bool:
+        """Append a vector; each element follows its size if their type has no fixed one. Return as `put_value`."""
         inner: ColumnPart = part.parts[0]
         size = part.size
         self.reserve(10)
-        self.unsigned(part.count << 1)
+        self.put_varint(part.count << 1)
         for _ in range(part.count):
             if not part.size:
-                if at == end or d[at] >= 0x80:  # longer ones are the functions'
+                if offset == end or data[offset] >= 0x80:  # longer ones are the functions'
                     return False
-                size = d[at]
-                at += 1
-            if size > end - at or not self.value(inner, d, at, at + size):
+                size = data[offset]
+                offset += 1
+            if size > end - offset or not self.put_value(inner, data, offset, offset + size):
                 return False
-            at += size
+            offset += size
         self.reserve(1)
-        self.byte(0)
-        return at == end
+        self.put_byte(0)
+        return offset == end
 
 
 class Columns:
-    """Values of several types, each as the union of null and its type: of columns of a `key`, or of others, all of them
-    after `head`. `plain` makes the function of a type, and `functions` make the Avro of what is not for this.
+    """Encodes values of several types, each as the union of null and its type, after the bytes of `head`. `key`: the
+    columns are those of a key. `plain` makes the function of one type; `functions` encode rows that this can't.
     """
 
     def __init__(
@@ -281,70 +284,71 @@ class Columns:
         self._head = head
 
     def encode(self, values: Sequence[bytes | None]) -> bytes:
-        """The Avro of so many values. Raises as the functions."""
-        made = self.row(values)
-        if made is None:
+        """Return the Avro of a row's values. Raises as the functions."""
+        encoded = self.try_encode(values)
+        if encoded is None:
             return self._functions(values)
-        return made
+        return encoded
 
-    def row(self, values: Sequence[bytes | None]) -> bytes | None:
-        """The same; None if that is for the functions."""
+    def try_encode(self, values: Sequence[bytes | None]) -> bytes | None:
+        """Return the same; None if the functions have to decide."""
         buffer = self._buffer
         if buffer is None:  # another thread has it
             buffer = Buffer()
         self._buffer = None
         try:
-            return self._made(buffer, tuple(values))
+            return self._encode_row(buffer, tuple(values))
         except _ERRORS:
             return None
         finally:
             self._buffer = buffer
 
-    def _made(self, buffer: Buffer, values: tuple[bytes | None, ...]) -> bytes | None:
+    def _encode_row(self, buffer: Buffer, values: tuple[bytes | None, ...]) -> bytes | None:
         count = self._count
         if len(values) != count:
             return None
         buffer.size = 0
-        buffer.whole(self._head)
+        buffer.append(self._head)
         for i in range(count):
             value = values[i]
             if value is None:
                 buffer.reserve(1)
-                buffer.byte(0)
+                buffer.put_byte(0)
                 continue
             part: ColumnPart = self._parts[i]
-            if not buffer.optional(part, value, 0, len(value)):
+            if not buffer.put_optional(part, value, 0, len(value)):
                 return None
-        return taken(buffer)
+        return written_bytes(buffer)
 
 
-def taken(buffer: Buffer) -> bytes:
-    """What was written."""
+def written_bytes(buffer: Buffer) -> bytes:
+    """Return a copy of the bytes written."""
     raw, size = buffer.raw, buffer.size
     if _compiled:
         return raw[:size]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
     return bytes(raw[:size])
 
 
-def copied(raw: bytearray, size: int, d: bytes, at: int, count: int) -> int:
-    """Copy bytes in C; all of them in one."""
-    seen = 0
+def copy_bytes(raw: bytearray, size: int, data: bytes, offset: int, count: int) -> int:
+    """Copy bytes in C; return them ORed together."""
+    combined = 0
     for i in range(count):
-        raw[size + i] = d[at + i]
-        seen |= d[at + i]
-    return seen
+        raw[size + i] = data[offset + i]
+        combined |= data[offset + i]
+    return combined
 
 
-def integer(d: bytes, at: int, size: int) -> int:
-    """A signed number of at most 8 bytes."""
+def integer(data: bytes, offset: int, size: int) -> int:
+    """Read a signed number of at most 8 bytes, the high ones first."""
     if _compiled:
         number = 0
         for i in range(size):
-            number = number << 8 | d[at + i]
+            number = number << 8 | data[offset + i]
         shift = 64 - 8 * size
         return number << shift >> shift
-    return int.from_bytes(d[at : at + size], "big", signed=True)
+    return int.from_bytes(data[offset : offset + size], "big", signed=True)
 
 
 def zigzag(value: int) -> int:
+    """Return a signed number in Avro's zigzag form."""
     return (value << 1) ^ (value >> 63)

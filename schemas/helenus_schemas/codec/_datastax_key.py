@@ -25,7 +25,7 @@ _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n
 
 
 def avro_codec(t: CqlType, clustering: bool) -> tuple[Encode | None, Decode | None]:
-    """The encoder and the decoder of a type; None where theirs is the exact form's.
+    """Return the encoder and the decoder of a type; None where theirs is the exact form's.
 
     A decimal or varint of the clustering columns is the exact form's: that is the shortest, and one for equal values.
     """
@@ -46,7 +46,7 @@ def avro_codec(t: CqlType, clustering: bool) -> tuple[Encode | None, Decode | No
 
 
 def json_encoder(t: CqlType) -> Callable[[bytes], str] | None:
-    """The encoder of a type as Jackson prints it; None where that is the text of the exact form."""
+    """Return the encoder of a type as Jackson prints it; None where that is the text of the exact form."""
     return _JSON.get(t.name)
 
 
@@ -57,7 +57,7 @@ def _unsigned(data: bytes, width: int) -> int:
 
 
 def _microseconds(data: bytes) -> int:
-    """A time's µs, rounded towards zero as Java divides: Cassandra accepts a time below zero."""
+    """Return a time's µs, rounded towards zero as Java divides: Cassandra accepts a time below zero."""
     if len(data) != 8:
         raise wrong_size(data, 8)
     nanoseconds = int.from_bytes(data, "big", signed=True)
@@ -81,7 +81,8 @@ def _json_varint(data: bytes) -> str:
 
 
 def _json_text(data: bytes) -> str:
-    """A string as Jackson writes it in UTF-8: control characters, and those beyond U+FFFF, are escaped, in capitals.
+    """Return a string as Jackson writes it in UTF-8: control characters, and those beyond U+FFFF, are escaped, in
+    capitals.
 
     Text that is not UTF-8, which they fail on, has the exact form's lone surrogates.
     """
@@ -101,7 +102,7 @@ def _character(character: str) -> str:
 
 
 def _json_number(value: float, shortest: str) -> str:
-    """A number as `Double.toString` spells it: with an exponent from 10^7 on, and below 10^-3.
+    """Return a number as `Double.toString` spells it: with an exponent from 10^7 on, and below 10^-3.
 
     Of two digits where one would do, Java takes the nearest: 4.9E-324 where Python has 5e-324.
     """

@@ -20,9 +20,9 @@ _NULL = b"\xff\xff\xff\xff"
 
 
 def decoder(t: CqlType) -> Decode:
-    """The function that reads the exact form of a type. Raises ValueError for a type that no key can have."""
+    """Return the function that reads the exact form of a type. Raises ValueError for a type that no key can have."""
     if t.name in ("ascii", "text", "blob", "varint"):
-        return _take
+        return _read_bytes
     if t.name in ("uuid", "timeuuid"):
         return _text(lambda text: uuid.UUID(text).bytes)
     if t.name == "inet":
@@ -45,104 +45,106 @@ def decoder(t: CqlType) -> Decode:
 
 
 def nullable(decode: Decode) -> Callable[[bytes, int], tuple[bytes | None, int]]:
-    """Reads the union of null and a type."""
+    """Return a decoder of the union of null and a type."""
 
-    def decode_union(data: bytes, at: int) -> tuple[bytes | None, int]:
-        branch = data[at]
+    def decode_union(data: bytes, offset: int) -> tuple[bytes | None, int]:
+        branch = data[offset]
         if branch == 0:
-            return None, at + 1
+            return None, offset + 1
         if branch != 2:
             raise Malformed(f"union branch {branch}")
-        return decode(data, at + 1)
+        return decode(data, offset + 1)
 
     return decode_union
 
 
 def number(width: int, offset: int = 0, unsigned: bool = False, factor: int = 1) -> Decode:
-    """Reads an int or long as CQL bytes: `factor` times the number, plus `offset`, of a signed or `unsigned` value."""
+    """Return a decoder of an int or long to CQL bytes: `factor` times the number, plus `offset`, of a signed or
+    `unsigned` value.
+    """
     limit = 1 << (8 * width)
     low = 0 if unsigned else -(limit >> 1)
     end = low + limit
     code = "bhiq"[width.bit_length() - 1]
     pack = struct.Struct(">" + (code if low + offset < 0 else code.upper())).pack
 
-    def decode(data: bytes, at: int) -> tuple[bytes, int]:
-        value, at = read_long(data, at)
+    def decode(data: bytes, position: int) -> tuple[bytes, int]:
+        value, position = read_long(data, position)
         value *= factor
         if not low <= value < end:
             raise Malformed(f"{value} does not fit {width} bytes")
-        return pack(value + offset), at
+        return pack(value + offset), position
 
     return decode
 
 
-def _take(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = read_long(data, at)
-    if not 0 <= size <= len(data) - at:
-        raise Malformed(f"a length of {size} with {len(data) - at} bytes left")
-    return data[at : at + size], at + size
+def _read_bytes(data: bytes, offset: int) -> tuple[bytes, int]:
+    size, offset = read_long(data, offset)
+    if not 0 <= size <= len(data) - offset:
+        raise Malformed(f"a length of {size} with {len(data) - offset} bytes left")
+    return data[offset : offset + size], offset + size
 
 
 def _text(parse: Callable[[str], bytes]) -> Decode:
-    def decode(data: bytes, at: int) -> tuple[bytes, int]:
-        text, at = _take(data, at)
-        return parse(text.decode()), at
+    def decode(data: bytes, offset: int) -> tuple[bytes, int]:
+        text, offset = _read_bytes(data, offset)
+        return parse(text.decode()), offset
 
     return decode
 
 
 def _reversed(width: int) -> Decode:
-    def decode(data: bytes, at: int) -> tuple[bytes, int]:
-        if len(data) - at < width:
-            raise wrong_size(data[at:], width)
-        return data[at : at + width][::-1], at + width
+    def decode(data: bytes, offset: int) -> tuple[bytes, int]:
+        if len(data) - offset < width:
+            raise wrong_size(data[offset:], width)
+        return data[offset : offset + width][::-1], offset + width
 
     return decode
 
 
-def _decimal(data: bytes, at: int) -> tuple[bytes, int]:
-    unscaled, at = _take(data, at)
-    scale, at = read_long(data, at)
+def _decimal(data: bytes, offset: int) -> tuple[bytes, int]:
+    unscaled, offset = _read_bytes(data, offset)
+    scale, offset = read_long(data, offset)
     if not unscaled or not -(1 << 31) <= scale < 1 << 31:
         raise Malformed(f"a decimal of {len(unscaled)} bytes and scale {scale}")
-    return struct.pack(">i", scale) + unscaled, at
+    return struct.pack(">i", scale) + unscaled, offset
 
 
-def _items(parts: Sequence[Decode], data: bytes, at: int) -> tuple[list[bytes], int, int]:
-    """The parts of an array's or map's items, how many items there are, and the offset after them."""
-    found: list[bytes] = []
+def _items(parts: Sequence[Decode], data: bytes, offset: int) -> tuple[list[bytes], int, int]:
+    """Read the items of an array or map: their parts, the number of items, and the offset after them."""
+    values: list[bytes] = []
     total = 0
-    count, at = read_long(data, at)
+    count, offset = read_long(data, offset)
     while count:
         # Ours are one block; other writers may write a negative count, and the block's size after it.
         if count < 0:
-            _, at = read_long(data, at)
+            _, offset = read_long(data, offset)
             count = -count
-        if count > len(data) - at:
-            raise Malformed(f"a block of {count} items with {len(data) - at} bytes left")
+        if count > len(data) - offset:
+            raise Malformed(f"a block of {count} items with {len(data) - offset} bytes left")
         total += count
         for _ in range(count):
             for decode in parts:
-                part, at = decode(data, at)
-                found.append(part)
-        count, at = read_long(data, at)
-    return found, total, at
+                part, offset = decode(data, offset)
+                values.append(part)
+        count, offset = read_long(data, offset)
+    return values, total, offset
 
 
 def _collection(parts: Sequence[Decode]) -> Decode:
-    def decode(data: bytes, at: int) -> tuple[bytes, int]:
-        found, count, at = _items(parts, data, at)
-        return struct.pack(">i", count) + b"".join([struct.pack(">i", len(p)) + p for p in found]), at
+    def decode(data: bytes, offset: int) -> tuple[bytes, int]:
+        values, count, offset = _items(parts, data, offset)
+        return struct.pack(">i", count) + b"".join([struct.pack(">i", len(p)) + p for p in values]), offset
 
     return decode
 
 
 def _vector(item: Decode, width: int, dimension: int) -> Decode:
-    def decode(data: bytes, at: int) -> tuple[bytes, int]:
-        found, count, at = _items([item], data, at)
+    def decode(data: bytes, offset: int) -> tuple[bytes, int]:
+        values, count, offset = _items([item], data, offset)
         if count != dimension:
             raise Malformed(f"{count} elements where {dimension} are a vector")
-        return b"".join(found if width else [_vint(len(p)) + p for p in found]), at
+        return b"".join(values if width else [_vint(len(p)) + p for p in values]), offset
 
     return decode
 
@@ -150,18 +152,18 @@ def _vector(item: Decode, width: int, dimension: int) -> Decode:
 def _record(items: Sequence[Decode]) -> Decode:
     optional = [nullable(item) for item in items]
 
-    def decode(data: bytes, at: int) -> tuple[bytes, int]:
-        out = []
+    def decode(data: bytes, offset: int) -> tuple[bytes, int]:
+        encoded = []
         for item in optional:
-            part, at = item(data, at)
-            out.append(_NULL if part is None else struct.pack(">i", len(part)) + part)
-        return b"".join(out), at
+            part, offset = item(data, offset)
+            encoded.append(_NULL if part is None else struct.pack(">i", len(part)) + part)
+        return b"".join(encoded), offset
 
     return decode
 
 
 def _vint(value: int) -> bytes:
-    """An unsigned vint, as `cql.values.vint` reads it."""
+    """Return an unsigned vint, as `cql.values.vint` reads it."""
     extra = next(n for n in range(9) if n == 8 or value < 1 << 7 * (n + 1))
     ones = 0xFF << (8 - extra) & 0xFF
     return ((ones << 8 * extra) | value).to_bytes(extra + 1, "big")

@@ -9,24 +9,24 @@ cdef class KeyBytesReader:
     cdef Py_ssize_t _partition, _count
     cdef list _forms, _sizes
 
-    cpdef tuple key(self, bytes data)
+    cpdef tuple read_key(self, bytes data)
 
     @cython.locals(
-        values=list, at=Py_ssize_t, end=Py_ssize_t, count=Py_ssize_t, partition=Py_ssize_t, i=Py_ssize_t, branch=int,
-        form=int, size=int, number=cython.longlong, limit=cython.longlong, found=bytes,
+        values=list, offset=Py_ssize_t, end=Py_ssize_t, count=Py_ssize_t, partition=Py_ssize_t, i=Py_ssize_t, branch=int,
+        form=int, size=int, number=cython.longlong, limit=cython.longlong, uuid_bytes=bytes,
     )
-    cdef tuple _key(self, bytes data)
+    cdef tuple _read_key(self, bytes data)
 
-@cython.locals(rest=cython.longlong, byte=cython.longlong, shift=int)
-cdef (long long, Py_ssize_t) read_long(bytes d, Py_ssize_t at)
+@cython.locals(zigzagged=cython.longlong, byte=cython.longlong, shift=int)
+cdef (long long, Py_ssize_t) read_long(bytes data, Py_ssize_t offset)
 
 @cython.locals(raw=cython.p_uchar, i=int)
 cdef bytes integer(long long value, int size)
 
 @cython.locals(raw=cython.p_uchar, i=int)
-cdef bytes turned(bytes d, Py_ssize_t at, int size)
+cdef bytes reversed_bytes(bytes data, Py_ssize_t offset, int size)
 
 @cython.locals(raw=cython.p_uchar, i=int, high=int, low=int)
-cdef bytes uuid(bytes d, Py_ssize_t at)
+cdef bytes uuid(bytes data, Py_ssize_t offset)
 
-cdef int digit(int byte) noexcept
+cdef int hex_digit(int byte) noexcept

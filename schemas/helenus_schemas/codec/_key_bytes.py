@@ -1,10 +1,11 @@
-"""An event's key from Avro to CQL's bytes in one pass: what `_from_avro` makes by small functions, of the types that
-are most. Of all else, and of whatever is wrong, it makes nothing: the functions decide.
+"""Reads an event's key from Avro to CQL's bytes in one pass, for the common types.
 
-    Reader([int], [text]).key(b"\\x0a\\2\\2x") == (b"\\0\\0\\0\\5", b"x")
+Of other types, and of malformed keys, it reads nothing: then the functions of `_from_avro` decide.
 
-It runs as it is, and compiled by Cython with the types of `_key_bytes.pxd`: the results are the same. Only where it is
-compiled it is faster than the functions.
+    KeyBytesReader([int], [text]).read_key(b"\\x0a\\2\\2x") == (b"\\0\\0\\0\\5", b"x")
+
+It runs as plain Python, and compiled by Cython with the types of `_key_bytes.pxd`, with the same results. Only where it
+is compiled it is faster than the functions.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ class KeyBytesReader:
         self._sizes = [NUMBERS.get(t.name) or t.width for t in types]
         self._count = len(types) if all(self._forms) else 0
 
-    def key(self, data: bytes) -> tuple[bytes | None, ...] | None:
-        """The CQL bytes of the columns; None if that is for the functions."""
+    def read_key(self, data: bytes) -> tuple[bytes | None, ...] | None:
+        """Return the CQL bytes of the columns; None if the functions have to decide."""
         try:
-            return self._key(data)
+            return self._read_key(data)
         except IndexError:
             return None
 
-    def _key(self, data: bytes) -> tuple[bytes | None, ...] | None:
+    def _read_key(self, data: bytes) -> tuple[bytes | None, ...] | None:
         values: list[bytes | None] = []
-        at, end, count, partition = 0, len(data), self._count, self._partition
+        offset, end, count, partition = 0, len(data), self._count, self._partition
         if not count:
             return None
         for i in range(count):
             if i >= partition:
-                branch = data[at]
-                at += 1
+                branch = data[offset]
+                offset += 1
                 if branch == 0:
                     values.append(None)
                     continue
@@ -67,13 +68,13 @@ class KeyBytesReader:
             form: int = self._forms[i]
             size: int = self._sizes[i]
             if form == _REVERSED:
-                if size > end - at:
+                if size > end - offset:
                     return None
-                values.append(turned(data, at, size))
-                at += size
+                values.append(reversed_bytes(data, offset, size))
+                offset += size
                 continue
-            number, at = read_long(data, at)
-            if at < 0:
+            number, offset = read_long(data, offset)
+            if offset < 0:
                 return None
             if form in (_INTEGER, _DATE):
                 limit = 1  # of 64 bits in C, where the number 1 has 32
@@ -82,34 +83,34 @@ class KeyBytesReader:
                     return None
                 values.append(integer(number + 0x80000000 if form == _DATE else number, size))
                 continue
-            if number < 0 or number > end - at:
+            if number < 0 or number > end - offset:
                 return None
             if form == _SIZED:
-                values.append(data[at : at + number])
+                values.append(data[offset : offset + number])
             else:
-                found = uuid(data, at) if number == 36 else None
-                if found is None:
+                uuid_bytes = uuid(data, offset) if number == 36 else None
+                if uuid_bytes is None:
                     return None
-                values.append(found)
-            at += number
-        return tuple(values) if at == end else None
+                values.append(uuid_bytes)
+            offset += number
+        return tuple(values) if offset == end else None
 
 
-def read_long(d: bytes, at: int) -> tuple[int, int]:
-    """An Avro long and the offset after it, which is -1 for one that is for the functions. Raises IndexError."""
-    rest, shift = 0, 0
+def read_long(data: bytes, offset: int) -> tuple[int, int]:
+    """Read an Avro long; return it and the offset after it, -1 if the functions have to decide. Raises IndexError."""
+    zigzagged, shift = 0, 0
     while shift < 63:
-        byte = d[at]
-        at += 1
-        rest |= (byte & 0x7F) << shift
+        byte = data[offset]
+        offset += 1
+        zigzagged |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (rest >> 1) ^ -(rest & 1), at
+            return (zigzagged >> 1) ^ -(zigzagged & 1), offset
         shift += 7
     return 0, -1
 
 
 def integer(value: int, size: int) -> bytes:
-    """A number of so many bytes, the high ones first."""
+    """Return a number in so many bytes, the high ones first."""
     if _compiled:
         raw = _SCRATCH
         for i in range(size):
@@ -118,34 +119,34 @@ def integer(value: int, size: int) -> bytes:
     return (value & (1 << 8 * size) - 1).to_bytes(size, "big")
 
 
-def turned(d: bytes, at: int, size: int) -> bytes:
-    """Bytes from an offset on, the last one first."""
+def reversed_bytes(data: bytes, offset: int, size: int) -> bytes:
+    """Return the bytes from an offset on in reverse order."""
     if _compiled:
         raw = _SCRATCH
         for i in range(size):
-            raw[i] = d[at + size - 1 - i]
+            raw[i] = data[offset + size - 1 - i]
         return raw[:size]  # type: ignore[return-value] # as in `integer`
-    return d[at : at + size][::-1]
+    return data[offset : offset + size][::-1]
 
 
-def uuid(d: bytes, at: int) -> bytes | None:
-    """The 16 bytes of a UUID's text, as ours write it; None if it is another."""
+def uuid(data: bytes, offset: int) -> bytes | None:
+    """Return the 16 bytes of a UUID's text as our agents write it; None for any other text."""
     raw = _SCRATCH
     for i in range(16):
         if i == 4 or i == 6 or i == 8 or i == 10:
-            if d[at] != 45:
+            if data[offset] != 45:
                 return None
-            at += 1
-        high, low = digit(d[at]), digit(d[at + 1])
+            offset += 1
+        high, low = hex_digit(data[offset]), hex_digit(data[offset + 1])
         if high < 0 or low < 0:
             return None
         raw[i] = high << 4 | low
-        at += 2
+        offset += 2
     return raw[:16] if _compiled else bytes(raw)  # type: ignore[return-value] # as in `integer`
 
 
-def digit(byte: int) -> int:
-    """What a digit of a number to the base 16 stands for; -1 if it is none."""
+def hex_digit(byte: int) -> int:
+    """Return the value of a lowercase hexadecimal digit; -1 for any other character."""
     if 48 <= byte <= 57:
         return byte - 48
     if 97 <= byte <= 102:

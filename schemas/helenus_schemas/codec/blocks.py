@@ -11,14 +11,14 @@ import zlib
 from collections.abc import Callable
 
 Block = Callable[[bytes, int], memoryview]
-"""A block, and how many bytes it must come to. Raises ValueError."""
+"""From a block and the number of bytes that it must decompress to, to those bytes. Raises ValueError."""
 
 
-def _bounded(name: str, most: int, read: Block) -> Block:
-    """Read blocks of a format of which one byte comes to so many bytes at `most`."""
+def _bounded(name: str, max_ratio: int, read: Block) -> Block:
+    """Read blocks of a format of which one byte comes to at most `max_ratio` bytes."""
 
-    def bounded(block: bytes, length: int) -> memoryview:
-        if not 0 <= length <= most * len(block):
+    def read_bounded(block: bytes, length: int) -> memoryview:
+        if not 0 <= length <= max_ratio * len(block):
             raise ValueError(f"no {len(block)} bytes of {name} come to {length}")
         try:
             content = read(block, length)
@@ -28,7 +28,7 @@ def _bounded(name: str, most: int, read: Block) -> Block:
             raise ValueError(f"{len(block)} bytes of {name} come to {len(content)}, not {length}")
         return content
 
-    return bounded
+    return read_bounded
 
 
 def _read_lz4(block: bytes, length: int) -> memoryview:
@@ -74,13 +74,13 @@ def _read_deflate(block: bytes, length: int) -> memoryview:
     return memoryview(content)
 
 
-def _check_length(what: str, declared: int, length: int) -> None:
+def _check_length(subject: str, declared: int, length: int) -> None:
     if declared != length:
-        raise ValueError(f"a {what} that says it comes to {declared}, not {length}")
+        raise ValueError(f"a {subject} that says it comes to {declared}, not {length}")
 
 
 def _snappy_length(block: bytes) -> int:
-    """The length that a block of raw Snappy begins with: an int of 7 bits a byte, the lowest first."""
+    """Return the length that a block of raw Snappy begins with: an int of 7 bits a byte, the lowest first."""
     length = 0
     for shift, byte in enumerate(block[:5]):
         length |= (byte & 0x7F) << 7 * shift
@@ -90,7 +90,7 @@ def _snappy_length(block: bytes) -> int:
 
 
 def _zstd_length(block: bytes) -> int:
-    """The content size in a frame's header (RFC 8878, 3.1.1.1), which all that compress at once write."""
+    """Return the content size in a frame's header (RFC 8878, 3.1.1.1), which all that compress at once write."""
     descriptor = block[4] if len(block) > 4 else 0
     single = descriptor >> 5 & 1
     offset = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]

@@ -30,18 +30,20 @@ class Pairs(list[tuple[str, Any]]):
 
 
 def objects(names: Sequence[str], types: Sequence[CqlType]) -> Callable[[bytes], list[bytes | None]]:
-    """A function from a JSON object with these members, all of them, to their CQL bytes; None for null.
+    """Return a function from a JSON object with these members, all of them, to their CQL bytes; None for null.
 
-    It raises Malformed for other JSON.
+    The function raises Malformed for other JSON.
     """
     decoders = [decoder(t) for t in types]
 
     def decode(text: bytes) -> list[bytes | None]:
         try:
-            found = json.loads(text, object_pairs_hook=Pairs)
-            if not isinstance(found, Pairs) or [name for name, _ in found] != list(names):
+            members = json.loads(text, object_pairs_hook=Pairs)
+            if not isinstance(members, Pairs) or [name for name, _ in members] != list(names):
                 raise Malformed(f"not an object of {', '.join(names)}")
-            return [None if v is None else of(v) for of, (_, v) in zip(decoders, found, strict=True)]
+            return [
+                None if v is None else decode_column(v) for decode_column, (_, v) in zip(decoders, members, strict=True)
+            ]
         except Malformed:
             raise
         except (*_BAD_VALUES, RecursionError) as error:
@@ -51,7 +53,7 @@ def objects(names: Sequence[str], types: Sequence[CqlType]) -> Callable[[bytes],
 
 
 def decoder(t: CqlType) -> Decode:
-    """A function from a value's JSON to its CQL bytes. Raises ValueError for a type that no key can have."""
+    """Return a function from a value's JSON to its CQL bytes. Raises ValueError for a type that no key can have."""
     if t.name in _SCALARS:
         return _SCALARS[t.name]
     if t.name in ("list", "set"):
@@ -78,25 +80,25 @@ def _map(t: CqlType) -> Decode:
 
 
 def _text_decoder(t: CqlType) -> Callable[[str], bytes]:
-    """From a map's key as text."""
+    """Return a function from a map key's text to its CQL bytes."""
     if t.name in ("ascii", "text", "uuid", "timeuuid", "inet", "float", "double"):
         return decoder(t)
     if t.name in _FROM_TEXT:
         return _FROM_TEXT[t.name]
-    of = decoder(t)
-    return lambda text: of(json.loads(text, object_pairs_hook=Pairs))
+    decode_json = decoder(t)
+    return lambda text: decode_json(json.loads(text, object_pairs_hook=Pairs))
 
 
 def _record(names: Sequence[str], parts: Sequence[Decode]) -> Decode:
     def decode(pairs: Pairs) -> bytes:
-        found: Mapping[str, Any] = dict(pairs)
-        if found.keys() - set(names):
+        members: Mapping[str, Any] = dict(pairs)
+        if members.keys() - set(names):
             raise Malformed(f"not an object of {', '.join(names)}")
-        out = []
-        for name, part in zip(names, parts, strict=True):
-            value = part(found[name]) if found.get(name) is not None else None
-            out.append(_NULL if value is None else _sized(value))
-        return b"".join(out)
+        encoded = []
+        for name, decode_field in zip(names, parts, strict=True):
+            value = decode_field(members[name]) if members.get(name) is not None else None
+            encoded.append(_NULL if value is None else _sized(value))
+        return b"".join(encoded)
 
     return decode
 
@@ -110,7 +112,7 @@ def _sized(part: bytes) -> bytes:
 
 
 def _vint(value: int) -> bytes:
-    """An unsigned vint, as `cql.values.vint` reads it."""
+    """Return an unsigned vint, as `cql.values.vint` reads it."""
     extra = next(n for n in range(9) if n == 8 or value < 1 << 7 * (n + 1))
     ones = 0xFF << (8 - extra) & 0xFF
     return ((ones << 8 * extra) | value).to_bytes(extra + 1, "big")
@@ -164,22 +166,22 @@ _SCALARS: dict[str, Decode] = {
 }
 
 
-def _whole(value: int) -> bytes:
-    """A varint in the fewest bytes."""
+def _shortest_varint(value: int) -> bytes:
+    """Return a varint in the fewest bytes."""
     return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def _decimal_text(text: str) -> bytes:
     sign, digits, exponent = Decimal(text).as_tuple()
     unscaled = int("".join(map(str, digits)) or "0") * (-1 if sign else 1)
-    return struct.pack(">i", -int(exponent)) + _whole(unscaled)
+    return struct.pack(">i", -int(exponent)) + _shortest_varint(unscaled)
 
 
 def _days(text: str) -> int:
-    """Days since 1970-01-01 of a date of any year."""
+    """Return the days since 1970-01-01 of a date of any year."""
     year, month, day = re.fullmatch(r"([+-]?\d+)-(\d\d)-(\d\d)", text).groups()  # type: ignore[union-attr]
-    eras, rest = divmod(int(year), 400)
-    return date(rest + 400, int(month), int(day)).toordinal() - 719_163 + (eras - 1) * _DAYS_OF_400_YEARS
+    eras, year_of_era = divmod(int(year), 400)
+    return date(year_of_era + 400, int(month), int(day)).toordinal() - 719_163 + (eras - 1) * _DAYS_OF_400_YEARS
 
 
 def _timestamp(text: str) -> bytes:
@@ -195,11 +197,11 @@ def _time(text: str) -> bytes:
 
 _FROM_TEXT: dict[str, Callable[[str], bytes]] = {
     **{
-        name: (lambda of: lambda text: of(int(text)))(_SCALARS[name])
+        name: (lambda encode: lambda text: encode(int(text)))(_SCALARS[name])
         for name in ("tinyint", "smallint", "int", "bigint")
     },
     "boolean": lambda text: b"\1" if text == "true" else b"\0",
-    "varint": lambda text: _whole(int(text)) if text else b"",
+    "varint": lambda text: _shortest_varint(int(text)) if text else b"",
     "decimal": _decimal_text,
     "blob": lambda text: bytes.fromhex(text.removeprefix("0x")),
     "date": lambda text: struct.pack(">I", _days(text) + (1 << 31)),

@@ -23,8 +23,8 @@ Key = tuple["bytes | None", ...]
 """CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
 
 In Avro a clustering value of no bytes, of a type that has no such value, is null too: the event's scope shows which
-it is. In a composite partition key a stand-in replaces such a value, zero as a rule. After the record follow the places
-of stand-ins in the partition key, as Avro ints. A reader that knows the schema alone does not read that far.
+it is. In a composite partition key a stand-in replaces such a value, zero as a rule. The indexes of stand-ins in the
+partition key follow the record, as Avro ints. A reader that knows the schema alone does not read that far.
 """
 Compat = Literal["exact", "datastax", "cep44"]
 """The form of a key: `exact`; or DataStax's (`_datastax_key`); or a text that only the shape `cep44` writes, here as
@@ -38,7 +38,7 @@ class Outgrown(Malformed):
     """
 
 
-_FORMER = 256  # how many former types are tried: ways in which types may have had fewer fields
+_MAX_FORMER_TYPES = 256  # former tables that are tried at most: their number grows with the power of the types' fields
 
 
 class KeyCodec:
@@ -51,7 +51,7 @@ class KeyCodec:
         self.partition_columns = len(table.partition_key)
         self.columns = len(table.primary_key)
         self._table = table
-        self.grows = any(map(_may_grow, (c.type for c in table.primary_key)))
+        self.may_grow = any(map(_may_grow, (c.type for c in table.primary_key)))
         codecs = [_codec(column, compat) for column in table.primary_key]
         self._encoders = [encode for encode, _ in codecs[: self.partition_columns]]
         self._optional = [
@@ -64,7 +64,7 @@ class KeyCodec:
         self._stand_ins = {i: stand_in(c.type) for i, c in enumerate(composite) if c.type.name not in MAY_BE_EMPTY}
         self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
         self.has_one_form = all(_has_one_form(c.type) for c in table.clustering)
-        self.several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
+        self.has_several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
         self._comparable = [nullable(encoder(c.type, clustering=True)) for c in table.partition_key]
         self._reader: _key_bytes.KeyBytesReader | None = None
         if _key_bytes.COMPILED and compat != "datastax":
@@ -74,70 +74,74 @@ class KeyCodec:
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
 
     def encode(self, key: Sequence[bytes | None]) -> bytes:
-        """The key as an Avro record without header: partition columns plain, clustering columns nullable."""
+        """Encode the key as an Avro record without header: partition columns plain, clustering columns nullable."""
         n = self.partition_columns
-        places = self.stand_in_places(key)
+        indexes = self.stand_in_indexes(key)
         values = (
-            [self._stand_ins[i] if i in places else value for i, value in enumerate(key[:n])] if places else key[:n]
+            [self._stand_ins[i] if i in indexes else value for i, value in enumerate(key[:n])] if indexes else key[:n]
         )
         parts = [encode(value or b"") for encode, value in zip(self._encoders, values, strict=True)]
         parts += [encode(value) for encode, value in zip(self._nullable, key[n:], strict=True)]
-        return b"".join([*parts, *map(long_bytes, places)])
+        return b"".join([*parts, *map(long_bytes, indexes)])
 
-    def stand_in_places(self, key: Sequence[bytes | None]) -> list[int]:
-        """The places in the partition key of values of no bytes that their types do not have: they get stand-ins."""
+    def stand_in_indexes(self, key: Sequence[bytes | None]) -> list[int]:
+        """Return the indexes, in the partition key, of empty values that their types do not have: these get
+        stand-ins.
+        """
         return [i for i in self._stand_ins if not key[i]] if b"" in key else []
 
     def encode_nullable(self, key: Sequence[bytes | None]) -> bytes:
-        """The key as an Avro record all of whose columns are nullable: values of no bytes are null."""
+        """Encode the key as an Avro record all of whose columns are nullable: values of no bytes are null."""
         return b"".join([encode(value) for encode, value in zip(self._optional, key, strict=True)])
 
-    def normalized(self, key: Key) -> Key:
-        """The key in the form that `decode` returns: rows may be written, or read, with other forms of equal values."""
+    def normalize(self, key: Key) -> Key:
+        """Return the key in the form that `decode` returns: rows may be written, or read, with other forms of equal
+        values.
+        """
         return key if self.has_one_form else self.decode(self.encode(key))
 
     def decode_nullable(self, data: bytes) -> Key:
-        """The key that `encode_nullable` wrote: a null in the partition key was no bytes. Raises Malformed."""
+        """Decode a key that `encode_nullable` wrote: a null in the partition key was no bytes. Raises Malformed."""
         values: list[bytes | None] = []
-        at = 0
+        offset = 0
         try:
             for read in (*map(read_nullable, self._decoders), *self._read_nullable):
-                value, at = read(data, at)
+                value, offset = read(data, offset)
                 values.append(b"" if value is None and len(values) < self.partition_columns else value)
         except (IndexError, ValueError) as error:
             raise Malformed(f"not a key of this table: {error}") from None
-        if at != len(data):
-            raise Malformed(f"{len(data) - at} bytes too many")
+        if offset != len(data):
+            raise Malformed(f"{len(data) - offset} bytes too many")
         return tuple(values)
 
-    def comparable(self, key: Key) -> bytes:
-        """Bytes that are the same for partition keys that Cassandra's comparison holds for equal. Where keys have
-        `several_forms`, equal ones may belong to different partitions.
+    def comparison_bytes(self, key: Key) -> bytes:
+        """Return bytes that are equal for partition keys that Cassandra's comparison holds for equal. Where keys have
+        `has_several_forms`, equal ones may belong to different partitions.
         """
         return b"".join([encode(value or None) for encode, value in zip(self._comparable, key, strict=True)])
 
-    def current(self, data: bytes, foreign: bool = False) -> bytes:
-        """An event's key in the form that this row's key has now.
+    def current_key(self, data: bytes, foreign: bool = False) -> bytes:
+        """Return an event's key in the form that this row's key has now.
 
         It may have been written by another agent (`foreign`), or before a type in the key got fields. Raises Malformed,
         and Outgrown.
         """
         if foreign:
             return self.encode(self._foreign.decode(data))
-        return self._of_now(data) if self.grows else data
+        return self._to_current_form(data) if self.may_grow else data
 
-    def same_microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
-        """First and last clustering values, in the table's order, that one key of DataStax's may stand for: its time is
-        in µs, so 1000 times in ns share it.
+    def microsecond_bounds(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
+        """Return the first and last clustering values, in the table's order, that one key of DataStax's may stand for:
+        its time is in µs, so 1000 times in ns share it.
 
         None if the key stands for one row, or for a whole partition.
         """
         values = key[self.partition_columns :]
-        for at, (column, value) in enumerate(zip(self._table.clustering, values, strict=True)):
+        for index, (column, value) in enumerate(zip(self._table.clustering, values, strict=True)):
             if column.type.name == "time" and value is not None and None not in values:
                 start = int.from_bytes(value, "big", signed=True)
                 numbers = (start, min(start + 999, (1 << 63) - 1))
-                ends = [(*values[:at], n.to_bytes(8, "big", signed=True)) for n in numbers]
+                ends = [(*values[:index], n.to_bytes(8, "big", signed=True)) for n in numbers]
                 first, last = reversed(ends) if column.reversed else ends
                 return first, last  # type: ignore[return-value]
         return None
@@ -148,10 +152,12 @@ class KeyCodec:
 
     @cached_property
     def _former_types(self) -> list[KeyCodec]:
-        return [KeyCodec(table) for table in islice(_former_tables(self._table), _FORMER)]
+        return [KeyCodec(table) for table in islice(_former_tables(self._table), _MAX_FORMER_TYPES)]
 
-    def _of_now(self, data: bytes) -> bytes:
-        """A former key's bytes may happen to decode as a key of now, but then it most likely has gaps: so keys with
+    def _to_current_form(self, data: bytes) -> bytes:
+        """Return a key, which may be in a former form, in the current one. Raises Malformed, and Outgrown.
+
+        A former key's bytes may happen to decode as a current key, but then it most likely has gaps: so keys with
         gaps come last.
         """
         gapped: bytes | None = None
@@ -162,59 +168,61 @@ class KeyCodec:
             except Malformed:
                 continue
             try:
-                found = data if codec is self else self.encode(key)
+                current_key = data if codec is self else self.encode(key)
             except Malformed as error:
                 outgrown = error
                 continue
             if not self._has_gap(key):
-                return found
-            gapped = gapped or found
+                return current_key
+            gapped = gapped or current_key
         if gapped is None and outgrown is not None:
             raise Outgrown(f"a key from before a type in it got a field: {outgrown}")
         return gapped or self.encode(self.decode(data))  # which raises
 
     def _has_gap(self, key: Key) -> bool:
-        """Whether some clustering values are null and others not: a row's are null only where they have no bytes."""
+        """Return whether some clustering values are null and others not: a row's are null only where they have no
+        bytes.
+        """
         return None in key and any(value is not None for value in key[self.partition_columns :])
 
     def decode(self, data: bytes) -> Key:
-        """The key of an event. Raises Malformed if the bytes are not a key of this table."""
-        if self._reader is not None and (key := self._reader.key(data)) is not None:
+        """Decode the key of an event. Raises Malformed if the bytes are not a key of this table."""
+        if self._reader is not None and (key := self._reader.read_key(data)) is not None:
             return key
         return self._decode(data)
 
     def _decode(self, data: bytes) -> Key:
-        """As `decode`, by a function for each column."""
+        """Decode as `decode`, by a function for each column."""
         values: list[bytes | None] = []
-        at = 0
+        offset = 0
         value: bytes | None
         try:
             for decode in self._decoders:
-                value, at = decode(data, at)
+                value, offset = decode(data, offset)
                 values.append(value)
             for read in self._read_nullable:
-                value, at = read(data, at)
+                value, offset = read(data, offset)
                 values.append(value)
-            if at != len(data):
-                self._empty(values, data, at)
+            if offset != len(data):
+                self._remove_stand_ins(values, data, offset)
         except (IndexError, ValueError) as error:
             raise Malformed(f"not a key of this table: {error}") from None
         return tuple(values)
 
-    def _empty(self, values: list[bytes | None], data: bytes, at: int) -> None:
-        """Replace stand-ins by no bytes, at the places that follow the record."""
-        left = len(data) - at
-        last = -1
-        while at < len(data):
-            i, at = read_long(data, at)
-            if i <= last or i not in self._stand_ins or values[i] != self._stand_ins[i]:
-                raise Malformed(f"{left} bytes too many")
-            values[i] = b""
-            last = i
+    def _remove_stand_ins(self, values: list[bytes | None], data: bytes, offset: int) -> None:
+        """Replace stand-ins by no bytes, at the indexes that follow the record."""
+        remaining_bytes = len(data) - offset
+        last_index = -1
+        while offset < len(data):
+            index, offset = read_long(data, offset)
+            if index <= last_index or index not in self._stand_ins or values[index] != self._stand_ins[index]:
+                raise Malformed(f"{remaining_bytes} bytes too many")
+            values[index] = b""
+            last_index = index
 
 
 def _has_one_form(t: CqlType) -> bool:
-    """Whether equal clustering values of a type have equal bytes."""
+    """Return whether equal clustering values of a type have equal bytes."""
     several = ("boolean", "decimal", "varint", "float", "double", "tuple", "udt")
     return t.name not in several and all(map(_has_one_form, t.args))
 
@@ -224,23 +232,23 @@ def _unless_empty(encode: Encode) -> Optional:
 
 
 def _may_grow(t: CqlType) -> bool:
-    """Whether ALTER TYPE can give a type more fields."""
+    """Return whether ALTER TYPE can give a type more fields."""
     return t.name == "udt" or any(map(_may_grow, t.args))
 
 
 def _former_tables(table: Table) -> Iterator[Table]:
-    """The table as it may have been: with fewer fields in types of its key, those that miss the fewest first."""
-    most = {t.label: len(t.fields) - 1 for t in walk(c.type for c in table.primary_key) if len(t.fields) > 1}
-    for missing in range(1, sum(most.values()) + 1):
-        for labels in combinations_with_replacement(most, missing):
+    """Yield the table as it may have been: with fewer fields in types of its key, those that miss the fewest first."""
+    max_cuts = {t.label: len(t.fields) - 1 for t in walk(c.type for c in table.primary_key) if len(t.fields) > 1}
+    for missing in range(1, sum(max_cuts.values()) + 1):
+        for labels in combinations_with_replacement(max_cuts, missing):
             cuts = Counter(labels)
-            if all(most[label] >= count for label, count in cuts.items()):
+            if all(max_cuts[label] >= count for label, count in cuts.items()):
                 columns = (replace(c, type=_cut(c.type, cuts)) for c in table.columns)
                 yield replace(table, columns=tuple(columns))
 
 
 def _cut(t: CqlType, cuts: Mapping[str, int]) -> CqlType:
-    """A type whose user-defined types lack as many of their last fields as `cuts` says, by name."""
+    """Return a type whose user-defined types lack as many of their last fields as `cuts` says, by name."""
     args = tuple(_cut(a, cuts) for a in t.args)
     if t.name == "udt":
         count = len(args) - cuts.get(t.label, 0)

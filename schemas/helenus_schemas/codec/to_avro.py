@@ -38,7 +38,7 @@ Optional = Callable[["bytes | None"], bytes]
 
 
 def encoder(t: CqlType, clustering: bool = False) -> Encode:
-    """A function from a value's CQL bytes to its exact Avro bytes; it raises ValueError on bytes that have none.
+    """Return a function from a value's CQL bytes to its exact Avro bytes; it raises ValueError on bytes that have none.
 
     Values that Cassandra's comparison holds for equal are one `clustering` key and have one form: decimals of different
     scale, varints with redundant bytes, NaNs, booleans other than 0, a tuple with fewer fields than its type and the
@@ -52,8 +52,8 @@ def encoder(t: CqlType, clustering: bool = False) -> Encode:
 
 
 def plain(t: CqlType, key: bool = False) -> Encode:
-    """A function from CQL bytes to Avro bytes as data records show them, of columns of a `key` or others; raises as
-    `encoder`'s does.
+    """Return a function from CQL bytes to Avro bytes as data records show them, of columns of a `key` or others; raises
+    as `encoder`'s does.
     """
     return _encoder(t, _PLAIN_KEY if key else _PLAIN)
 
@@ -73,8 +73,8 @@ def optionals(
 
 def functions(types: Sequence[CqlType], key: bool, head: bytes) -> Callable[[Sequence[bytes | None]], bytes]:
     """As `optionals`, by a function for each type alone."""
-    empty_ones = MAY_BE_EMPTY if key else EMPTY_IS_A_VALUE
-    items = [(plain(t, key), t.name in empty_ones) for t in types]
+    types_with_empty_value = MAY_BE_EMPTY if key else EMPTY_IS_A_VALUE
+    items = [(plain(t, key), t.name in types_with_empty_value) for t in types]
 
     def encode(values: Sequence[bytes | None]) -> bytes:
         return head + b"".join(
@@ -88,7 +88,7 @@ def functions(types: Sequence[CqlType], key: bool, head: bytes) -> Callable[[Seq
 
 
 def nullable(encode: Encode) -> Optional:
-    """An encoder of the union of null and a type; None alone is null."""
+    """Return an encoder of the union of null and a type; None alone is null."""
 
     def encode_union(data: bytes | None) -> bytes:
         return b"\0" if data is None else b"\2" + encode(data)
@@ -100,14 +100,14 @@ _Exact = Callable[[list["bytes | None"], int], "list[bytes | None]"]
 """The fields of a tuple in an exact form, of a type with so many."""
 
 
-def _whole(parts: list[bytes | None], most: int) -> list[bytes | None]:
-    if len(parts) != most:
-        raise Malformed(f"a tuple of {len(parts)} fields where {most} are exact")
+def _check_field_count(parts: list[bytes | None], field_count: int) -> list[bytes | None]:
+    if len(parts) != field_count:
+        raise Malformed(f"a tuple of {len(parts)} fields where {field_count} are exact")
     return parts
 
 
-def _padded(parts: list[bytes | None], most: int) -> list[bytes | None]:
-    return _whole(parts + [None] * (most - len(parts)), most)
+def _pad_fields(parts: list[bytes | None], field_count: int) -> list[bytes | None]:
+    return _check_field_count(parts + [None] * (field_count - len(parts)), field_count)
 
 
 class _Form(NamedTuple):
@@ -121,8 +121,8 @@ class _Form(NamedTuple):
     key: bool = True
 
 
-_PARTITION = _Form({"boolean": exact_boolean}, _whole)
-_CLUSTERING = _Form(ONE_FORM, _padded)
+_PARTITION = _Form({"boolean": exact_boolean}, _check_field_count)
+_CLUSTERING = _Form(ONE_FORM, _pad_fields)
 _PLAIN = _Form({"ascii": utf8, "text": utf8}, key=False)
 _PLAIN_KEY = _Form({"varint": sized})
 
@@ -140,9 +140,9 @@ def _encoder(t: CqlType, form: _Form) -> Encode:
     if t.name == "map":
         # An Avro map has text keys; an exact map with other keys is an array of records, which has the same bytes.
         key = t.args[0]
-        text = form.exact is None and key.name not in ("ascii", "text")
-        of_key = string(map_key(key, form.key)) if text else _encoder(key, form)
-        return (_distinct_map if text and not form.key else _map)(of_key, _encoder(t.args[1], form))
+        has_text_keys = form.exact is None and key.name not in ("ascii", "text")
+        encode_key = string(map_key(key, form.key)) if has_text_keys else _encoder(key, form)
+        return (_distinct_map if has_text_keys and not form.key else _map)(encode_key, _encoder(t.args[1], form))
     if t.name in ("udt", "tuple"):
         if form.exact is None:
             return _record(t.args, form.key)
@@ -181,23 +181,23 @@ def _distinct_map(key: Encode, value: Encode) -> Encode:
 
 
 def _record(types: Sequence[CqlType], key: bool) -> Encode:
-    """A UDT or tuple: fields that an older version of the type did not have are missing at the end, and null."""
+    """Return a UDT or tuple: fields that an older version of the type did not have are missing at the end, and null."""
     encode = optionals(types, key)
-    most = len(types)
+    field_count = len(types)
 
     def encode_record(data: bytes) -> bytes:
-        parts = fields(data, most)
-        return encode(parts + [None] * (most - len(parts)))
+        parts = fields(data, field_count)
+        return encode(parts + [None] * (field_count - len(parts)))
 
     return encode_record
 
 
 def _exact_record(items: Sequence[Optional], exact: _Exact) -> Encode:
-    most = len(items)
+    field_count = len(items)
 
     def encode(data: bytes) -> bytes:
         # One more than the type has, to see that there are no more.
-        parts = exact(fields(data, most + 1), most)
+        parts = exact(fields(data, field_count + 1), field_count)
         return b"".join([item(part) for item, part in zip(items, parts, strict=True)])
 
     return encode

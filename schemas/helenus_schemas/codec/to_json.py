@@ -38,7 +38,7 @@ T = TypeVar("T", str, bytes)
 
 
 def map_key(t: CqlType, key: bool = False) -> Encode:
-    """A function from a map key's CQL bytes to its text: a scalar's text form, of other types their JSON.
+    """Return a function from a map key's CQL bytes to its text: a scalar's text form, of other types their JSON.
 
     Raises ValueError for a type that has neither; the function raises Malformed.
     """
@@ -55,7 +55,7 @@ def map_key(t: CqlType, key: bool = False) -> Encode:
 
 
 def distinct(data: bytes, key: Callable[[bytes], T], value: Callable[[bytes], T]) -> dict[T, T]:
-    """A map's entries, encoded. Raises Malformed for different keys that have the same text."""
+    """Return a map's entries, encoded. Raises Malformed for different keys that have the same text."""
     parts = entries(data)
     encoded = {key(k): value(v) for k, v in parts}
     if len(encoded) < len(parts):
@@ -64,7 +64,8 @@ def distinct(data: bytes, key: Callable[[bytes], T], value: Callable[[bytes], T]
 
 
 def encoder(t: CqlType, key: bool = False) -> Encode:
-    """A function from a value's CQL bytes to JSON; it raises ValueError or struct.error on bytes that are not a value.
+    """Return a function from a value's CQL bytes to JSON; it raises ValueError or struct.error on bytes that are not a
+    value.
 
     Raises ValueError for a type without JSON form.
     """
@@ -120,7 +121,7 @@ def _datastax(t: CqlType) -> Encode:
 
 
 def _shown_as(t: CqlType) -> Encode:
-    """A decimal, varint or time as its type is `shown_as`."""
+    """Return a decimal, varint or time as its type is `shown_as`."""
     if t.shown_as == "microseconds":
         return lambda data: str(as_microseconds(data))
     text = as_text(t)
@@ -238,10 +239,10 @@ def _map(t: CqlType, value: Encode, key: bool) -> Encode:
 
 def _record(names: Sequence[str], types: Sequence[CqlType], key: bool) -> Encode:
     encode = objects(names, types, nulls=False, keys=len(types) if key else 0)
-    most = len(types)
+    field_count = len(types)
 
     def encode_record(data: bytes) -> str:
-        parts = fields(data, most)
-        return encode(parts + [None] * (most - len(parts)))
+        parts = fields(data, field_count)
+        return encode(parts + [None] * (field_count - len(parts)))
 
     return encode_record

@@ -10,7 +10,7 @@ from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, NullElement, elements, 
 
 
 def is_unpublishable(t: CqlType, data: bytes) -> bool:
-    """Whether a value that CQL allows has, at any depth, something that no record can hold.
+    """Return whether a value that CQL allows has, at any depth, something that no record can hold.
 
     That is: a null element of a collection; an element of no bytes, of a type that has no such value; text that is not
     UTF-8; different keys of a map that have the same text.

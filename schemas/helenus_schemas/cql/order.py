@@ -19,17 +19,17 @@ Order = Callable[["bytes | None"], Any]
 
 
 def order(t: CqlType) -> Order:
-    """What a type's values are compared by, of one type with each other. Raises ValueError for a type without order;
-    the function does for bytes that are no value.
+    """Return what a type's values are compared by, of one type with each other. Raises ValueError for a type without
+    order; the function does for bytes that are no value.
     """
-    of = _order(t)
+    comparison_key = _order(t)
 
-    def ordered(data: bytes | None) -> Any:
+    def sort_key(data: bytes | None) -> Any:
         if data is None:
             return ()
-        return (0,) if not data else (1, of(data))
+        return (0,) if not data else (1, comparison_key(data))
 
-    return ordered
+    return sort_key
 
 
 def _order(t: CqlType) -> Callable[[bytes], Any]:
@@ -43,11 +43,11 @@ def _order(t: CqlType) -> Callable[[bytes], Any]:
     if t.name == "vector":
         return lambda data: [parts[0](part) for part in vector(data, t.args[0].width, t.dimension)]
     if t.name in ("tuple", "udt"):
-        most = len(parts)
+        field_count = len(parts)
 
         def fields_of(data: bytes) -> Any:
-            found = fields(data, most)
-            return [part(f) for part, f in zip(parts, found + [None] * (most - len(found)), strict=True)]
+            values = fields(data, field_count)
+            return [part(f) for part, f in zip(parts, values + [None] * (field_count - len(values)), strict=True)]
 
         return fields_of
     raise ValueError(f"values of the type {t} have no order")

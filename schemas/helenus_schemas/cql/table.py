@@ -46,7 +46,7 @@ class Table:
 
     @property
     def unsupported(self) -> str | None:
-        """Why changes of this table can't be captured, None if they can."""
+        """Return why changes of this table can't be captured, None if they can."""
         if not self.hides_columns:
             return None
         return (
@@ -81,7 +81,7 @@ class Table:
 
     @cached_property
     def values(self) -> tuple[Column, ...]:
-        """The columns of a data record's value, in their order there: all outside the key."""
+        """Return the columns of a data record's value, in their order there: all outside the key."""
         return self.regulars + self.statics
 
     def only(self, pattern: str) -> Table:
@@ -97,12 +97,12 @@ class Table:
         return replace(self, columns=tuple(columns)) if forms else self
 
     def column(self, name: str) -> Column | None:
-        """The column of this name, dropped ones included."""
+        """Return the column of this name, dropped ones included."""
         return self._by_name.get(name) or self.dropped.get(name)
 
     @cached_property
     def cql(self) -> str:
-        """The table's definition as text, its user-defined types first: the same on every node."""
+        """Return the table's definition as text, its user-defined types first: the same on every node."""
         types = {t.label: t for t in walk(c.type for c in self.columns) if t.name == "udt"}
         lines = [
             f"CREATE TYPE {quote(self.keyspace)}.{quote(name)} "
@@ -138,23 +138,23 @@ class Table:
 
 
 def read_tables(session: Any, keyspace: str | None = None, table: str | None = None) -> dict[uuid.UUID, Table]:
-    """All tables by id, or one keyspace's, or one table of it, from `system_schema` through a driver session."""
+    """Return all tables by id, or one keyspace's, or one table of it, from `system_schema` through a driver session."""
 
-    def rows(name: str, columns: str) -> list[Any]:
-        given = {"keyspace_name": keyspace, "table_name": None if name == "types" else table}
-        wanted = {column: value for column, value in given.items() if value is not None}
-        where = " WHERE " + " AND ".join(f"{column} = %s" for column in wanted) if wanted else ""
-        args = tuple(wanted.values()) or None
+    def select(name: str, columns: str) -> list[Any]:
+        keys = {"keyspace_name": keyspace, "table_name": None if name == "types" else table}
+        conditions = {column: value for column, value in keys.items() if value is not None}
+        where = " WHERE " + " AND ".join(f"{column} = %s" for column in conditions) if conditions else ""
+        args = tuple(conditions.values()) or None
         return list(session.execute(f"SELECT keyspace_name, {columns} FROM system_schema.{name}{where}", args))
 
     types: dict[str, list[Any]] = {}
-    for r in rows("types", "type_name, field_names, field_types"):
+    for r in select("types", "type_name, field_names, field_types"):
         types.setdefault(r.keyspace_name, []).append(r)
-    udts = {space: _Udts(found) for space, found in types.items()}
+    udts = {space: _Udts(type_rows) for space, type_rows in types.items()}
 
     columns: dict[tuple[str, str], list[Column]] = {}
     added_at: dict[tuple[str, str], dict[str, int]] = {}
-    for r in rows(
+    for r in select(
         "columns", "table_name, column_name, clustering_order, kind, position, type, writetime(type) AS added"
     ):
         added_at.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = r.added or 0
@@ -170,8 +170,8 @@ def read_tables(session: Any, keyspace: str | None = None, table: str | None = N
     dropped: dict[tuple[str, str], dict[str, Column]] = {}
     dropped_at: dict[tuple[str, str], dict[str, int]] = {}
     # As a number: the driver can't decode a time beyond Python's years, which a DROP with USING TIMESTAMP may have.
-    at = "blobasbigint(timestampasblob(dropped_time)) AS at"
-    for r in rows("dropped_columns", f"table_name, column_name, {at}, kind, type"):
+    dropped_column = "blobasbigint(timestampasblob(dropped_time)) AS at"
+    for r in select("dropped_columns", f"table_name, column_name, {dropped_column}, kind, type"):
         dropped.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = Column(
             r.column_name, parse(r.type, udts.get(r.keyspace_name)), r.kind
         )
@@ -189,7 +189,7 @@ def read_tables(session: Any, keyspace: str | None = None, table: str | None = N
             r.gc_grace_seconds,
             added_at.get((r.keyspace_name, r.table_name), {}),
         )
-        for r in rows("tables", "table_name, id, cdc, flags, gc_grace_seconds")
+        for r in select("tables", "table_name, id, cdc, flags, gc_grace_seconds")
     }
 
 

@@ -23,25 +23,25 @@ AsText = Callable[[bytes], str]
 _FLOAT = struct.Struct(">f")
 _LEAST_NORMAL = 2.0**-126
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
-_AT_ONCE = 512  # bytes up to which Decimal's own way is the faster one
-_PIECE = 128
+_DIRECT_BYTES = 512  # up to this size Decimal(int) is the faster way
+_PIECE_BYTES = 128
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 
 
 def as_text(t: CqlType) -> AsText | None:
-    """A function from a scalar's CQL bytes to its text, None for a type that has no text form."""
+    """Return a function from a scalar's CQL bytes to its text, None for a type that has no text form."""
     return _FORMS.get(t.name)
 
 
 def as_microseconds(data: bytes) -> int:
-    """A time's µs since midnight, rounded down. Raises Malformed."""
+    """Return a time's µs since midnight, rounded down. Raises Malformed."""
     if len(data) != 8:
         raise wrong_size(data, 8)
     return int.from_bytes(data, "big", signed=True) // 1000
 
 
 def inet(data: bytes) -> str:
-    """An address's canonical form, of an IPv4 one within IPv6 too: `::ffff:102:304`. Raises ValueError.
+    """Return an address's canonical form, of an IPv4 one within IPv6 too: `::ffff:102:304`. Raises ValueError.
 
     Python 3.13 spells those otherwise, and a key is the same on each.
     """
@@ -51,7 +51,7 @@ def inet(data: bytes) -> str:
 
 
 def java_inet(data: bytes) -> str:
-    """An address as Java's `InetAddress.getHostAddress` has it: `2001:db8:0:0:0:0:0:1`. Raises Malformed.
+    """Return an address as Java's `InetAddress.getHostAddress` has it: `2001:db8:0:0:0:0:0:1`. Raises Malformed.
 
     Java takes an IPv4 address within IPv6 for the IPv4 address: two keys of Cassandra then are one.
     """
@@ -73,7 +73,7 @@ def _varint(data: bytes) -> str:
     if not data:
         raise ValueError("a varint of no bytes")
     # Python shows no int of more than 4300 digits, but a Decimal of any.
-    return f"{_whole(data):f}"
+    return f"{_varint_decimal(data):f}"
 
 
 def _decimal(data: bytes) -> str:
@@ -81,12 +81,12 @@ def _decimal(data: bytes) -> str:
 
 
 def as_double(data: bytes) -> float:
-    """The double nearest to a decimal's CQL bytes; infinite if it is beyond them. Raises ValueError."""
+    """Return the double nearest to a decimal's CQL bytes; infinite if it is beyond them. Raises ValueError."""
     return float(_as_decimal(data))
 
 
 def as_long(data: bytes) -> int:
-    """A varint's CQL bytes as a number of 64 bits. Raises ValueError."""
+    """Return a varint's CQL bytes as a number of 64 bits. Raises ValueError."""
     value = int.from_bytes(data, "big", signed=True)
     if not data or not -1 << 63 <= value < 1 << 63:
         raise ValueError(f"a varint of {len(data)} bytes where varint.handling.mode=long takes 8; string takes any")
@@ -96,19 +96,21 @@ def as_long(data: bytes) -> int:
 def _as_decimal(data: bytes) -> Decimal:
     if len(data) < 5:
         raise ValueError(f"a decimal of {len(data)} bytes")
-    sign, digits, _ = _whole(data[4:]).as_tuple()
+    sign, digits, _ = _varint_decimal(data[4:]).as_tuple()
     return Decimal((sign, digits, -int.from_bytes(data[:4], "big", signed=True)))
 
 
-def _whole(data: bytes) -> Decimal:
-    """A varint's number. Decimal(int) takes quadratic time: a long one is put together from pieces."""
+def _varint_decimal(data: bytes) -> Decimal:
+    """Return a varint's number. Decimal(int) takes quadratic time: a long one is put together from pieces."""
     value = int.from_bytes(data, "big", signed=True)
-    if len(data) <= _AT_ONCE:
+    if len(data) <= _DIRECT_BYTES:
         return Decimal(value)
     low_first = abs(value).to_bytes(len(data), "little")
-    parts = [Decimal(int.from_bytes(low_first[i : i + _PIECE], "little")) for i in range(0, len(data), _PIECE)]
+    parts = [
+        Decimal(int.from_bytes(low_first[i : i + _PIECE_BYTES], "little")) for i in range(0, len(data), _PIECE_BYTES)
+    ]
     with localcontext(_EXACT):
-        weight = Decimal(1 << 4 * _PIECE)
+        weight = Decimal(1 << 4 * _PIECE_BYTES)
         while len(parts) > 1:
             weight *= weight
             parts = [low + high * weight for low, high in zip_longest(parts[::2], parts[1::2], fillvalue=Decimal())]
@@ -116,7 +118,7 @@ def _whole(data: bytes) -> Decimal:
 
 
 def float_text(data: bytes) -> str:
-    """The shortest text that reads back as the same 4 bytes, spelled as a double is."""
+    """Return the shortest text that reads back as the same 4 bytes, spelled as a double is."""
     (value,) = _FLOAT.unpack(data)
     # Nine digits are always enough. Numbers that need fewer than six look the same with six, except those near 0.
     shorter = (float(f"{value:.{digits}g}") for digits in range(1 if abs(value) < _LEAST_NORMAL else 6, 9))
@@ -128,12 +130,12 @@ def _double(data: bytes) -> str:
 
 
 def spelled(value: float) -> str:
-    """The shortest text of a double; NaN and infinities as Java spells them."""
+    """Return the shortest text of a double; NaN and infinities as Java spells them."""
     return repr(value) if math.isfinite(value) else _NOT_FINITE[repr(value)]
 
 
 def _nearest(value: float) -> float:
-    """The 4-byte float nearest to a number; infinite if none is."""
+    """Return the 4-byte float nearest to a number; infinite if none is."""
     try:
         return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
     except OverflowError:

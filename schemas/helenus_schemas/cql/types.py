@@ -29,8 +29,8 @@ _RESERVED = frozenset(
     "token true truncate unlogged unset update use using view where with".split()
 )
 _ARGS = {"frozen": 1, "list": 1, "set": 1, "vector": 1, "map": 2}
-_INT_DIGITS, _MOST_BYTES = 10, (1 << 31) - 1
-_MOST_SHOWN = 200
+_INT_DIGITS, _MAX_BYTES = 10, (1 << 31) - 1
+_MAX_EXCERPT = 200
 _TOKEN = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|'([^']*)'|([A-Za-z0-9_.]+)|([<>,]))")
 
 
@@ -57,7 +57,7 @@ class CqlType:
 
     @property
     def width(self) -> int:
-        """Bytes of a value in a commit-log cell if fixed, else 0: then a vint length goes before it.
+        """Return bytes of a value in a commit-log cell if fixed, else 0: then a vint length goes before it.
 
         Source: `AbstractType.valueLengthIfFixed`. tinyint, smallint, date, time and counter are not fixed there.
         """
@@ -90,21 +90,23 @@ class CqlType:
 
 
 def walk(types: Iterable[CqlType]) -> Iterator[CqlType]:
-    """Types and all types within them, each before its own."""
+    """Yield types and all types within them, each before its own."""
     for t in types:
         yield t
         yield from walk(t.args)
 
 
-def has_more_fields(one: CqlType, other: CqlType) -> bool:
-    """Whether a type has a user-defined type, at any depth, with more fields than the other has there."""
-    if one.name == other.name == "udt" and len(one.args) > len(other.args):
+def has_more_fields(t: CqlType, compared: CqlType) -> bool:
+    """Return whether a type has a user-defined type, at any depth, with more fields than the `compared` one has
+    there.
+    """
+    if t.name == compared.name == "udt" and len(t.args) > len(compared.args):
         return True
-    return any(map(has_more_fields, one.args, other.args))
+    return any(map(has_more_fields, t.args, compared.args))
 
 
 def quote(name: str) -> str:
-    """A CQL identifier, quoted where it must be."""
+    """Return a CQL identifier, quoted where it must be."""
     plain = re.fullmatch(r"[a-z][a-z0-9_]*", name) and name not in _RESERVED
     return name if plain else '"' + name.replace('"', '""') + '"'
 
@@ -116,16 +118,16 @@ def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
     """
     try:
         tokens = _tokens(text)
-        found, end = _parse(tokens, 0, {} if udts is None else udts, text)
+        cql_type, end = _parse(tokens, 0, {} if udts is None else udts, text)
     except (IndexError, RecursionError):
         raise ValueError(f"not a CQL type: {_excerpt(text)}") from None
     if end != len(tokens):
         raise ValueError(f"not a CQL type: {_excerpt(text)}")
-    return found
+    return cql_type
 
 
 _Token = tuple[str, "str | None", "str | None"]
-"""What it says; and the same, with the quotes of a name, or in those of a class, if it has these."""
+"""A token's text; the name if it was in double quotes; the class if it was in single quotes."""
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -141,51 +143,51 @@ def _tokens(text: str) -> list[_Token]:
     return tokens
 
 
-def _parse(tokens: list[_Token], at: int, udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, int]:
-    name, quoted, custom = tokens[at]
-    at += 1
+def _parse(tokens: list[_Token], index: int, udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, int]:
+    name, quoted, custom = tokens[index]
+    index += 1
     if custom is not None:
-        return CqlType("custom", label=custom), at
-    if at < len(tokens) and tokens[at][0] == "<" and quoted is None:
+        return CqlType("custom", label=custom), index
+    if index < len(tokens) and tokens[index][0] == "<" and quoted is None:
         args: list[CqlType] = []
         dimension = 0
-        while tokens[at][0] != ">":
-            at += 1
+        while tokens[index][0] != ">":
+            index += 1
             if name == "vector" and args:
-                dimension = _dimension(tokens[at][0], args[0], text)
-                at += 1
+                dimension = _dimension(tokens[index][0], args[0], text)
+                index += 1
             else:
-                arg, at = _parse(tokens, at, udts, text)
+                arg, index = _parse(tokens, index, udts, text)
                 args.append(arg)
-            if tokens[at][0] not in (",", ">"):
+            if tokens[index][0] not in (",", ">"):
                 raise ValueError(f"not a CQL type: {_excerpt(text)}")
-        at += 1
+        index += 1
         if len(args) != _ARGS.get(name, len(args) if name == "tuple" else -1) or (name == "vector" and not dimension):
             raise ValueError(f"not a CQL type: {_excerpt(text)}")
         if name == "frozen":
-            return replace(args[0], frozen=True), at
+            return replace(args[0], frozen=True), index
         # An element of a collection is stored whole, whether or not its type is written as frozen.
-        return CqlType(name, tuple(args), frozen=name in ("tuple", "vector"), dimension=dimension), at
+        return CqlType(name, tuple(args), frozen=name in ("tuple", "vector"), dimension=dimension), index
     if quoted is None and name in SCALARS:
-        return CqlType(name), at
+        return CqlType(name), index
     if quoted is None and name == "varchar":
-        return CqlType("text"), at
+        return CqlType("text"), index
     if quoted is None and name == "empty" and name not in udts:
         # Old compact tables without a value column have one of this type.
-        return CqlType("custom", label="org.apache.cassandra.db.marshal.EmptyType"), at
+        return CqlType("custom", label="org.apache.cassandra.db.marshal.EmptyType"), index
     if name not in udts:
         raise ValueError(f"unknown CQL type {_excerpt(name)} in {_excerpt(text)}")
-    return udts[name], at
+    return udts[name], index
 
 
-def _dimension(text: str, item: CqlType, whole: str) -> int:
-    """A vector's number of elements, as an int of Java's, in which its value's size has room too."""
+def _dimension(text: str, element: CqlType, type_text: str) -> int:
+    """Return a vector's number of elements, as an int of Java's, in which its value's size has room too."""
     dimension = int(text) if text.isascii() and text.isdigit() and len(text) <= _INT_DIGITS else 0
-    if not 0 < dimension * max(1, item.width) <= _MOST_BYTES:
-        raise ValueError(f"not a CQL type: {_excerpt(whole)}")
+    if not 0 < dimension * max(1, element.width) <= _MAX_BYTES:
+        raise ValueError(f"not a CQL type: {_excerpt(type_text)}")
     return dimension
 
 
 def _excerpt(text: str) -> str:
-    """A text within a message; a long one, which a table's definition has not, in part."""
-    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
+    """Return a text within a message; a long one, which a table's definition has not, in part."""
+    return repr(text if len(text) <= _MAX_EXCERPT else f"{text[:_MAX_EXCERPT]}…")

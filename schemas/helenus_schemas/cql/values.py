@@ -27,7 +27,9 @@ class Malformed(ValueError):
 
 
 def stand_in(t: CqlType) -> bytes:
-    """A zero or empty value of a type. An event's key has it in place of no bytes, which Avro can't have there."""
+    """Return a zero or empty value of a type. An event's key has it in place of no bytes, which Avro can't have
+    there.
+    """
     if t.name == "vector":
         item = stand_in(t.args[0])
         return (item if t.args[0].width else bytes((len(item),)) + item) * t.dimension
@@ -37,12 +39,14 @@ def stand_in(t: CqlType) -> bytes:
 
 
 def wrong_size(data: bytes, width: int) -> Malformed:
-    """The error for a value that has not its type's fixed size."""
+    """Return the error for a value that has not its type's fixed size."""
     return Malformed(f"{len(data)} bytes where {width} {'is' if width == 1 else 'are'} a value")
 
 
 def shortest_varint(data: bytes) -> bytes:
-    """A varint in the fewest bytes that hold it and its sign, as `BigInteger.toByteArray`; no bytes stay none."""
+    """Return a varint in the fewest bytes that hold it and its sign, as `BigInteger.toByteArray`; no bytes stay
+    none.
+    """
     start = 0
     while start < len(data) - 1 and data[start] == (0xFF if data[start + 1] & 0x80 else 0):
         start += 1
@@ -54,99 +58,105 @@ class NullElement(Malformed):
 
 
 def elements(data: bytes) -> list[bytes]:
-    """The elements of a list or set."""
+    """Return the elements of a list or set."""
     return _counted(data, 1)
 
 
 def entries(data: bytes) -> list[tuple[bytes, bytes]]:
-    """The keys and values of a map, in its order."""
+    """Return the keys and values of a map, in its order."""
     parts = _counted(data, 2)
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _counted(data: bytes, each: int) -> list[bytes]:
+def _counted(data: bytes, parts_per_element: int) -> list[bytes]:
     if len(data) < 4:
         raise Malformed(f"a collection of {len(data)} bytes")
     (count,) = _SIZE(data)
-    if not 0 <= 4 * count * each <= len(data) - 4:
+    if not 0 <= 4 * count * parts_per_element <= len(data) - 4:
         raise Malformed(f"a collection of {count} elements in {len(data)} bytes")
     parts = []
     end = 4
-    most = len(data)
+    length = len(data)
     try:
-        for _ in range(count * each):
+        for _ in range(count * parts_per_element):
             start = end + 4
             end = start + _SIZE(data, end)[0]
-            if not start <= end <= most:
+            if not start <= end <= length:
                 if end < start:
                     raise NullElement("an element that is null")
-                raise Malformed(f"an element of {end - start} bytes with {most - start} left")
+                raise Malformed(f"an element of {end - start} bytes with {length - start} left")
             parts.append(data[start:end])
     except struct.error:
         raise Malformed("a collection that ends early") from None
-    if end != most:
-        raise Malformed(f"{most - end} bytes after a collection")
+    if end != length:
+        raise Malformed(f"{length - end} bytes after a collection")
     return parts
 
 
-def fields(data: bytes, most: int) -> list[bytes | None]:
-    """The fields of a tuple or UDT, `most` at most: an older value has fewer than its type, a newer one more."""
+def fields(data: bytes, max_fields: int) -> list[bytes | None]:
+    """Return the fields of a tuple or UDT, `max_fields` at most: an older value has fewer than its type, a newer one
+    more.
+    """
     parts: list[bytes | None] = []
-    at = 0
-    while at < len(data) and len(parts) < most:
-        if len(data) - at < 4:
+    offset = 0
+    while offset < len(data) and len(parts) < max_fields:
+        if len(data) - offset < 4:
             raise Malformed("a field that ends early")
-        (size,) = _SIZE(data, at)
-        at += 4
-        if size > len(data) - at:
-            raise Malformed(f"a field of {size} bytes with {len(data) - at} left")
+        (size,) = _SIZE(data, offset)
+        offset += 4
+        if size > len(data) - offset:
+            raise Malformed(f"a field of {size} bytes with {len(data) - offset} left")
         if size < 0:
             parts.append(None)
         else:
-            parts.append(data[at : at + size])
-            at += size
+            parts.append(data[offset : offset + size])
+            offset += size
     return parts
 
 
 def vector(data: bytes, width: int, dimension: int) -> list[bytes]:
-    """The elements of a vector; `width` is an element's size, 0 if that goes before each as a vint."""
+    """Return the elements of a vector; `width` is an element's size, 0 if that goes before each as a vint."""
     parts = []
     if width:
-        parts = [data[at : at + width] for at in range(0, len(data), width)]
+        parts = [data[offset : offset + width] for offset in range(0, len(data), width)]
         if len(data) != width * dimension:
             raise Malformed(f"{len(data)} bytes where {width * dimension} are a vector")
         return parts
-    at = 0
+    offset = 0
     for _ in range(dimension):
-        size, at = vint(data, at)
-        if size > len(data) - at:
-            raise Malformed(f"an element of {size} bytes with {len(data) - at} left")
-        parts.append(data[at : at + size])
-        at += size
-    if at != len(data):
-        raise Malformed(f"{len(data) - at} bytes after a vector")
+        size, offset = vint(data, offset)
+        if size > len(data) - offset:
+            raise Malformed(f"an element of {size} bytes with {len(data) - offset} left")
+        parts.append(data[offset : offset + size])
+        offset += size
+    if offset != len(data):
+        raise Malformed(f"{len(data) - offset} bytes after a vector")
     return parts
 
 
 def duration(data: bytes) -> tuple[int, int, int]:
-    """Months, days and nanoseconds of a duration."""
+    """Return months, days and nanoseconds of a duration."""
     parts = []
-    at = 0
+    offset = 0
     for _ in range(3):
-        value, at = vint(data, at)
+        value, offset = vint(data, offset)
         parts.append((value >> 1) ^ -(value & 1))
     months, days, nanoseconds = parts
     return months, days, nanoseconds
 
 
-def vint(data: bytes, at: int) -> tuple[int, int]:
-    """The unsigned vint at an offset, and the offset after it: it has as many leading one bits as bytes follow."""
-    if at >= len(data):
+def vint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the unsigned vint at an offset, and the offset after it: it has as many leading one bits as bytes
+    follow.
+    """
+    if offset >= len(data):
         raise Malformed("a number that ends early")
-    first = data[at]
+    first = data[offset]
     if first < 0x80:
-        return first, at + 1
+        return first, offset + 1
     extra = 8 - (first ^ 0xFF).bit_length()
-    if extra > len(data) - at - 1:
+    if extra > len(data) - offset - 1:
         raise Malformed("a number that ends early")
-    return (first & 0xFF >> extra) << 8 * extra | int.from_bytes(data[at + 1 : at + 1 + extra], "big"), at + 1 + extra
+    return (first & 0xFF >> extra) << 8 * extra | int.from_bytes(
+        data[offset + 1 : offset + 1 + extra], "big"
+    ), offset + 1 + extra

@@ -55,7 +55,7 @@ AVRO: dict[str, Any] = {
     ],
 }
 """Times in µs since the epoch, `deletionTime` and `ttl` in s."""
-_OF_READS = bytes.fromhex("0000 1000 8000 000000000000")  # the time in its low bits; no clock sequence, no node
+_READ_PATH_SUFFIX = bytes.fromhex("0000 1000 8000 000000000000")  # the time in its low bits; no clock sequence, no node
 _NEVER = -0x8000000000000000
 _SECONDS = 0xFFFFFFFF
 _new = tuple.__new__
@@ -110,15 +110,15 @@ class Cells(NamedTuple):
 
 
 def read_path(n: int) -> bytes:
-    """The path of a list's nth element where a read found it, since CQL does not show paths: a timeuuid that no node
-    makes.
+    """Return the path of a list's nth element where a read found it, since CQL does not show paths: a timeuuid that no
+    node makes.
     """
-    return n.to_bytes(4, "big") + _OF_READS
+    return n.to_bytes(4, "big") + _READ_PATH_SUFFIX
 
 
 def is_read_path(path: bytes | None) -> bool:
-    """Whether an element of a list has no path but its place in a read."""
-    return path is not None and path[4:] == _OF_READS
+    """Return whether an element of a list has no path but its place in a read."""
+    return path is not None and path[4:] == _READ_PATH_SUFFIX
 
 
 Described = tuple[str, Mapping[str, str]]
@@ -126,7 +126,7 @@ Described = tuple[str, Mapping[str, str]]
 
 
 def described(name: str, t: CqlType) -> Described:
-    """A column as the field `columns` has it."""
+    """Return a column as the field `columns` has it."""
     types: dict[str, str] = {}
     for udt in walk([t]):
         if udt.name == "udt":
@@ -136,7 +136,7 @@ def described(name: str, t: CqlType) -> Described:
 
 
 def columns_text(columns: Iterable[Described]) -> str:
-    """The field `columns`, of these."""
+    """Return the field `columns`, of these."""
     types: dict[str, str] = {}
     texts = []
     for text, needed in columns:
@@ -154,7 +154,7 @@ def _json(value: Any) -> str:
 def decode_cells(data: bytes, scope: Scope) -> Cells:
     """Read the field `cells` of a Change of this scope. Raises Malformed."""
     try:
-        return _decoded(data, scope)
+        return _decode_fields(data, scope)
     except Malformed:
         raise
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -162,179 +162,181 @@ def decode_cells(data: bytes, scope: Scope) -> Cells:
 
 
 def head_of(data: bytes) -> bytes:
-    """What comes first in the field `cells`, and is the same in alike changes: the version, the ids and the columns.
-    Raises Malformed.
+    """Return the first part of the field `cells`, which is the same in alike changes: the version, the ids and the
+    columns. Raises Malformed.
     """
-    size, at = _columns_at(data)
-    return data[: at + size]
+    size, offset = _locate_columns(data)
+    return data[: offset + size]
 
 
 def columns_of(data: bytes) -> bytes:
-    """The text of the columns in the field `cells`. Raises Malformed."""
-    size, at = _columns_at(data)
-    return data[at : at + size]
+    """Return the text of the columns in the field `cells`. Raises Malformed."""
+    size, offset = _locate_columns(data)
+    return data[offset : offset + size]
 
 
-def _columns_at(data: bytes) -> tuple[int, int]:
+def _locate_columns(data: bytes) -> tuple[int, int]:
     try:
-        size, at = read_long(data, 33)
+        size, offset = read_long(data, 33)
     except IndexError as error:
         raise Malformed(f"not the cells of an event: {type(error).__name__}: {error}") from None
-    if not 0 <= size <= len(data) - at:
+    if not 0 <= size <= len(data) - offset:
         raise Malformed(f"not the cells of an event: a length of {size}")
-    return size, at
+    return size, offset
 
 
-def _decoded(data: bytes, scope: Scope) -> Cells:
-    version, at = read_long(data, 0)
+def _decode_fields(data: bytes, scope: Scope) -> Cells:
+    version, offset = read_long(data, 0)
     if version != VERSION:
         raise Malformed(f"cells of version {version}, where {VERSION} is known: an agent that is newer than this")
-    ids = at
-    size, at = read_long(data, at + 32)
-    if not 0 <= size <= len(data) - at:
+    ids = offset
+    size, offset = read_long(data, offset + 32)
+    if not 0 <= size <= len(data) - offset:
         raise Malformed(f"not the cells of an event: a length of {size}")
-    columns, types = _columns(data[at : at + size])
-    low, at = read_long(data, at + size)
-    low_deletion, at = read_long(data, at)
-    low_ttl, at = read_long(data, at)
-    size, at = read_long(data, at)
-    if at + size != len(data):
-        raise Malformed(f"not the cells of an event: data of {size} bytes, {len(data) - at} are there")
-    found = Cells(data[ids : ids + 16], data[ids + 16 : ids + 32], types)
+    columns, types = _cached_columns(data[offset : offset + size])
+    low, offset = read_long(data, offset + size)
+    low_deletion, offset = read_long(data, offset)
+    low_ttl, offset = read_long(data, offset)
+    size, offset = read_long(data, offset)
+    if offset + size != len(data):
+        raise Malformed(f"not the cells of an event: data of {size} bytes, {len(data) - offset} are there")
+    cells = Cells(data[ids : ids + 16], data[ids + 16 : ids + 32], types)
     if scope in (Scope.PARTITION, Scope.RANGE):
-        deletion, at = _deletion(data, at, low, low_deletion)
-        found = found._replace(deletion=deletion)
+        deletion, offset = _read_deletion(data, offset, low, low_deletion)
+        cells = cells._replace(deletion=deletion)
     else:
-        found, at = _row(data, at, found, columns, (low, low_deletion, low_ttl))
-    if at != len(data):
-        raise Malformed(f"not the cells of an event: {len(data) - at} bytes after them")
-    return found
+        cells, offset = _read_row(data, offset, cells, columns, (low, low_deletion, low_ttl))
+    if offset != len(data):
+        raise Malformed(f"not the cells of an event: {len(data) - offset} bytes after them")
+    return cells
 
 
-def _row(
-    d: bytes, at: int, head: Cells, columns: tuple[_Column, ...], lowest: tuple[int, int, int]
+def _read_row(
+    data: bytes, offset: int, head: Cells, columns: tuple[_Column, ...], lowest: tuple[int, int, int]
 ) -> tuple[Cells, int]:
-    """The cells of a row, and the offset after it. One long function: a connector reads some 100,000 cells a second."""
+    """Return the cells of a row, and the offset after it. One long function: a connector reads some 100,000 cells a
+    second.
+    """
     low, low_deletion, low_ttl = lowest
-    flags = d[at]
-    at += 1
+    flags = data[offset]
+    offset += 1
     row_time = row_ttl = row_expires = liveness = deletion = None
     if flags & 4:
-        delta, at = _vint(d, at)
-        row_time = _wrapped(low + delta)
+        delta, offset = _read_vint(data, offset)
+        row_time = _to_signed(low + delta)
         if flags & 8:
-            delta, at = _vint(d, at)
+            delta, offset = _read_vint(data, offset)
             row_ttl = low_ttl + delta & _SECONDS
-            delta, at = _vint(d, at)
+            delta, offset = _read_vint(data, offset)
             row_expires = low_deletion + delta & _SECONDS
         liveness = Liveness(row_time, row_ttl, row_expires)
     if flags & 16:
-        deletion, at = _deletion(d, at, low, low_deletion)
+        deletion, offset = _read_deletion(data, offset, low, low_deletion)
     if not flags & 32:
-        columns, at = _subset(d, at, columns)
+        columns, offset = _read_subset(data, offset, columns)
     deletions: dict[str, Deletion] = {}
     cells: list[Cell] = []
     for name, width, is_many in columns:
         count = 1
         if is_many:
             if flags & 64:
-                gone, at = _deletion(d, at, low, low_deletion)
-                if gone.write_time != _NEVER:
-                    deletions[name] = gone
-            count, at = _vint(d, at)
+                deletion_of_column, offset = _read_deletion(data, offset, low, low_deletion)
+                if deletion_of_column.write_time != _NEVER:
+                    deletions[name] = deletion_of_column
+            count, offset = _read_vint(data, offset)
         for _ in range(count):
-            cell = d[at]
-            at += 1
+            cell_flags = data[offset]
+            offset += 1
             time = row_time
             ttl = expires = deleted_at = path = None
-            if not cell & 8:
-                delta, at = _vint(d, at)
-                time = _wrapped(low + delta)
+            if not cell_flags & 8:
+                delta, offset = _read_vint(data, offset)
+                time = _to_signed(low + delta)
             elif time is None:
                 raise Malformed("not the cells of an event: a cell with the write time of a row that has none")
-            if cell & 16:
+            if cell_flags & 16:
                 ttl, expires = row_ttl, row_expires
                 if ttl is None:
                     raise Malformed("not the cells of an event: a cell with the TTL of a row that has none")
-            elif cell & 3:
-                delta, at = _vint(d, at)
+            elif cell_flags & 3:
+                delta, offset = _read_vint(data, offset)
                 expires = low_deletion + delta & _SECONDS
-                if cell & 2:
-                    delta, at = _vint(d, at)
+                if cell_flags & 2:
+                    delta, offset = _read_vint(data, offset)
                     ttl = low_ttl + delta & _SECONDS
-                if cell & 1:
+                if cell_flags & 1:
                     deleted_at, expires, ttl = expires, None, None
             if is_many:
-                size, at = _vint(d, at)
-                path = d[at : at + size]
-                at += size
+                size, offset = _read_vint(data, offset)
+                path = data[offset : offset + size]
+                offset += size
             size = 0
-            if not cell & 4:
+            if not cell_flags & 4:
                 size = width
                 if width < 0:
-                    size = d[at]
-                    at += 1
+                    size = data[offset]
+                    offset += 1
                     if size > 127:
-                        size, at = _vint(d, at - 1)
-            value = None if cell & 1 else d[at : at + size]
-            at += size
+                        size, offset = _read_vint(data, offset - 1)
+            value = None if cell_flags & 1 else data[offset : offset + size]
+            offset += size
             cells.append(_new(Cell, (name, time, value, path, ttl, expires, deleted_at)))
-    if at > len(d):
-        raise Malformed(f"not the cells of an event: they end {at - len(d)} bytes after the data")
-    return Cells(head.table, head.schema, head.columns, liveness, deletion, deletions, tuple(cells)), at
+    if offset > len(data):
+        raise Malformed(f"not the cells of an event: they end {offset - len(data)} bytes after the data")
+    return Cells(head.table, head.schema, head.columns, liveness, deletion, deletions, tuple(cells)), offset
 
 
-def _subset(d: bytes, at: int, columns: tuple[_Column, ...]) -> tuple[tuple[_Column, ...], int]:
-    missing, at = _vint(d, at)
+def _read_subset(data: bytes, offset: int, columns: tuple[_Column, ...]) -> tuple[tuple[_Column, ...], int]:
+    missing, offset = _read_vint(data, offset)
     count = len(columns)
     if count < 64:
-        return tuple([column for n, column in enumerate(columns) if not missing >> n & 1]), at
+        return tuple([column for n, column in enumerate(columns) if not missing >> n & 1]), offset
     if missing > count:
         raise Malformed("not the cells of an event: more columns missing than there are")
-    is_few = count - missing < count // 2
-    named = set()
-    for _ in range(count - missing if is_few else missing):
-        column, at = _vint(d, at)
-        named.add(column)
-    return tuple([column for n, column in enumerate(columns) if (n in named) == is_few]), at
+    lists_present = count - missing < count // 2
+    listed = set()
+    for _ in range(count - missing if lists_present else missing):
+        column, offset = _read_vint(data, offset)
+        listed.add(column)
+    return tuple([column for n, column in enumerate(columns) if (n in listed) == lists_present]), offset
 
 
-def _deletion(d: bytes, at: int, low: int, low_deletion: int) -> tuple[Deletion, int]:
-    time, at = _vint(d, at)
-    seconds, at = _vint(d, at)
-    return Deletion(_wrapped(low + time), low_deletion + seconds & _SECONDS), at
+def _read_deletion(data: bytes, offset: int, low: int, low_deletion: int) -> tuple[Deletion, int]:
+    time, offset = _read_vint(data, offset)
+    seconds, offset = _read_vint(data, offset)
+    return Deletion(_to_signed(low + time), low_deletion + seconds & _SECONDS), offset
 
 
-def _vint(d: bytes, at: int) -> tuple[int, int]:
-    first = d[at]
-    at += 1
+def _read_vint(data: bytes, offset: int) -> tuple[int, int]:
+    first = data[offset]
+    offset += 1
     if first < 0x80:
-        return first, at
+        return first, offset
     size = 8 - (first ^ 0xFF).bit_length()
-    if size > len(d) - at:
-        raise Malformed(f"not the cells of an event: a number of {size} bytes where {len(d) - at} are left")
-    return (first & 0x7F >> size) << 8 * size | int.from_bytes(d[at : at + size], "big"), at + size
+    if size > len(data) - offset:
+        raise Malformed(f"not the cells of an event: a number of {size} bytes where {len(data) - offset} are left")
+    return (first & 0x7F >> size) << 8 * size | int.from_bytes(data[offset : offset + size], "big"), offset + size
 
 
-def _wrapped(time: int) -> int:
-    """A sum of unsigned numbers as a signed one of 64 bits."""
+def _to_signed(time: int) -> int:
+    """Return a sum of unsigned numbers as a signed one of 64 bits."""
     time &= 0xFFFFFFFFFFFFFFFF
     return time - (1 << 64) if time >> 63 else time
 
 
 _Columns = tuple[tuple[_Column, ...], Mapping[str, CqlType]]
 _columns_by_text: dict[bytes, _Columns] = {}  # by their text, in this process: a table's updates name the same few
-_MOST_TEXT = 1 << 20  # bytes of the texts that are remembered; their columns take some 30 times as many
+_MAX_CACHED_BYTES = 1 << 20  # of the cached texts; their columns take some 30 times as many
 _text_bytes = 0
 
 
-def _columns(text: bytes) -> _Columns:
-    """The columns of an update, in its order and by name."""
+def _cached_columns(text: bytes) -> _Columns:
+    """Return the columns of an update, in its order and by name."""
     global _text_bytes
     columns = _columns_by_text.get(text)
     if columns is None:
-        columns = _parsed_columns(text)
-        if _text_bytes + len(text) > _MOST_TEXT:
+        columns = _parse_columns(text)
+        if _text_bytes + len(text) > _MAX_CACHED_BYTES:
             _columns_by_text.clear()
             _text_bytes = 0
         _columns_by_text[text] = columns
@@ -342,20 +344,20 @@ def _columns(text: bytes) -> _Columns:
     return columns
 
 
-def _parsed_columns(text: bytes) -> _Columns:
+def _parse_columns(text: bytes) -> _Columns:
     content = json.loads(text)
     if not isinstance(content, dict):
         raise TypeError(f"columns that are a {type(content).__name__}")
-    types = _Types(content.get("types", {}), _MORE_PARTS + len(text))
+    types = _Types(content.get("types", {}), _EXTRA_PARTS + len(text))
     columns: dict[str, CqlType] = {}
-    for name, of_column in content["columns"]:
-        columns[_name(name)] = parse(_name(of_column), types)
+    for name, type_text in content["columns"]:
+        columns[_check_name(name)] = parse(_check_name(type_text), types)
         types.count(columns[name])
     return tuple((name, width_of(t), t.multicell) for name, t in columns.items()), columns
 
 
 def width_of(t: CqlType) -> int:
-    """Bytes of the value of a cell of a column of this type; -1: as many as stand before them."""
+    """Return bytes of the value of a cell of a column of this type; -1: as many as stand before them."""
     if t.multicell:
         return -1
     if t.name == "custom" and t.label.endswith("EmptyType"):
@@ -363,16 +365,18 @@ def width_of(t: CqlType) -> int:
     return t.width or -1
 
 
-def _name(value: Any) -> str:
-    """A text of JSON's. Raises TypeError for another value, and ValueError: JSON can say characters that are none."""
+def _check_name(value: Any) -> str:
+    """Return a text of JSON's. Raises TypeError for another value, and ValueError: JSON can say characters that are
+    none.
+    """
     if not isinstance(value, str):
         raise TypeError(f"a name that is a {type(value).__name__}")
     value.encode()
     return value
 
 
-_MOST_DEPTH = 64  # of types within types
-_MORE_PARTS = 4_000
+_MAX_DEPTH = 64  # of types within types
+_EXTRA_PARTS = 4_000
 
 
 class _Types(dict[str, CqlType]):
@@ -383,10 +387,10 @@ class _Types(dict[str, CqlType]):
     itself has few more than its definition has bytes.
     """
 
-    def __init__(self, fields: Mapping[str, list[tuple[str, str]]], most: int) -> None:
+    def __init__(self, fields: Mapping[str, list[tuple[str, str]]], max_parts: int) -> None:
         self._fields = fields
-        self._remaining = most
-        self._most = most
+        self._remaining_parts = max_parts
+        self._max_parts = max_parts
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -394,28 +398,30 @@ class _Types(dict[str, CqlType]):
 
     def __missing__(self, name: str) -> CqlType:
         fields = self._fields[name]
-        args = tuple(parse(_name(text), self) for _, text in fields)
-        names = tuple(_name(field) for field, _ in fields)
+        args = tuple(parse(_check_name(text), self) for _, text in fields)
+        names = tuple(_check_name(field) for field, _ in fields)
         sizes = [self._size(arg) for arg in args]
         parts, depth = 1 + sum(size[0] for size in sizes), 1 + max((size[1] for size in sizes), default=0)
         self._check(parts, depth)
         self._sizes[name] = parts, depth
-        self[name] = CqlType("udt", args, label=_name(name), fields=names)
+        self[name] = CqlType("udt", args, label=_check_name(name), fields=names)
         return self[name]
 
     def count(self, column: CqlType) -> None:
         """Count a column's type. Raises ValueError if these are too many parts."""
         parts, depth = self._size(column)
-        self._remaining -= parts
-        self._check(self._most - self._remaining, depth)
+        self._remaining_parts -= parts
+        self._check(self._max_parts - self._remaining_parts, depth)
 
     def _size(self, t: CqlType) -> tuple[int, int]:
-        """How many parts a type has, all types within it counted as often as they are there, and how deep they are."""
+        """Return how many parts a type has, all types within it counted as often as they are there, and how deep they
+        are.
+        """
         if t.name == "udt":
             return self._sizes[t.label]
         sizes = [self._size(arg) for arg in t.args]
         return 1 + sum(size[0] for size in sizes), 1 + max((size[1] for size in sizes), default=0)
 
     def _check(self, parts: int, depth: int) -> None:
-        if parts > self._most or depth > _MOST_DEPTH:
+        if parts > self._max_parts or depth > _MAX_DEPTH:
             raise ValueError(f"columns of {parts} types, {depth} within each other")

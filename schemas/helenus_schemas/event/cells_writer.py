@@ -9,18 +9,18 @@ from helenus_schemas.cql.types import CqlType
 from helenus_schemas.event.cells import VERSION, Cell, Cells, Deletion, columns_text, described, width_of
 
 _LIVENESS, _EXPIRES, _DELETION, _ALL_COLUMNS = 4, 8, 16, 32
-_OF_COLUMNS = 64
+_COLUMN_DELETIONS = 64
 _TOMBSTONE, _CELL_EXPIRES, _NO_BYTES = 1, 2, 4
 _NONE = Deletion(-(1 << 63), 0)
 _LONG = (1 << 64) - 1
 
 
 def encode_cells(cells: Cells) -> bytes:
-    """What `decode_cells` reads, for the scopes ROW and STATIC."""
-    of_columns: dict[str, list[Cell]] = {}
+    """Return what `decode_cells` reads, for the scopes ROW and STATIC."""
+    cells_by_column: dict[str, list[Cell]] = {}
     for cell in cells.cells:
-        of_columns.setdefault(cell.column, []).append(cell)
-    names = _in_order(of_columns.keys() | cells.deletions.keys(), cells.columns)
+        cells_by_column.setdefault(cell.column, []).append(cell)
+    names = _in_order(cells_by_column.keys() | cells.deletions.keys(), cells.columns)
     low = min(_times(cells), default=0)
     flags, out = _ALL_COLUMNS, [b""]
     if cells.liveness is not None:
@@ -32,15 +32,15 @@ def encode_cells(cells: Cells) -> bytes:
     if cells.deletion is not None:
         flags |= _DELETION
         out += [_vint(cells.deletion.write_time - low), _vint(cells.deletion.deleted_at)]
-    out[0] = bytes([flags | (_OF_COLUMNS if cells.deletions else 0)])
+    out[0] = bytes([flags | (_COLUMN_DELETIONS if cells.deletions else 0)])
     for name in names:
-        of_column, t = of_columns.get(name, []), cells.columns[name]
+        column_cells, t = cells_by_column.get(name, []), cells.columns[name]
         if t.multicell:
             if cells.deletions:
                 deletion = cells.deletions.get(name, _NONE)
                 out += [_vint(deletion.write_time - low & _LONG), _vint(deletion.deleted_at)]
-            out.append(_vint(len(of_column)))
-        out += [_cell(cell, width_of(t), low) for cell in of_column]
+            out.append(_vint(len(column_cells)))
+        out += [_cell(cell, width_of(t), low) for cell in column_cells]
     data = b"".join(out)
     text = columns_text(described(name, cells.columns[name]) for name in names).encode()
     head = long_bytes(VERSION) + cells.table + cells.schema + long_bytes(len(text)) + text
@@ -78,7 +78,7 @@ def _cell(cell: Cell, width: int, low: int) -> bytes:
 
 
 def _vint(value: int) -> bytes:
-    """An unsigned number as Cassandra writes it: as many leading one bits in the first byte as bytes follow."""
+    """Return an unsigned number as Cassandra writes it: as many leading one bits in the first byte as bytes follow."""
     size = max(0, (value.bit_length() - 1) // 7)
     if size >= 8:
         return b"\xff" + value.to_bytes(8, "big")

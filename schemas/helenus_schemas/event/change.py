@@ -66,7 +66,7 @@ COLUMN_BITS = 26
 
 
 def column_bit(name: str) -> int:
-    """The bit of a column in an effect: one of 26, so that an effect takes five bytes at most."""
+    """Return the bit of a column in an effect: one of 26, so that an effect takes five bytes at most."""
     return 1 << FIRST_COLUMN + crc32(name.encode()) % COLUMN_BITS
 
 

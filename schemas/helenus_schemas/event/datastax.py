@@ -23,7 +23,7 @@ _NO_NODE = 36  # bytes of the three fields with a digest alone
 
 
 def key_schema(table: Table) -> str:
-    """The schema of a table's keys, as JSON. It is theirs, except where only ours is exact, as for a `time`.
+    """Return the schema of a table's keys, as JSON. It is theirs, except where only ours is exact, as for a `time`.
 
     Raises Unmappable, naming the column.
     """
@@ -33,7 +33,7 @@ def key_schema(table: Table) -> str:
 
 
 def sorted_value(value: bytes) -> bytes:
-    """An event's value, as our agent makes it with a digest, and a node or none, with the columns first."""
+    """Return an event's value, as our agent makes it with a digest, and a node or none, with the columns first."""
     width = THREE_FIELDS if value[34] else _NO_NODE
     return b"\0%b%b" % (value[: width - 1], value[width:])
 

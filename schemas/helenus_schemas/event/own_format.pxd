@@ -3,29 +3,29 @@ cimport cython
 
 cdef bint _compiled
 cdef Py_ssize_t _HEAD
-cdef int _MOST
+cdef int _MAX_LONG_BYTES
 cdef tuple _SCOPES
 cdef Py_ssize_t _DIGEST, _DIGEST_END, _NODE, _NODE_END, _SCOPE
 
 cdef class Match:
     cdef public bytes value, cells
-    cdef public object found
-    cdef public long long segment, position, written, expires, effect, expired
-    cdef public int has
+    cdef public object regex_match
+    cdef public long long segment, position, write_time, expires_at, effect, all_expired_at
+    cdef public int present_times
 
-    cpdef object concerns(self)
+    cpdef object decode_scope(self)
 
 @cython.locals(match=Match, scanned=Match)
 cpdef Match match_own_format(bytes value)
 
-@cython.locals(has=int, cells=bytes, value=bytes, ids=tuple, times=tuple)
+@cython.locals(present_times=int, cells=bytes, value=bytes, ids=tuple, times=tuple)
 cpdef parse_match(Match match)
 
-@cython.locals(i=Py_ssize_t, byte=int, at=Py_ssize_t, has=int, there=int, match=Match, _=cython.longlong)
+@cython.locals(i=Py_ssize_t, byte=int, offset=Py_ssize_t, present_times=int, is_present=int, match=Match, _=cython.longlong)
 cpdef Match scan(bytes value)
 
-@cython.locals(rest=cython.ulonglong, shift=int, byte=cython.ulonglong)
-cdef (long long, Py_ssize_t) _long(bytes d, Py_ssize_t at)
+@cython.locals(zigzagged=cython.ulonglong, shift=int, byte=cython.ulonglong)
+cdef (long long, Py_ssize_t) _read_long(bytes data, Py_ssize_t offset)
 
 @cython.locals(value=cython.longlong)
-cdef (long long, Py_ssize_t, int) _optional(bytes d, Py_ssize_t at)
+cdef (long long, Py_ssize_t, int) _read_optional(bytes data, Py_ssize_t offset)

@@ -20,19 +20,19 @@ COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
 _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _OPTIONAL = rb"(?:\x00|\x02(" + _LONG + rb"))"
-_OF_A_KEY = re.compile(
+_KEY_EVENT = re.compile(
     rb"\x02@[0-9a-f]{32}\x02H[\x00-\x7f]{36}\x00[\x00\x02\x04]"
     + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(" + _LONG + rb")" + _OPTIONAL)
     + rb"(?:\x00\x02(.*))?",
     re.DOTALL,
 )
-# The places of the first fields are the same in all values.
+# The offsets of the first fields are the same in all values.
 _DIGEST, _DIGEST_END = 2, 34
 _NODE, _NODE_END = 36, 72
 _SCOPE, _HEAD = 73, 74
 HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED = 1, 2, 4
-"""Which times a Match has."""
-_MOST = 9  # bytes of a long that is scanned
+"""Bits of `Match.present_times`."""
+_MAX_LONG_BYTES = 9  # of a long that `scan` reads: 63 bits, which fit a C long; longer ones go to the expression
 _new = tuple.__new__
 _LOG = Origin.LOG
 _SCOPES: tuple[Any, ...] = (Scope.ROW, None, Scope.STATIC, None, Scope.PARTITION)
@@ -42,18 +42,18 @@ class Match:
     """The fields of an event's `value`: `digest`, `node` and `scope` as bytes, and what `parse_match` and
     `log_position` read: what the regular expression found, or else the numbers that were scanned.
 
-    `has` says which times the change has, by `HAS_WRITTEN` and the other bits.
+    `present_times` says which times the change has, by `HAS_WRITTEN` and the other bits.
     """
 
     value: bytes
-    found: re.Match[bytes] | None
+    regex_match: re.Match[bytes] | None
     segment: int
     position: int
-    written: int
-    expires: int
+    write_time: int
+    expires_at: int
     effect: int
-    expired: int
-    has: int
+    all_expired_at: int
+    present_times: int
     cells: bytes | None
 
     @property
@@ -63,23 +63,23 @@ class Match:
 
     @property
     def node(self) -> bytes:
-        """A host id, as text."""
+        """Return a host id, as text."""
         return self.value[_NODE:_NODE_END]
 
     @property
     def scope(self) -> bytes:
-        """As an Avro int."""
+        """Return an Avro int."""
         return self.value[_SCOPE:_HEAD]
 
-    def concerns(self) -> Scope:
-        """The scope."""
+    def decode_scope(self) -> Scope:
+        """Return the scope."""
         scope: Scope = _SCOPES[self.value[_SCOPE]]
         return scope
 
 
 def match_own_format(value: bytes) -> Match | None:
-    """The fields of an event's value: digest, node, scope, place in the commit log, and more. None if no agent of ours
-    wrote it, or if it concerns more than a key.
+    """Find the fields of an event's value: digest, node, scope, position in the commit log, and more. None if no agent
+    of ours wrote it, or if it concerns more than a key.
     """
     if _compiled:
         try:
@@ -88,33 +88,33 @@ def match_own_format(value: bytes) -> Match | None:
             scanned = None
         if scanned is not None:
             return scanned
-    found = _OF_A_KEY.fullmatch(value)
-    if found is None:
+    regex_match = _KEY_EVENT.fullmatch(value)
+    if regex_match is None:
         return None
     match = Match()
-    match.value, match.found = value, found
+    match.value, match.regex_match = value, regex_match
     return match
 
 
 def parse_match(match: Match) -> Change:
-    """The Change of a match, without its part, segment and position. Raises Malformed."""
-    found = match.found
-    if found is None:
-        has = match.has
-        written: int | None = match.written if has & HAS_WRITTEN else None
-        expires: int | None = match.expires if has & HAS_EXPIRES else None
-        expired: int | None = match.expired if has & HAS_EXPIRED else None
+    """Return the Change of a match, without its part, segment and position. Raises Malformed."""
+    regex_match = match.regex_match
+    if regex_match is None:
+        present_times = match.present_times
+        write_time: int | None = match.write_time if present_times & HAS_WRITTEN else None
+        expires_at: int | None = match.expires_at if present_times & HAS_EXPIRES else None
+        all_expired_at: int | None = match.all_expired_at if present_times & HAS_EXPIRED else None
         effect, cells = match.effect, match.cells
     else:
-        of_written, of_expires, of_effect, of_expired, cells = found.group(2, 3, 4, 5, 6)
-        written = None if of_written is None else whole_long(of_written)
-        expires = None if of_expires is None else whole_long(of_expires)
-        expired = None if of_expired is None else whole_long(of_expired)
-        effect = _effect(of_effect)
+        write_time_bytes, expires_bytes, effect_bytes, expired_bytes, cells = regex_match.group(2, 3, 4, 5, 6)
+        write_time = None if write_time_bytes is None else whole_long(write_time_bytes)
+        expires_at = None if expires_bytes is None else whole_long(expires_bytes)
+        all_expired_at = None if expired_bytes is None else whole_long(expired_bytes)
+        effect = _effect(effect_bytes)
     value = match.value
     digest, node = value[_DIGEST:_DIGEST_END].decode("ascii"), value[_NODE:_NODE_END].decode("ascii")
     ids = digest, node, _SCOPES[value[_SCOPE]], 0, 1, -1, -1
-    times = written, expires, None, None, False, effect, expired, _LOG, cells
+    times = write_time, expires_at, None, None, False, effect, all_expired_at, _LOG, cells
     return _new(Change, ids + times)  # by its own constructor it takes twice as long
 
 
@@ -125,18 +125,20 @@ def _effect(data: bytes) -> int:
 
 
 def log_position(match: Match | Change) -> tuple[int, int]:
-    """The place of a Change, matched or decoded, in its node's commit log: segment and position, which only grow."""
+    """Return the position of a Change, matched or decoded, in its node's commit log: segment and position, which only
+    grow.
+    """
     if isinstance(match, Change):
         return match.segment, match.position
-    if match.found is None:
+    if match.regex_match is None:
         return match.segment, match.position
-    segment, at = read_long(match.found[1], 0)
-    return segment, read_long(match.found[1], at)[0]
+    segment, offset = read_long(match.regex_match[1], 0)
+    return segment, read_long(match.regex_match[1], offset)[0]
 
 
 def scan(value: bytes) -> Match | None:
-    """As `match_own_format`, byte by byte: to Python itself the regular expression is cheaper. None for what is not as
-    agents write it; raises IndexError for what ends early.
+    """Match as `match_own_format`, byte by byte: to Python itself the regular expression is cheaper. None for what is
+    not as agents write it; raises IndexError for what ends early.
     """
     if value[0] != 2 or value[1] != 64 or value[34] != 2 or value[35] != 72 or value[72] != 0:
         return None
@@ -151,47 +153,49 @@ def scan(value: bytes) -> Match | None:
     if byte > 4 or byte & 1:
         return None
     match = Match()
-    at, has = _HEAD, 0
-    _, at = _long(value, at)  # part
-    _, at = _long(value, at)  # parts
-    match.segment, at = _long(value, at)
-    match.position, at = _long(value, at)
-    match.written, at, there = _optional(value, at)
-    has |= there
-    match.expires, at, there = _optional(value, at)
-    has |= there << 1
-    if value[at] != 0 or value[at + 1] != 0:
+    offset, present_times = _HEAD, 0
+    _, offset = _read_long(value, offset)  # part
+    _, offset = _read_long(value, offset)  # parts
+    match.segment, offset = _read_long(value, offset)
+    match.position, offset = _read_long(value, offset)
+    match.write_time, offset, is_present = _read_optional(value, offset)
+    present_times |= is_present
+    match.expires_at, offset, is_present = _read_optional(value, offset)
+    present_times |= is_present << 1
+    if value[offset] != 0 or value[offset + 1] != 0:
         return None
-    match.effect, at = _long(value, at + 2)
-    match.expired, at, there = _optional(value, at)
-    has |= there << 2
+    match.effect, offset = _read_long(value, offset + 2)
+    match.all_expired_at, offset, is_present = _read_optional(value, offset)
+    present_times |= is_present << 2
     match.cells = None
-    if at != len(value):
-        if value[at] != 0 or value[at + 1] != 2:
+    if offset != len(value):
+        if value[offset] != 0 or value[offset + 1] != 2:
             return None
-        match.cells = value[at + 2 :]
-    match.value, match.found, match.has = value, None, has
+        match.cells = value[offset + 2 :]
+    match.value, match.regex_match, match.present_times = value, None, present_times
     return match
 
 
-def _long(d: bytes, at: int) -> tuple[int, int]:
-    """An Avro long, and the offset after it. Raises IndexError, for one that is longer than usual too."""
-    rest, shift = 0, 0
-    while shift < 7 * _MOST:
-        byte = d[at]
-        at += 1
-        rest |= (byte & 0x7F) << shift
+def _read_long(data: bytes, offset: int) -> tuple[int, int]:
+    """Read an Avro long; return it and the offset after it. Raises IndexError, for one that is longer than usual
+    too.
+    """
+    zigzagged, shift = 0, 0
+    while shift < 7 * _MAX_LONG_BYTES:
+        byte = data[offset]
+        offset += 1
+        zigzagged |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (rest >> 1) ^ -(rest & 1), at
+            return (zigzagged >> 1) ^ -(zigzagged & 1), offset
         shift += 7
-    raise IndexError(at)
+    raise IndexError(offset)
 
 
-def _optional(d: bytes, at: int) -> tuple[int, int, int]:
-    """The same of an optional one, and 1 if it is there."""
-    if d[at] == 0:
-        return 0, at + 1, 0
-    if d[at] != 2:
-        raise IndexError(at)
-    value, at = _long(d, at + 1)
-    return value, at, 1
+def _read_optional(data: bytes, offset: int) -> tuple[int, int, int]:
+    """Read an optional Avro long; return it, the offset after it, and 1 if it is present, else 0."""
+    if data[offset] == 0:
+        return 0, offset + 1, 0
+    if data[offset] != 2:
+        raise IndexError(offset)
+    value, offset = _read_long(data, offset + 1)
+    return value, offset, 1

@@ -28,10 +28,10 @@ def token_range(text: str) -> tuple[int, int]:
 
 
 def stripe(token: int) -> int:
-    """The stripe of a Murmur3 token, in the order of tokens."""
+    """Return the stripe of a Murmur3 token, in the order of tokens."""
     return (token >> 48) + STRIPES // 2
 
 
 def partition(token: int, partitions: int) -> int:
-    """The topic partition of a Murmur3 token."""
+    """Return the topic partition of a Murmur3 token."""
     return stripe(token) % partitions

@@ -91,7 +91,7 @@ THREE_FIELDS = 73
 
 
 def encode(change: Change) -> bytes:
-    """The wire form of a Change; a foreign one has three fields. The decoder writes the same bytes by itself."""
+    """Encode a Change; a foreign one has three fields. The decoder writes the same bytes by itself."""
     first = _text(change.digest) + _text(change.node) + b"\0"
     if change.foreign:
         return first
@@ -116,7 +116,7 @@ def encode(change: Change) -> bytes:
 
 
 def request(scope: Scope, origin: Origin) -> bytes:
-    """The value of an event that no commit log has: it asks for its key to be read."""
+    """Return the value of an event that no commit log has: it asks for its key to be read."""
     return encode(Change(None, None, scope, origin=origin))
 
 
@@ -126,32 +126,32 @@ def decode(data: bytes) -> Change:
     node: str | None
     try:
         if data[:2] == b"\2@" and data[34:36] == b"\2H" and data[72] == 0:  # as our agent writes it: 32, 36 characters
-            digest, node, at = data[2:34].decode(), data[36:72].decode(), 73
+            digest, node, offset = data[2:34].decode(), data[36:72].decode(), 73
         elif _is_sorted(data):
-            at = _skip_columns(data, 0)
-            digest, at = _read_text(data, at)
-            node, at = _read_text(data, at)
+            offset = _skip_columns(data, 0)
+            digest, offset = _read_text(data, offset)
+            node, offset = _read_text(data, offset)
         else:
-            digest, at = _read_text(data, 0)
-            node, at = _read_text(data, at)
-            at = _skip_columns(data, at)
-        if at == len(data):
+            digest, offset = _read_text(data, 0)
+            node, offset = _read_text(data, offset)
+            offset = _skip_columns(data, offset)
+        if offset == len(data):
             return Change(digest, node, foreign=True)
-        scope, at = read_long(data, at)
-        part, at = read_long(data, at)
-        parts, at = read_long(data, at)
-        segment, at = read_long(data, at)
-        position, at = read_long(data, at)
-        write_time, at = _read_optional(data, at)
-        expires_at, at = _read_optional(data, at)
-        start, at = _read_bound(data, at)
-        end, at = _read_bound(data, at)
+        scope, offset = read_long(data, offset)
+        part, offset = read_long(data, offset)
+        parts, offset = read_long(data, offset)
+        segment, offset = read_long(data, offset)
+        position, offset = read_long(data, offset)
+        write_time, offset = _read_optional(data, offset)
+        expires_at, offset = _read_optional(data, offset)
+        start, offset = _read_bound(data, offset)
+        end, offset = _read_bound(data, offset)
         if parts < 1:
             raise Malformed(f"not an event's value: a part of {parts}")
-        effect, at = read_long(data, at)
-        all_expired_at, at = _read_optional(data, at)
-        origin, at = read_long(data, at) if at < len(data) else (0, at)
-        has_cells, at = _branch(data, at) if at < len(data) else (False, at)
+        effect, offset = read_long(data, offset)
+        all_expired_at, offset = _read_optional(data, offset)
+        origin, offset = read_long(data, offset) if offset < len(data) else (0, offset)
+        has_cells, offset = _read_branch(data, offset) if offset < len(data) else (False, offset)
         return Change(
             digest,
             node,
@@ -167,7 +167,7 @@ def decode(data: bytes) -> Change:
             effect=effect,
             all_expired_at=all_expired_at,
             origin=Origin(origin),
-            cells=data[at:] if has_cells else None,
+            cells=data[offset:] if has_cells else None,
         )
     except Malformed:
         raise
@@ -176,7 +176,7 @@ def decode(data: bytes) -> Change:
 
 
 def without_cells(value: bytes) -> bytes | None:
-    """An event's value without its cells; None if it has none. Raises Malformed."""
+    """Return an event's value without its cells; None if it has none. Raises Malformed."""
     change = decode(value)
     if change.cells is None:
         return None
@@ -195,7 +195,7 @@ def without_frames(key: bytes | None, value: bytes) -> tuple[bytes | None, bytes
 
 
 def _is_sorted(data: bytes) -> bool:
-    """Whether columns come first, as DataStax's Pulsar agents write them.
+    """Return whether columns come first, as DataStax's Pulsar agents write them.
 
     After null columns follows a digest, 32 characters; 36 would be the node after our order's null digest. Columns that
     are not null may look like a digest, but then the rest is not a digest and a node.
@@ -203,11 +203,11 @@ def _is_sorted(data: bytes) -> bool:
     if data[:1] == b"\0":
         return (data[1:4] == b"\0\2H" and len(data) == 40) or (data[1:2] == b"\2" and data[2:3] != b"H")
     try:
-        _, at = _read_text(data, _skip_columns(data, 0))
-        node, at = _read_text(data, at)
+        _, offset = _read_text(data, _skip_columns(data, 0))
+        node, offset = _read_text(data, offset)
     except (IndexError, ValueError):
         return False
-    return at == len(data) and (node is None or len(node) == 36)
+    return offset == len(data) and (node is None or len(node) == 36)
 
 
 def _text(value: str | None) -> bytes:
@@ -229,59 +229,59 @@ def _bound(bound: Bound | None) -> bytes:
     return b"\2" + (b"\1" if bound.inclusive else b"\0") + block + b"\0"
 
 
-def _branch(data: bytes, at: int) -> tuple[bool, int]:
-    branch = data[at]
+def _read_branch(data: bytes, offset: int) -> tuple[bool, int]:
+    branch = data[offset]
     if branch not in (0, 2):
         raise Malformed(f"not an event's value: union branch {branch}")
-    return branch == 2, at + 1
+    return branch == 2, offset + 1
 
 
-def _take(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = read_long(data, at)
-    if not 0 <= size <= len(data) - at:
+def _read_bytes(data: bytes, offset: int) -> tuple[bytes, int]:
+    size, offset = read_long(data, offset)
+    if not 0 <= size <= len(data) - offset:
         raise Malformed(f"not an event's value: a length of {size}")
-    return data[at : at + size], at + size
+    return data[offset : offset + size], offset + size
 
 
-def _read_text(data: bytes, at: int) -> tuple[str | None, int]:
-    there, at = _branch(data, at)
-    if not there:
-        return None, at
-    text, at = _take(data, at)
-    return text.decode(), at
+def _read_text(data: bytes, offset: int) -> tuple[str | None, int]:
+    is_present, offset = _read_branch(data, offset)
+    if not is_present:
+        return None, offset
+    text, offset = _read_bytes(data, offset)
+    return text.decode(), offset
 
 
-def _read_optional(data: bytes, at: int) -> tuple[int | None, int]:
-    there, at = _branch(data, at)
-    return read_long(data, at) if there else (None, at)
+def _read_optional(data: bytes, offset: int) -> tuple[int | None, int]:
+    is_present, offset = _read_branch(data, offset)
+    return read_long(data, offset) if is_present else (None, offset)
 
 
-def _read_bound(data: bytes, at: int) -> tuple[Bound | None, int]:
-    there, at = _branch(data, at)
-    if not there:
-        return None, at
-    inclusive = data[at] == 1
+def _read_bound(data: bytes, offset: int) -> tuple[Bound | None, int]:
+    is_present, offset = _read_branch(data, offset)
+    if not is_present:
+        return None, offset
+    inclusive = data[offset] == 1
     values = []
-    count, at = read_long(data, at + 1)
+    count, offset = read_long(data, offset + 1)
     while count:
-        if not 0 < count <= len(data) - at:
+        if not 0 < count <= len(data) - offset:
             raise Malformed(f"not an event's value: a block of {count}")
         for _ in range(count):
-            value, at = _take(data, at)
+            value, offset = _read_bytes(data, offset)
             values.append(value)
-        count, at = read_long(data, at)
-    return Bound(inclusive, tuple(values)), at
+        count, offset = read_long(data, offset)
+    return Bound(inclusive, tuple(values)), offset
 
 
-def _skip_columns(data: bytes, at: int) -> int:
-    there, at = _branch(data, at)
-    if not there:
-        return at
-    count, at = read_long(data, at)
+def _skip_columns(data: bytes, offset: int) -> int:
+    is_present, offset = _read_branch(data, offset)
+    if not is_present:
+        return offset
+    count, offset = read_long(data, offset)
     while count:
-        if not 0 < count <= len(data) - at:
+        if not 0 < count <= len(data) - offset:
             raise Malformed(f"not an event's value: a block of {count}")
         for _ in range(count):
-            _, at = _take(data, at)
-        count, at = read_long(data, at)
-    return at
+            _, offset = _read_bytes(data, offset)
+        count, offset = read_long(data, offset)
+    return offset

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 # A start with a thousand tables logs some lines for each of them at once; nothing goes on at a hundred a second.
 BURST = 2000
 RATE = 20.0  # lines a second after a burst
-_MOST_KINDS = 10_000  # the names are those in the code: there are some hundred
+_MAX_KINDS = 10_000  # the names are those in the code: there are some hundred
 
 
 @dataclass
 class _Bucket:
     """Lines that one kind may still log; `dropped` were not logged since it could last."""
 
-    left: float
+    tokens: float
     filled_at: float
     dropped: int = 0
 
@@ -39,15 +39,15 @@ class LogRate:
         with self._lock:
             bucket = self._buckets.get(kind)
             if bucket is None:
-                if len(self._buckets) >= _MOST_KINDS:
+                if len(self._buckets) >= _MAX_KINDS:
                     self._buckets.clear()
                 bucket = self._buckets[kind] = _Bucket(BURST, now)
-            bucket.left = min(BURST, bucket.left + (now - bucket.filled_at) * RATE)
+            bucket.tokens = min(BURST, bucket.tokens + (now - bucket.filled_at) * RATE)
             bucket.filled_at = now
-            if bucket.left < 1:
+            if bucket.tokens < 1:
                 bucket.dropped += 1
                 return None
-            bucket.left -= 1
+            bucket.tokens -= 1
             dropped, bucket.dropped = bucket.dropped, 0
             return dropped
 

@@ -29,10 +29,11 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings import regular_files
 from helenus_schemas.settings.shared import CassandraSettings
 
-_ASK_NEXT_S = 1.0
-_HEARTBEAT_S = 5
-_OF_ONE_PAGE = "SELECT keyspace_name FROM system_schema.keyspaces"
-"""What every role may read, and is short. Without a LIMIT: with one Cassandra does not look at the size of pages."""
+_ASK_NEXT_S = 1.0  # after which an idempotent statement is sent to the next node too
+_HEARTBEAT_S = 5  # two of them pass before a node that hangs counts as down
+_PROBE = "SELECT keyspace_name FROM system_schema.keyspaces"
+"""A statement that every role may execute, with a short answer. It has no LIMIT: with one Cassandra does not check the
+page size."""
 _PAGE_REFUSED = "Guardrail page_size"
 _CUT_OFF = (ConnectionResetError, ConnectionShutdown)
 """How a connection ends if the node does not understand its first bytes, as with TLS on one side only."""
@@ -45,7 +46,7 @@ def connect(
     row_factory: Any = named_tuple_factory,
     metadata: bool = False,
 ) -> Any:
-    """A connected session; the caller ends it with `session.cluster.shutdown()`.
+    """Return a connected session; the caller ends it with `session.cluster.shutdown()`.
 
     `policy` overrides the token-aware one of the local data centre. `protocol_handler` and `row_factory` decode
     results. `metadata`: the driver keeps the schema. Raises HelenusError: unreachable, or the login or the certificate
@@ -93,31 +94,35 @@ def connect(
         session = cluster.connect()
     except NoHostAvailable as error:
         cluster.shutdown()
-        known = {host.datacenter for host in cluster.metadata.all_hosts()} - {None}
-        if known and settings.cassandra_local_dc not in (None, *known):
-            advice = f"set cassandra.local.dc to one of {', '.join(sorted(known))}"
-            what = f"no node is in the data centre {settings.cassandra_local_dc}"
-            raise HelenusError(Kind.CONFIG, what, where, advice) from None
-        causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
-        refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
-        if refused is not None:
-            raise HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refused the login: {_reason(refused)}", where) from None
-        # The driver wraps OpenSSL's errors in plain OSErrors, with their text.
-        untrusted = next((c for c in causes if "[SSL" in str(c)), None)
-        if untrusted is not None:
-            what = f"no TLS connection to Cassandra: {_reason(untrusted)}"
-            raise HelenusError(Kind.CASSANDRA_AUTH, what, where) from None
-        reason = f": {_reason(causes[0])}" if causes else ""
-        if any(isinstance(c, _CUT_OFF) or "EOF occurred" in str(c) for c in causes):
-            if not settings.cassandra_ssl_enabled:
-                reason += "; a node that requires TLS does so: cassandra.ssl.enabled=true"
-            elif not settings.cassandra_ssl_certfile:
-                reason += "; a node that requires client certificates does so: cassandra.ssl.certfile"
-        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{reason}", where) from None
+        raise _connection_error(settings, error, cluster, where) from None
     fit_page_size(session)
     if protocol_handler is not None:
         session.client_protocol_handler = protocol_handler
     return session
+
+
+def _connection_error(settings: CassandraSettings, error: NoHostAvailable, cluster: Any, where: str) -> HelenusError:
+    """Return why no node accepted a connection: a wrong data centre, a refused login, TLS, or no answer."""
+    data_centers = {host.datacenter for host in cluster.metadata.all_hosts()} - {None}
+    if data_centers and settings.cassandra_local_dc not in (None, *data_centers):
+        advice = f"set cassandra.local.dc to one of {', '.join(sorted(data_centers))}"
+        message = f"no node is in the data centre {settings.cassandra_local_dc}"
+        return HelenusError(Kind.CONFIG, message, where, advice)
+    causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
+    refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
+    if refused is not None:
+        return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refused the login: {_reason(refused)}", where)
+    # The driver wraps OpenSSL's errors in plain OSErrors, with their text.
+    untrusted = next((c for c in causes if "[SSL" in str(c)), None)
+    if untrusted is not None:
+        return HelenusError(Kind.CASSANDRA_AUTH, f"no TLS connection to Cassandra: {_reason(untrusted)}", where)
+    reason = f": {_reason(causes[0])}" if causes else ""
+    if any(isinstance(c, _CUT_OFF) or "EOF occurred" in str(c) for c in causes):
+        if not settings.cassandra_ssl_enabled:
+            reason += "; a node that requires TLS does so: cassandra.ssl.enabled=true"
+        elif not settings.cassandra_ssl_certfile:
+            reason += "; a node that requires client certificates does so: cassandra.ssl.certfile"
+    return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{reason}", where)
 
 
 def fit_page_size(session: Any) -> None:
@@ -126,7 +131,7 @@ def fit_page_size(session: Any) -> None:
     """
     while session.default_fetch_size and session.default_fetch_size > 1:
         try:
-            session.execute(SimpleStatement(_OF_ONE_PAGE, fetch_size=session.default_fetch_size))
+            session.execute(SimpleStatement(_PROBE, fetch_size=session.default_fetch_size))
             return
         except InvalidRequest as error:
             if not is_page_refused(error):
@@ -142,7 +147,7 @@ def is_page_refused(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The server's own words, without the driver's wrapping."""
+    """Return the server's own words, without the driver's wrapping."""
     text = str(error)
     for wrapping in ('message="', "Last error: "):
         _, mark, after = text.rpartition(wrapping)

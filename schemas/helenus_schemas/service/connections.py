@@ -19,17 +19,17 @@ from helenus_schemas.service import descriptors
 
 BACKLOG = 64
 """Connections that asyncio accepts at once, before it looks at any of them."""
-_QUEUE = 1024  # that the kernel keeps for us meanwhile: a client that finds it full tries again after a second
+_KERNEL_BACKLOG = 1024  # that the kernel keeps for us meanwhile: a client that finds it full tries again after a second
 HEAD_BYTES = 16 << 10
 """The longest request line with all its headers, as in most HTTP servers."""
-_MOST = 128  # Prometheus, probes and a few operators need some ten
-_SHARE = 4  # of the descriptors that the process may have, at most a fourth is for connections
+_MAX_CONNECTIONS = 128  # Prometheus, probes and a few operators need some ten
+_DESCRIPTOR_SHARE = 4  # of the descriptors that the process may have, at most a fourth is for connections
 _REQUEST_S = 10.0  # for a request, from the connection to the end of its body: it has at most a megabyte
 _ANSWER_S = 30.0  # for a client to take the answer
 _IDLE_S = 5.0  # between two requests, as uvicorn
 _SWEEP_S = 1.0
 _PAUSE_S = 0.2
-_ROOM = 8  # are ended at once for a new one, so that not each of many new ones has to wait
+_ENDED_AT_ONCE = 8  # are ended at once for a new one, so that not each of many new ones has to wait
 
 Address = tuple[str, int]
 
@@ -57,7 +57,11 @@ class BoundedListener(socket.socket):
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = _MOST if soft == resource.RLIM_INFINITY else max(4, min(_MOST, soft // _SHARE))
+        self._max_connections = (
+            _MAX_CONNECTIONS
+            if soft == resource.RLIM_INFINITY
+            else max(4, min(_MAX_CONNECTIONS, soft // _DESCRIPTOR_SHARE))
+        )
         # By the client's address; the one whose state changed last is the last.
         self._connections: dict[Address, _Connection] = {}
         self._ending: list[_Connection] = []
@@ -65,7 +69,9 @@ class BoundedListener(socket.socket):
         self._sweep: asyncio.TimerHandle | None = None
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """As asyncio calls it. Raises BlockingIOError if there is nothing to accept now, or no room."""
+        """Accept a connection; asyncio calls it. Raises BlockingIOError if there is nothing to accept now, or no
+        room.
+        """
         if self._is_full:
             self._forget_closed()
         if self._is_full:
@@ -97,9 +103,9 @@ class BoundedListener(socket.socket):
         self._spare = _open_spare()
         raise BlockingIOError
 
-    def listen(self, backlog: int = _QUEUE, /) -> None:
-        """As asyncio calls it: its `backlog` is about what it accepts at once."""
-        super().listen(max(backlog, _QUEUE))
+    def listen(self, backlog: int = _KERNEL_BACKLOG, /) -> None:
+        """Listen; asyncio calls it, and its `backlog` is about what it accepts at once."""
+        super().listen(max(backlog, _KERNEL_BACKLOG))
 
     def close(self) -> None:
         """Close it, and nothing that was accepted from it."""
@@ -128,12 +134,12 @@ class BoundedListener(socket.socket):
 
     @property
     def _is_full(self) -> bool:
-        return len(self._connections) + len(self._ending) >= self._most
+        return len(self._connections) + len(self._ending) >= self._max_connections
 
     def _end_idle(self) -> bool:
-        """End some that have been idle for the longest. Return whether there were any."""
+        """End some connections that have been idle for the longest. Return whether there were any."""
         idle = [address for address, connection in self._connections.items() if connection.deadline is not None]
-        for address in idle[:_ROOM]:
+        for address in idle[:_ENDED_AT_ONCE]:
             self._end(address)
         return bool(idle)
 
@@ -157,7 +163,7 @@ class BoundedListener(socket.socket):
             self._schedule()
 
     def _forget_closed(self) -> None:
-        """Those that their transports have closed."""
+        """Forget the connections that their transports have closed."""
         closed = [address for address, connection in self._connections.items() if connection.socket.fileno() < 0]
         for address in closed:
             del self._connections[address]

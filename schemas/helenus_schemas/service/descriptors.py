@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE}
 # More than any of our processes opens. A container's hard limit may be a billion, and programs that a process starts
 # inherit the soft limit: some of them close all numbers below it, one by one.
-_MOST = 1 << 20
+_MAX_FILES = 1 << 20
 
 
 def raise_limit() -> int:
@@ -24,9 +24,9 @@ def raise_limit() -> int:
     for the sake of programs that use `select`, which ours do not for more than a handful.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return _MOST if soft == resource.RLIM_INFINITY else soft
+        return _MAX_FILES if soft == resource.RLIM_INFINITY else soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):  # a sandbox may refuse it

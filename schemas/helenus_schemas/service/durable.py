@@ -16,27 +16,29 @@ class Damaged(Exception):
     """A file is damaged, or has another version than the expected one; the message says which."""
 
 
-def replace(path: Path, content: Any, what: str, failpoint: str) -> None:
+def replace(path: Path, content: Any, subject: str, failpoint: str) -> None:
     """Make `content`, as JSON, the file at `path`. If the process dies on the way, the old file is still there, whole.
 
-    Objects that JSON has no form for are written as their `str`. Raises HelenusError(STATE), which says `what` could
-    not be saved.
+    Objects that JSON has no form for are written as their `str`. Raises HelenusError(STATE), which says that `subject`
+    could not be saved.
     """
-    write(path, json.dumps(content, default=str), what, failpoint)
+    write(path, json.dumps(content, default=str), subject, failpoint)
 
 
-def save(path: Path, content: Any, version: int, what: str, failpoint: str) -> None:
-    """As `replace`, with a first line that has the content's version and checksum. `load` reads it."""
-    write(path, sealed(json.dumps(content), version), what, failpoint)
+def save(path: Path, content: Any, version: int, subject: str, failpoint: str) -> None:
+    """Save `content` as `replace` does, after a first line with its version and checksum. `load` reads it."""
+    write(path, sealed(json.dumps(content), version), subject, failpoint)
 
 
 def sealed(text: str, version: int) -> str:
-    """A text after a line that has its version and checksum."""
+    """Return a text after a line that has its version and checksum."""
     return f"{json.dumps({'version': version, 'crc32': zlib.crc32(text.encode())})}\n{text}\n"
 
 
 def load(path: Path, version: int) -> Any:
-    """The content that `save` wrote. Raises FileNotFoundError, Damaged, or HelenusError(STATE) if it cannot be read."""
+    """Return the content that `save` wrote. Raises FileNotFoundError, Damaged, or HelenusError(STATE) if it cannot be
+    read.
+    """
     try:
         first, _, text = path.read_text(encoding="utf-8").partition("\n")
         head = json.loads(first)
@@ -55,7 +57,7 @@ def load(path: Path, version: int) -> Any:
     return json.loads(text)
 
 
-def write(path: Path, text: str, what: str, failpoint: str, mode: int = 0o600) -> None:
+def write(path: Path, text: str, subject: str, failpoint: str, mode: int = 0o600) -> None:
     """Make `text` the file at `path`, as `replace` does; `mode` is that of a new file, by default its user's alone."""
     new = path.with_suffix(".new")
     try:
@@ -67,7 +69,7 @@ def write(path: Path, text: str, what: str, failpoint: str, mode: int = 0o600) -
         new.replace(path)
         sync(path.parent)
     except OSError as error:
-        raise HelenusError(Kind.STATE, f"cannot save {what}: {error.strerror}", str(path)) from None
+        raise HelenusError(Kind.STATE, f"cannot save {subject}: {error.strerror}", str(path)) from None
 
 
 def make_directory(directory: Path) -> None:

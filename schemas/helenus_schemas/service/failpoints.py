@@ -11,25 +11,25 @@ import os
 import signal
 
 
-def _points(text: str) -> dict[str, tuple[int, str]]:
-    """By name how many visits are left until it kills, and the file that it has to create."""
-    found = {}
+def _parse_points(text: str) -> dict[str, tuple[int, str]]:
+    """Return by name how many visits remain until the point kills, and the file that it has to create."""
+    remaining = {}
     for point in filter(None, text.split(",")):
         name, _, once = point.partition("@")
         name, _, visit = name.partition(":")
-        found[name] = int(visit or 1), once
-    return found
+        remaining[name] = int(visit or 1), once
+    return remaining
 
 
-_left = _points(os.environ.get("HELENUS_FAILPOINT", ""))
+_remaining_visits = _parse_points(os.environ.get("HELENUS_FAILPOINT", ""))
 
 
 def reach(name: str) -> None:
     """Mark this point as reached: kills the process if a test asked for it, else does nothing."""
-    if name not in _left:
+    if name not in _remaining_visits:
         return
-    visits, once = _left[name]
-    _left[name] = visits - 1, once
+    visits, once = _remaining_visits[name]
+    _remaining_visits[name] = visits - 1, once
     if visits > 1:
         return
     if once:

@@ -62,8 +62,8 @@ _handler.addFilter(LibraryFilter(_rate))
 _format: str | None = None
 _levels: dict[str, Level] = {ROOT: Level("INFO")}
 _filters = {name: structlog.make_filtering_bound_logger(number) for name, number in NAMES.items()}
-# By module. A line below its level costs one look into it.
-_chosen: dict[str, Any] = {}
+# Bound logger classes by module: a line below its level costs one look-up here.
+_loggers_by_name: dict[str, Any] = {}
 
 
 def configure(level: str = "info", format: str = "text") -> None:
@@ -76,16 +76,16 @@ def configure(level: str = "info", format: str = "text") -> None:
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
     )
     processors: list[structlog.typing.Processor] = [
-        _bound,
+        _limit_rate,
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    _put({ROOT: Level(parse(level) or "INFO")})
+    _replace_levels({ROOT: Level(parse(level) or "INFO")})
     structlog.configure(
         processors=[*processors, renderer],
-        wrapper_class=cast("type[structlog.typing.BindableLogger]", _filtering),
+        wrapper_class=cast("type[structlog.typing.BindableLogger]", _filtered_logger),
         logger_factory=functools.cache(_Logger),
     )
     # Libraries log through logging, in the same form: only their warnings are of use to an operator.
@@ -96,7 +96,7 @@ def configure(level: str = "info", format: str = "text") -> None:
     logging.getLogger("cassandra").setLevel(logging.ERROR)
 
 
-def _bound(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _limit_rate(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Drop a line of an event that repeats itself too fast."""
     dropped = _rate.admit(str(event.get("event")))
     if dropped is None:
@@ -105,69 +105,73 @@ def _bound(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typi
 
 
 def setup() -> Setup:
-    """How this process logs, for another to `follow`."""
+    """Return how this process logs, for another to `follow`."""
     return Setup(_format, _levels)
 
 
-def follow(other: Setup) -> None:
-    """Log as the process that runs this one: takes over its `setup`. Costs little if nothing has changed."""
-    if other.format is None or other == setup():
+def follow(parent: Setup) -> None:
+    """Log as the process that runs this one: take over its `setup`. Costs little if nothing has changed."""
+    if parent.format is None or parent == setup():
         return
-    if other.format != _format:
-        configure(format=other.format)
-    _put(dict(other.levels))
-    for name, level in other.levels.items():
+    if parent.format != _format:
+        configure(format=parent.format)
+    _replace_levels(dict(parent.levels))
+    for name, level in parent.levels.items():
         _set_library_level(name, level.name)
 
 
-def _filtering(logger: Any, processors: Any, context: Any) -> Any:
-    """The logger of a module, with methods that do nothing below its level."""
-    name, known = getattr(logger, "name", ROOT), _chosen
-    if name not in known:
-        known[name] = _filters[_effective(name).name]
-    return known[name](logger, processors, context)
+def _filtered_logger(logger: Any, processors: Any, context: Any) -> Any:
+    """Return the logger of a module, with methods that do nothing below its level."""
+    name, loggers = getattr(logger, "name", ROOT), _loggers_by_name
+    if name not in loggers:
+        loggers[name] = _filters[_effective(name).name]
+    return loggers[name](logger, processors, context)
 
 
 def _effective(name: str) -> Level:
-    """The level that holds for a logger: its own, or that of the nearest package above it."""
+    """Return the level that holds for a logger: its own, or that of the nearest package above it."""
     while name not in _levels:
         name = name.rpartition(".")[0] or ROOT
     return _levels[name]
 
 
 def parse(level: str) -> str | None:
-    """The name of a level of log4j or Python: DEBUG for `trace`, WARN for `warning`; None for an unknown one."""
+    """Return the name of a level of log4j or Python: DEBUG for `trace`, WARN for `warning`; None for an unknown one."""
     name = level.upper()
     same = {"TRACE": "DEBUG", "WARNING": "WARN", "FATAL": "ERROR", "CRITICAL": "ERROR"}
     return name if name in NAMES else same.get(name)
 
 
 def levels() -> dict[str, Level]:
-    """The levels of all our loggers, and of others that were given one, by name."""
+    """Return the levels of all our loggers, and of others that were given one, by name."""
     modules = list(sys.modules.items())
     names = {name for name, module in modules if name.startswith("helenus_") and hasattr(module, "_log")}
     return {name: _effective(name) for name in sorted(names | _levels.keys())}
 
 
 def change(name: str, level: str) -> list[str]:
-    """Give a logger and all below it a level of `NAMES`. Returns the names of those whose level changed."""
+    """Give a logger and all below it a level of `NAMES`. Return the names of those whose level changed."""
     before = levels()
     above = "helenus_" if name == ROOT else f"{name}."
-    changed = {other: held for other, held in _levels.items() if not other.startswith(above)}
+    changed = {logger: logger_level for logger, logger_level in _levels.items() if not logger.startswith(above)}
     if changed != _levels or name not in before or before[name].name != level:
         changed[name] = Level(level, int(time.time() * 1000))
-        _put(changed)
+        _replace_levels(changed)
     _set_library_level(name, level)
-    return [other for other, held in levels().items() if other not in before or before[other].name != held.name]
+    return [
+        logger
+        for logger, logger_level in levels().items()
+        if logger not in before or before[logger].name != logger_level.name
+    ]
 
 
 def _set_library_level(name: str, level: str) -> None:
-    """Libraries log through `logging`."""
+    """Set the level of a library's logger: libraries log through `logging`."""
     if name != ROOT and not name.startswith("helenus_"):
         logging.getLogger(name).setLevel(NAMES[level])
 
 
-def _put(levels: dict[str, Level]) -> None:
-    """Replaces both at once: other threads log meanwhile, and may still add to the old `_chosen`."""
-    global _levels, _chosen
-    _levels, _chosen = levels, {}
+def _replace_levels(levels: dict[str, Level]) -> None:
+    """Replace both at once: other threads log meanwhile, and may still add to the old `_loggers_by_name`."""
+    global _levels, _loggers_by_name
+    _levels, _loggers_by_name = levels, {}

@@ -14,7 +14,7 @@ from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _ROOT = 0
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -26,20 +26,22 @@ def check_directory(directory: Path, key: str) -> None:
     be this user's own. A directory that is missing is none of these.
     """
     try:
-        found = directory.stat()
-        owners = found.st_uid, directory.lstat().st_uid
+        status = directory.stat()
+        owners = status.st_uid, directory.lstat().st_uid
     except OSError:
         return  # whoever uses it says why it can't
     for owner in owners:
         if owner not in (os.geteuid(), _ROOT):
-            what = f"{key}: it belongs to user {_name(owner)}, and this is {_name(os.geteuid())}"
-            raise HelenusError(Kind.CONFIG, what, str(directory), "run this as the directory's user, or name another")
-    if found.st_mode & stat.S_IWOTH:
-        what = f"{key}: all users may write to it"
+            message = f"{key}: it belongs to user {_name(owner)}, and this is {_name(os.geteuid())}"
+            raise HelenusError(
+                Kind.CONFIG, message, str(directory), "run this as the directory's user, or name another"
+            )
+    if status.st_mode & stat.S_IWOTH:
+        message = f"{key}: all users may write to it"
         advice = "name a directory below it that is missing yet, which is then made for this user alone, or chmod 700"
-        raise HelenusError(Kind.CONFIG, what, str(directory), advice)
-    if found.st_mode & stat.S_IWGRP:
-        reason = f"group {found.st_gid} may write to it, and so replace what is kept there"
+        raise HelenusError(Kind.CONFIG, message, str(directory), advice)
+    if status.st_mode & stat.S_IWGRP:
+        reason = f"group {status.st_gid} may write to it, and so replace what is kept there"
         advice = "chmod g-w, unless only this service is in the group"
         _log.warning("directory.group_writable", key=key, directory=str(directory), reason=reason, advice=advice)
 
@@ -51,10 +53,10 @@ def open_lock(file: Path) -> int:
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no file", str(file))
-        if found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
+        if status.st_uid == os.geteuid() and status.st_mode & _OTHER_USERS:
             os.fchmod(descriptor, 0o600)
     except OSError:
         os.close(descriptor)
@@ -71,11 +73,11 @@ def make_private(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
-        found = directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _WRITABLE:
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _WRITABLE:
             reason = f"it is not a directory of user {_name(os.geteuid())} alone"
             raise PermissionError(errno.EPERM, reason, str(directory)) from None
-        if found.st_mode & _OTHERS:
+        if status.st_mode & _OTHER_USERS:
             directory.chmod(0o700)
 
 

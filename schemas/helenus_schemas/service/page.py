@@ -19,7 +19,7 @@ class HtmlPage:
 
 
 def load(package: str, name: str) -> HtmlPage:
-    """The page of a file in a package. Only its own script and style may run, by their hashes (CSP level 2)."""
+    """Return the page of a file in a package. Only its own script and style may run, by their hashes (CSP level 2)."""
     text = files(package).joinpath(name).read_text(encoding="utf-8")
     policy = [
         "default-src 'none'",
@@ -42,12 +42,12 @@ def load(package: str, name: str) -> HtmlPage:
 
 
 def is_wanted(accept: str) -> bool:
-    """Whether a client asks for HTML, as browsers do. One that takes anything, such as curl, gets JSON."""
+    """Return whether a client asks for HTML, as browsers do. One that takes anything, such as curl, gets JSON."""
     kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
     return "text/html" in kinds and "application/json" not in kinds[: kinds.index("text/html")]
 
 
 def _hash(tag: str, text: str) -> str:
-    """The hash of the one element of this name, as a source of a policy."""
+    """Return the hash of the one element of this name, as a source of a policy."""
     (inner,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()}'"

@@ -14,7 +14,7 @@ from helenus_schemas.settings import regular_files
 
 
 def unusable(files: Mapping[str, Path], passwords: Mapping[str, str]) -> dict[str, str]:
-    """Why files can't be used, by their fields."""
+    """Return why files can't be used, by their fields."""
     missing = {name for name, path in files.items() if not os.access(path, os.R_OK)}
     wrong: dict[str, str | None] = dict.fromkeys(missing, "there is no such file, or it may not be read")
     for name, path in files.items():

@@ -29,8 +29,8 @@ class Key:
     connector: Use = field(default_factory=dict)
     why: str = ""
 
-    def of(self, side: Side) -> Use:
-        """Which of our keys it sets in the file of one side."""
+    def uses_for(self, side: Side) -> Use:
+        """Return which of our keys it sets in the file of one side."""
         return {"agent": self.agent, "worker": self.worker, "connector": self.connector}[side]
 
     @property
@@ -38,7 +38,7 @@ class Key:
         return bool(self.agent or self.worker or self.connector)
 
 
-def _same(key: str) -> Use:
+def _copied(key: str) -> Use:
     return {key: "VALUE"}
 
 
@@ -132,32 +132,32 @@ _DRIVER: Use = {
     "cassandra.ssl.check.hostname": _java_driver.checks_hostname,
 }
 _EXCLUDED = Key(
-    connector=_same("column.exclude.list"), why="columns of the key are never left out; with several names all count"
+    connector=_copied("column.exclude.list"), why="columns of the key are never left out; with several names all count"
 )
 
 
 def _secure(name: str, use: str, convert: str | Convert = "VALUE") -> tuple[str, Key]:
-    """A setting of their producer that every client of ours needs."""
+    """Return a setting of their producer that every client of ours needs."""
     return f"kafka.producer.{name}", Key({f"kafka.producer.{use}": convert}, {f"kafka.{use}": convert})
 
 
 KEYS: Mapping[str, Key] = {
-    "connector.name": Key(connector=_same("name")),
-    "name": Key(connector=_same("name")),
+    "connector.name": Key(connector=_copied("name")),
+    "name": Key(connector=_copied("name")),
     "connector.class": Key(why="the commands are helenus-agent and helenus-connector"),
     "tasks.max": Key(
         why="theirs is always 1; helenus.connector.tasks.max says how many partitions are processed at once"
     ),
     "topic.prefix": _PREFIX,
     "kafka.topic.prefix": _PREFIX,
-    "cassandra.config": Key(_same("cassandra.config")),
+    "cassandra.config": Key(_copied("cassandra.config")),
     "cassandra.hosts": Key(
         {"cassandra.contact.points": _node},
-        connector=_same("cassandra.contact.points"),
+        connector=_copied("cassandra.contact.points"),
         why="with several hosts the agent asks its own node, at the rpc_address of cassandra.yaml",
     ),
     **{
-        key: Key(_same(key), connector=_same(key))
+        key: Key(_copied(key), connector=_copied(key))
         for key in ("cassandra.port", "cassandra.username", "cassandra.password", "cassandra.ssl.enabled")
     },
     "cassandra.ssl.config.path": Key(
@@ -175,9 +175,9 @@ KEYS: Mapping[str, Key] = {
     ),
     "cassandra.node.id": Key(why=_ASKED),
     "cassandra.cluster.name": Key(why=_ASKED),
-    "http.port": Key(_same("http.port"), why="the worker listens at helenus.connector.listeners"),
+    "http.port": Key(_copied("http.port"), why="the worker listens at helenus.connector.listeners"),
     "offset.backing.store.dir": Key(
-        _same("state.dir"), {"checkpoint.dir": "VALUE/connector"}, why="offsets of theirs that are there are not read"
+        _copied("state.dir"), {"checkpoint.dir": "VALUE/connector"}, why="offsets of theirs that are there are not read"
     ),
     "offset.flush.interval.ms": Key(why=_SAVED),
     "max.offset.flush.size": Key(why=_SAVED),
@@ -214,12 +214,12 @@ KEYS: Mapping[str, Key] = {
     "snapshot.consistency": Key(
         connector={"snapshot.consistency": _consistency}, why="ONE is LOCAL_ONE, TWO QUORUM, THREE and EACH_QUORUM ALL"
     ),
-    "snapshot.scan.interval.ms": Key(connector=_same("table.refresh.interval.ms")),
+    "snapshot.scan.interval.ms": Key(connector=_copied("table.refresh.interval.ms")),
     "snapshot.fetch.size": Key(why="a snapshot reads a few thousand keys at a time, and smaller pages after timeouts"),
-    **{key: Key(connector=_same(key)) for key in ("key.converter", "value.converter")},
-    **{f"{key}.*": Key(connector=_same(f"{key}.*")) for key in ("key.converter", "value.converter")},
+    **{key: Key(connector=_copied(key)) for key in ("key.converter", "value.converter")},
+    **{f"{key}.*": Key(connector=_copied(f"{key}.*")) for key in ("key.converter", "value.converter")},
     "converters": Key(why=_CLASS_OF_JAVA),
-    "tombstones.on.delete": Key(connector=_same("tombstones.on.delete")),
+    "tombstones.on.delete": Key(connector=_copied("tombstones.on.delete")),
     "decimal.handling.mode": Key(connector={"decimal.handling.mode": _mode}),
     "varint.handling.mode": Key(connector={"varint.handling.mode": _mode}),
     "field.exclude.list": _EXCLUDED,
@@ -239,7 +239,7 @@ KEYS: Mapping[str, Key] = {
     "errors.max.retries": Key(why="errors that may pass are tried again without end"),
     "retriable.restart.connector.wait.ms": Key(why="errors that may pass are tried again without end"),
     "tracing.enabled": Key(why="there is no tracing"),
-    "kafka.producer.bootstrap.servers": Key(_same("kafka.bootstrap.servers"), _same("bootstrap.servers")),
+    "kafka.producer.bootstrap.servers": Key(_copied("kafka.bootstrap.servers"), _copied("bootstrap.servers")),
     **dict(
         [
             _secure("security.protocol", "security.protocol"),
@@ -268,7 +268,7 @@ KEYS: Mapping[str, Key] = {
     "kafka.producer.max.request.size": Key(
         {"kafka.producer.message.max.bytes": "VALUE"}, {"producer.message.max.bytes": "VALUE"}
     ),
-    "kafka.producer.*": Key(_same("kafka.producer.*"), _same("producer.*"), why="names that librdkafka has too"),
+    "kafka.producer.*": Key(_copied("kafka.producer.*"), _copied("producer.*"), why="names that librdkafka has too"),
     "kafka.consumer.*": Key(why=_NO_READER),
 }
 DEFAULTS: Mapping[Side, Mapping[str, str]] = {

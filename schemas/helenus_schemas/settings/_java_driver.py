@@ -13,32 +13,32 @@ _ROOT = "datastax-java-driver"
 
 
 def hosts(file: str) -> str | None:
-    """The contact points' hosts, with commas between. Raises ValueError, as all of these do."""
+    """Return the contact points' hosts, with commas between. Raises ValueError, as all of these do."""
     return ",".join(host for host, _ in _points(file)) or None
 
 
 def port(file: str) -> str | None:
-    """The contact points' port, which is one for all of ours."""
-    found = {port for _, port in _points(file) if port is not None}
-    if len(found) > 1:
+    """Return the contact points' port, which is one for all of ours."""
+    ports = {port for _, port in _points(file) if port is not None}
+    if len(ports) > 1:
         raise ValueError("contact-points: their ports differ, and the driver here takes one for all nodes")
-    return str(found.pop()) if found else None
+    return str(ports.pop()) if ports else None
 
 
 def local_dc(file: str) -> str | None:
     return _text(file, "basic.load-balancing-policy.local-datacenter")
 
 
-def login(of: str) -> Callable[[str], str | None]:
-    """`username` or `password`."""
+def login(setting: str) -> Callable[[str], str | None]:
+    """Return a function that reads a file's login: `username` or `password`."""
 
-    def take(file: str) -> str | None:
+    def read_login(file: str) -> str | None:
         kind = _text(file, "advanced.auth-provider.class") or "PlainTextAuthProvider"
         if not kind.endswith("PlainTextAuthProvider"):
             raise ValueError(f"advanced.auth-provider.class={kind}: PlainTextAuthProvider is the only way to log in")
-        return _text(file, f"advanced.auth-provider.{of}")
+        return _text(file, f"advanced.auth-provider.{setting}")
 
-    return take
+    return read_login
 
 
 def has_tls(file: str) -> str | None:
@@ -50,7 +50,7 @@ def checks_hostname(file: str) -> str | None:
 
 
 def _points(file: str) -> list[tuple[str, int | None]]:
-    points = _found(file, "basic.contact-points") or []
+    points = _read_setting(file, "basic.contact-points") or []
     if not isinstance(points, list) or not all(isinstance(point, str) for point in points):
         raise ValueError('basic.contact-points: give a list, as ["10.0.0.1:9042"]')
     try:
@@ -60,13 +60,13 @@ def _points(file: str) -> list[tuple[str, int | None]]:
 
 
 def _text(file: str, path: str) -> str | None:
-    value = _found(file, path)
+    value = _read_setting(file, path)
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{path}: give a text")
     return value
 
 
-def _found(file: str, path: str) -> Any:
+def _read_setting(file: str, path: str) -> Any:
     try:
         settings: Mapping[str, Any] = _hocon.parse(Path(file).read_text(encoding="utf-8"))
     except OSError as error:

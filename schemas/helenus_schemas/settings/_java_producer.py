@@ -123,5 +123,5 @@ UNUSED: Mapping[str, str] = {
 
 
 def system_default(value: str) -> str:
-    """A buffer's size as librdkafka has it."""
+    """Return a buffer's size as librdkafka has it."""
     return "0" if value.strip() == "-1" else value

@@ -38,33 +38,36 @@ class Translated:
     problems: Sequence[Problem]
     lacks: Collection[str]
 
-    def make(self, of: Callable[[dict[str, str]], T]) -> T:
-        """What `of` makes of the properties. Raises ConfigError with all that is wrong, by the keys of the file."""
+    def make(self, build: Callable[[dict[str, str]], T]) -> T:
+        """Return what `build` makes of the properties. Raises ConfigError with all that is wrong, by the keys of the
+        file.
+        """
         problems = list(self.problems)
         try:
-            made = of(self.properties)
+            made = build(self.properties)
         except ConfigError as error:
             named = {problem.key for problem in problems}
-            found = [replace(p, key=self.names.get(p.key, p.key)) for p in error.problems if p.key not in self.lacks]
-            problems += [problem for problem in found if problem.key not in named]
+            renamed = [replace(p, key=self.names.get(p.key, p.key)) for p in error.problems if p.key not in self.lacks]
+            problems += [problem for problem in renamed if problem.key not in named]
         if problems:
             raise ConfigError(problems) from None
         return made
 
 
 def is_theirs(properties: Mapping[str, str]) -> bool:
-    """Whether properties are those of Debezium's connector: they have a key that no file of ours has."""
+    """Return whether properties are those of Debezium's connector: they have a key that no file of ours has."""
     return any(key in properties for key in _MARKS) or bool(_CLASS.match(properties.get("connector.class", "")))
 
 
 def translate(
     properties: Mapping[str, str], side: Side, source: str, owns: Callable[[str], bool] = lambda _: True
 ) -> Translated:
-    """What one side takes of a file of theirs. A key that is not theirs stays as it is, where the side `owns` it.
+    """Return what one side takes of a file of theirs. A key that is not theirs stays as it is, where the side `owns`
+    it.
 
     `source` is what errors name.
     """
-    found = dict(DEFAULTS[side])
+    settings = dict(DEFAULTS[side])
     names: dict[str, str] = {}
     problems: list[Problem] = []
     lacks: set[str] = set()
@@ -72,29 +75,31 @@ def translate(
     for name in sorted(properties, key=lambda key: key not in _FIRST):
         text = properties[name]
         try:
-            made = _made(properties, name, side, owns)
+            converted = _convert_property(properties, name, side, owns)
         except ValueError as error:
             problems.append(Problem(source, name, masking.shown(text, masking.is_secret(name, text)), str(error)))
-            lacks |= KEYS[name].of(side).keys() if name in KEYS else set()
+            lacks |= KEYS[name].uses_for(side).keys() if name in KEYS else set()
             continue
-        if _LEFT_OUT in made and _LEFT_OUT in names:  # by another of its names too: a column that either has stays out
-            made[_LEFT_OUT] = f"{found[_LEFT_OUT]},{made[_LEFT_OUT]}"
-        found |= made
-        names |= dict.fromkeys(made, name)
+        if (
+            _LEFT_OUT in converted and _LEFT_OUT in names
+        ):  # by another of its names too: a column that either has stays out
+            converted[_LEFT_OUT] = f"{settings[_LEFT_OUT]},{converted[_LEFT_OUT]}"
+        settings |= converted
+        names |= dict.fromkeys(converted, name)
     if side != "worker" and not (properties.get("topic.prefix") or properties.get("kafka.topic.prefix")):
         problems.append(Problem(source, "topic.prefix", None, "required property is missing"))
-        lacks |= KEYS["topic.prefix"].of(side).keys()
+        lacks |= KEYS["topic.prefix"].uses_for(side).keys()
     own = AGENT if side == "agent" else CONNECTOR
     for name, text in properties.items():
         key = name.removeprefix(own)
         if key != name and owns(key):
-            found[key], names[key] = text, name
-    return Translated(found, names, problems, lacks - found.keys())
+            settings[key], names[key] = text, name
+    return Translated(settings, names, problems, lacks - settings.keys())
 
 
 def unused(properties: Mapping[str, str]) -> list[str]:
-    """The keys of a file of theirs that mean nothing here."""
-    return [name for name in properties if (known := _known(properties, name)) and not known[0].is_used]
+    """Return the keys of a file of theirs that mean nothing here."""
+    return [name for name in properties if (translation := _find_key(properties, name)) and not translation[0].is_used]
 
 
 def report(properties: Mapping[str, str], source: str) -> None:
@@ -106,24 +111,26 @@ def report(properties: Mapping[str, str], source: str) -> None:
         log.info("config.debezium", source=source, see=see)
 
 
-def _made(properties: Mapping[str, str], name: str, side: Side, owns: Callable[[str], bool]) -> dict[str, str]:
-    """What a property of theirs is on one side. Raises ValueError."""
+def _convert_property(
+    properties: Mapping[str, str], name: str, side: Side, owns: Callable[[str], bool]
+) -> dict[str, str]:
+    """Return what a property of theirs is on one side. Raises ValueError."""
     if name.startswith((AGENT, CONNECTOR)):
         return {}
-    known, text = _known(properties, name), properties[name]
-    if known is None:
+    translation, text = _find_key(properties, name), properties[name]
+    if translation is None:
         return {name: text} if owns(name) else {}
-    key, rest = known
-    made = {}
-    for use, convert in key.of(side).items():
+    key, suffix = translation
+    properties_made = {}
+    for use, convert in key.uses_for(side).items():
         value = convert.replace("VALUE", text) if isinstance(convert, str) else convert(masking.resolve(text))
         if value is not None:
-            made[use.replace("*", rest)] = value
-    return made
+            properties_made[use.replace("*", suffix)] = value
+    return properties_made
 
 
-def _known(properties: Mapping[str, str], name: str) -> tuple[Key, str] | None:
-    """A key of theirs, and what stands for the * in it; None for a key that is not theirs."""
+def _find_key(properties: Mapping[str, str], name: str) -> tuple[Key, str] | None:
+    """Return a key of theirs, and what stands for the * in it; None for a key that is not theirs."""
     if name in KEYS:
         return KEYS[name], ""
     below = [key[:-1] for key in KEYS if key.endswith(".*") and name.startswith(key[:-1])]

@@ -24,7 +24,7 @@ def _split(value: object) -> object:
 
 
 def is_host(text: str) -> bool:
-    """Whether it can be a host: a name, or an address, of IPv6 without brackets."""
+    """Return whether it can be a host: a name, or an address, of IPv6 without brackets."""
     if ":" in text:
         try:
             ipaddress.ip_address(text)
@@ -39,33 +39,34 @@ def is_host(text: str) -> bool:
 
 
 def hosts_and_ports(text: str) -> list[tuple[str, int | None]]:
-    """The hosts and ports in `host[:port],...`, IPv6 addresses in brackets. Raises ValueError."""
-    found: list[tuple[str, int | None]] = []
+    """Return the hosts and ports in `host[:port],...`, IPv6 addresses in brackets. Raises ValueError."""
+    hosts: list[tuple[str, int | None]] = []
     for part in text.split(","):
         match = re.fullmatch(r"(?:\[([^]]+:[^]]*)\]|([^][:]+))(?::([0-9]{1,5}))?", part.strip())
         host, port = (match[1] or match[2], int(match[3]) if match[3] else None) if match else ("", None)
         if not is_host(host) or (port is not None and not 0 < port < 65536):
             raise ValueError("not host:port")
-        found.append((host, port))
-    return found
+        hosts.append((host, port))
+    return hosts
 
 
 def pulsar_addresses(url: str) -> tuple[str, list[tuple[str, int | None]]]:
-    """The scheme, and the hosts and ports, of `pulsar://host[:port][,host[:port]...]` or `pulsar+ssl://`.
+    """Return the scheme, and the hosts and ports, of `pulsar://host[:port][,host[:port]...]` or `pulsar+ssl://`.
 
     Raises ValueError.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, _, addresses = url.partition("://")
     if scheme.lower() not in ("pulsar", "pulsar+ssl"):
         raise ValueError(_PULSAR)
     try:
-        return scheme.lower(), hosts_and_ports(rest.rstrip("/"))
+        return scheme.lower(), hosts_and_ports(addresses.rstrip("/"))
     except ValueError:
         raise ValueError(_PULSAR) from None
 
 
 def http_address(url: str, login: bool = False) -> SplitResult:
-    """The parts of an HTTP or HTTPS URL, the scheme in small letters. A `login` in it is an error unless it is allowed.
+    """Return the parts of an HTTP or HTTPS URL, the scheme in small letters. A `login` in it is an error unless it is
+    allowed.
 
     Raises ValueError.
     """
@@ -140,14 +141,16 @@ def _token(value: SecretStr | None) -> SecretStr | None:
 
 
 def without_blanks(value: object) -> object:
-    """The same. Raises ValueError for text with blanks at its ends: no name has them, and nobody sees them."""
+    """Return the same. Raises ValueError for text with blanks at its ends: no name has them, and nobody sees them."""
     if isinstance(value, str) and value != value.strip():
         raise ValueError("take out the blanks at its ends")
     return value
 
 
 def path(value: object) -> object:
-    """A path as it is given. Raises ValueError for an empty one, and for a URL or a ~, which would become folders."""
+    """Return a path as it is given. Raises ValueError for an empty one, and for a URL or a ~, which would become
+    folders.
+    """
     if value == "":
         raise ValueError("name a path, or leave the property out")
     if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]*:/", value):
@@ -164,23 +167,24 @@ def _replication_factor(value: int) -> int:
 
 
 def topic(name: str) -> str:
-    """A topic's name, or its beginning. Raises ValueError for one that brokers refuse."""
+    """Return a topic's name, or its beginning. Raises ValueError for one that brokers refuse."""
     if len(name) > 249 or name in (".", "..") or not re.fullmatch(r"[\w.-]*", name, re.ASCII):
         raise ValueError("a topic's name has letters, digits, '.', '_' and '-' alone, and 249 of them at most")
     return name
 
 
-def local_topic(name: str, place: str | None) -> str:
-    """A topic's name without `place`: `persistent://tenant/namespace/`, empty on Kafka, None if it is not known.
+def local_topic(name: str, topic_prefix: str | None) -> str:
+    """Return a topic's name without `topic_prefix`: `persistent://tenant/namespace/`, empty on Kafka, None if it is not
+    known.
 
-    Raises ValueError for a full name of another place.
+    Raises ValueError for a full name with another prefix.
     """
-    if place is None:
+    if topic_prefix is None:
         return re.sub("^(persistent://)?[^/]+/[^/]+/", "", name)
-    for full in (place, place.partition("://")[2]):
-        name = name.removeprefix(full)
-    if place and "/" in name:
-        raise ValueError(f"topics are in {place}, as pulsar.tenant and pulsar.namespace say")
+    for prefix in (topic_prefix, topic_prefix.partition("://")[2]):
+        name = name.removeprefix(prefix)
+    if topic_prefix and "/" in name:
+        raise ValueError(f"topics are in {topic_prefix}, as pulsar.tenant and pulsar.namespace say")
     return name
 
 

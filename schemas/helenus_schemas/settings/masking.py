@@ -39,7 +39,7 @@ _LOGIN = re.compile(r"(?:(?<=://)|(?<![^\s,])(?=[^\s,:/@]+:(?!//)))(?:(?!,[\w+.-
 
 
 def refers(value: str) -> bool:
-    """Whether a value as written has a reference in it."""
+    """Return whether a value as written has a reference in it."""
     return _REFERENCE.search(value) is not None
 
 
@@ -73,7 +73,7 @@ class Allowed:
         with regular_files.opened(file, follows_link=False) as descriptor:
             # By another name, too: a hard link, or a mount of the same file.
             status = os.fstat(descriptor)
-            if any(os.path.samestat(status, other) for other in filter(None, map(_status, self.never))):
+            if any(os.path.samestat(status, status_of_own) for status_of_own in filter(None, map(_status, self.never))):
                 raise ValueError(_NO_FILE)
             with open(descriptor, "rb", closefd=False) as opened:
                 return opened.read(regular_files.LARGEST)
@@ -83,7 +83,7 @@ NONE = Allowed()
 
 
 def files(values: Iterable[str]) -> Iterator[Path]:
-    """The file of each `${file:…}` in values, by its absolute path as it is named there."""
+    """Yield the file of each `${file:…}` in values, by its absolute path as it is named there."""
     for value in values:
         for kind, name in _REFERENCE.findall(value):
             if kind == "file" and (path := name.rpartition(":")[0]):
@@ -91,12 +91,12 @@ def files(values: Iterable[str]) -> Iterator[Path]:
 
 
 def absolute(path: str | Path) -> Path:
-    """The absolute path of a file as it is named: without `..`, and no link is followed."""
+    """Return the absolute path of a file as it is named: without `..`, and no link is followed."""
     return Path(os.path.normpath(Path(path).absolute()))
 
 
 def _names(path: str | Path) -> set[str]:
-    """A file's names: as it is given, and where links lead now."""
+    """Return a file's names: as it is given, and where links lead now."""
     return {str(absolute(path)), os.path.realpath(path)}
 
 
@@ -111,8 +111,8 @@ def check_references(value: str, names: Iterable[str] = ()) -> None:
     """Raise ValueError for what looks like a reference and is none: of another kind, as to a vault, a name alone, or
     one without its end. `names` are those that the value may have in it as `${NAME}`, and that somebody else resolves.
     """
-    for found in _OTHER.finditer(value):
-        inside, end = found.groups()
+    for match in _OTHER.finditer(value):
+        inside, end = match.groups()
         if end and inside in names:
             continue
         if not end:
@@ -120,21 +120,21 @@ def check_references(value: str, names: Iterable[str] = ()) -> None:
         if kind := re.match(r"[\w.-]+(?=:)", inside):
             raise ValueError(f"there are no references ${{{kind[0]}:…}}: give ${{env:NAME}} or ${{file:PATH:KEY}}")
         # In a longer value it may be a part of a secret.
-        if found[0] == value and re.fullmatch(r"[\w.-]+", inside):
+        if match[0] == value and re.fullmatch(r"[\w.-]+", inside):
             raise ValueError(
                 f"there is no reference {value}: for a variable give ${{env:{inside.removeprefix('env.')}}}"
             )
-        known = "".join(f"${{{name}}}, " for name in names)
-        raise ValueError(f"there is no such reference: give {known}${{env:NAME}} or ${{file:PATH:KEY}}")
+        named_references = "".join(f"${{{name}}}, " for name in names)
+        raise ValueError(f"there is no such reference: give {named_references}${{env:NAME}} or ${{file:PATH:KEY}}")
 
 
 def resolve(value: str, allowed: Allowed | None = None) -> str:
-    """The value with its references resolved: with `allowed`, only those that it permits.
+    """Return the value with its references resolved: with `allowed`, only those that it permits.
 
     Raises ValueError for a reference that cannot be resolved.
     """
 
-    def resolved(match: re.Match[str]) -> str:
+    def resolve_match(match: re.Match[str]) -> str:
         kind, name = match.groups()
         if kind == "env":
             if allowed is not None and not allowed.has_variable(name):
@@ -159,17 +159,17 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
         except KeyError:
             raise ValueError(f"{path} has no {entry}") from None
 
-    return _REFERENCE.sub(resolved, value)
+    return _REFERENCE.sub(resolve_match, value)
 
 
 def is_secret(key: str, value: str = "") -> bool:
-    """Whether a setting of a library is to be hidden, by its name or its value."""
+    """Return whether a setting of a library is to be hidden, by its name or its value."""
     named = _SECRET_KEY.search(key) is not None and _NO_SECRET_KEY.search(key) is None
     return named or _SECRET_VALUE.search(value) is not None
 
 
 def shown(value: str, secret: bool) -> str:
-    """A value as it may be shown: stars for a secret, and for the login in an address."""
+    """Return a value as it may be shown: stars for a secret, and for the login in an address."""
     if secret and not _REFERENCE.fullmatch(value):
         return STARS
     return _LOGIN.sub(STARS, value)

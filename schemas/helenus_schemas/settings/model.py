@@ -62,7 +62,7 @@ class Alias:
 
 
 @dataclass
-class _Given:
+class _RawProperties:
     """The properties of one source: our key -> its value, resolved, and as it was written."""
 
     source: str
@@ -72,7 +72,7 @@ class _Given:
     written: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def wrong(self, key: str, reason: str, secret: bool, known: bool = True) -> None:
+    def add_problem(self, key: str, reason: str, secret: bool, is_known: bool = True) -> None:
         """Note a problem, once a key. Of a key that is not known the value is not shown: it may be a secret."""
         if any(p.key == key for p in self.problems):
             return
@@ -82,7 +82,7 @@ class _Given:
             # A short one may be part of any word of ours.
             pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
             reason = re.sub(pattern, masking.STARS, reason)
-        shown = None if written is None or not known else masking.shown(written, secret)
+        shown = None if written is None or not is_known else masking.shown(written, secret)
         self.problems.append(Problem(self.source, key, shown, reason))
 
 
@@ -117,8 +117,8 @@ class Settings(BaseModel):
 
         Variables in `environment` count where the file does not have their key.
         """
-        found = {variable: os.environ[variable] for variable in cls.environment if variable in os.environ}
-        return cls.from_properties(read_properties(path), str(path), found)
+        variables = {variable: os.environ[variable] for variable in cls.environment if variable in os.environ}
+        return cls.from_properties(read_properties(path), str(path), variables)
 
     @classmethod
     def from_properties(
@@ -137,13 +137,13 @@ class Settings(BaseModel):
         it permits and those in values that `trusted`, an operator's properties, has under the same key. `context` is
         for validators. Raises ConfigError.
         """
-        given = _Given(source, allowed, trusted or {})
-        cls._take(given, {v: (cls.environment[v], text) for v, text in (environment or {}).items()})
-        cls._take(given, {key: (key, text) for key, text in properties.items()})
+        raw = _RawProperties(source, allowed, trusted or {})
+        cls._add_properties(raw, {v: (cls.environment[v], text) for v, text in (environment or {}).items()})
+        cls._add_properties(raw, {key: (key, text) for key, text in properties.items()})
         keys = {name: field.alias or name for name, field in cls.model_fields.items()}
         prefixes = cls.prefixes()
         values: dict[str, Any] = {}
-        for key, value in given.values.items():
+        for key, value in raw.values.items():
             prefix = next((p for p in prefixes if key.startswith(p) and key not in keys.values()), None)
             if prefix is None:
                 values[key] = value
@@ -154,26 +154,26 @@ class Settings(BaseModel):
             settings = cls.model_validate(values, context=context)
         except ValidationError as error:
             for e in error.errors(include_url=False):
-                place = str(e["loc"][0]) if e["loc"] else ""
-                cls._explain(given, keys.get(place, place), e["type"], e["msg"], e.get("ctx", {}))
-        for key, reason in cls.conflicts(given.values):
-            given.wrong(key, reason, cls.hides(key, given.written.get(key, "")))
-        if given.problems or settings is None:
-            raise ConfigError(given.problems) from None
+                field_name = str(e["loc"][0]) if e["loc"] else ""
+                cls._explain(raw, keys.get(field_name, field_name), e["type"], e["msg"], e.get("ctx", {}))
+        for key, reason in cls.conflicts(raw.values):
+            raw.add_problem(key, reason, cls.hides(key, raw.written.get(key, "")))
+        if raw.problems or settings is None:
+            raise ConfigError(raw.problems) from None
         return settings
 
     @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:  # noqa: ARG003
-        """(key, reason) for properties that do not go together. Each of the `given` ones may be wrong by itself too."""
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:  # noqa: ARG003
+        """Yield (key, reason) for `properties` that do not go together. Each of them may be wrong by itself too."""
         return ()
 
     def check_files(self, source: str) -> None:
         """Raise ConfigError for files of certificates and keys that are missing, or that TLS can't use. To be called on
         the machine that uses them.
         """
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        files = {name: path for name, path in given.items() if name.endswith("file") and isinstance(path, Path)}
-        passwords = {name: value.get_secret_value() for name, value in given.items() if isinstance(value, SecretStr)}
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        files = {name: path for name, path in values.items() if name.endswith("file") and isinstance(path, Path)}
+        passwords = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
         if wrong := _certificates.unusable(files, passwords):
             keys = type(self).model_fields
             raise ConfigError([Problem(source, keys[n].alias or n, str(files[n]), why) for n, why in wrong.items()])
@@ -183,14 +183,14 @@ class Settings(BaseModel):
         machine that uses it, by the user that will.
         """
         directory: Path = getattr(self, name).absolute()
-        place = next(place for place in (directory, *directory.parents) if os.path.lexists(place))
-        if not place.is_dir():
+        existing = next(existing for existing in (directory, *directory.parents) if os.path.lexists(existing))
+        if not existing.is_dir():
             why = errno.ENOTDIR
-        elif not os.access(place, os.W_OK | os.X_OK):
-            why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            why = errno.EROFS if os.statvfs(existing).f_flag & os.ST_RDONLY else errno.EACCES
         else:
             return
-        reason = f"{os.strerror(why)} ({place}): create it, owned by the user that runs this, or name another"
+        reason = f"{os.strerror(why)} ({existing}): create it, owned by the user that runs this, or name another"
         raise ConfigError([Problem(source, type(self).model_fields[name].alias or name, str(directory), reason)])
 
     @field_validator("*", mode="before")
@@ -205,93 +205,93 @@ class Settings(BaseModel):
 
     @classmethod
     def prefixes(cls) -> list[str]:
-        """`kafka.producer.` for a field `kafka_producer` of type PassThrough; the longest first."""
+        """Return `kafka.producer.` for a field `kafka_producer` of type PassThrough; the longest first."""
         passed = [f.alias or name for name, f in cls.model_fields.items() if f.annotation == get_args(PassThrough)[0]]
         return sorted((f"{key}." for key in passed), key=len, reverse=True)
 
     @classmethod
     def knows(cls, key: str) -> bool:
-        """Whether a key is one of ours here, whatever its value."""
+        """Return whether a key is one of ours here, whatever its value."""
         fields = (field.alias or name for name, field in cls.model_fields.items())
         return key in fields or any(key.startswith(prefix) for prefix in cls.prefixes())
 
     @classmethod
     def hides(cls, key: str, value: str = "") -> bool:
-        """Whether the value of a key, ours or another product's, must never be shown."""
-        for name, known in cls.model_fields.items():
-            if key == (known.alias or name):
-                return cls._is(known, SecretStr)
+        """Return whether the value of a key, ours or another product's, must never be shown."""
+        for name, model_field in cls.model_fields.items():
+            if key == (model_field.alias or name):
+                return cls._is(model_field, SecretStr)
         return masking.is_secret(key, value)
 
     @staticmethod
-    def _is(known: FieldInfo, kind: type) -> bool:
-        return known.annotation is kind or kind in get_args(known.annotation)
+    def _is(model_field: FieldInfo, kind: type) -> bool:
+        return model_field.annotation is kind or kind in get_args(model_field.annotation)
 
     @classmethod
-    def _take(cls, given: _Given, found: Mapping[str, tuple[str, str]]) -> None:
+    def _add_properties(cls, raw: _RawProperties, properties: Mapping[str, tuple[str, str]]) -> None:
         """Add properties by name: (key, value). A key of ours that is given takes precedence over its aliases."""
         log = structlog.get_logger(__name__)
-        for name, (key, text) in found.items():
+        for name, (key, text) in properties.items():
             alias = cls._alias(key)
             if alias is not None and not alias.use:
                 try:
                     alias.convert(text)
                 except ValueError as error:
-                    given.written[name] = text
-                    given.wrong(name, str(error), cls.hides(name, text))
+                    raw.written[name] = text
+                    raw.add_problem(name, str(error), cls.hides(name, text))
                     continue
-                log.warning("config.ignored", source=given.source, key=name, why=alias.why)
+                log.warning("config.ignored", source=raw.source, key=name, why=alias.why)
                 continue
             if alias is not None:
                 more = {"why": alias.why} if alias.why else {}
-                log.warning("config.alias", source=given.source, key=name, use=alias.use, **more)
-                if alias.use in found:
+                log.warning("config.alias", source=raw.source, key=name, use=alias.use, **more)
+                if alias.use in properties:
                     continue
             use = alias.use if alias else key
-            given.written[use] = text
+            raw.written[use] = text
             try:
                 if not use.startswith(cls.own_references):
                     masking.check_references(text, cls.placeholders.get(use, ()))
-                allowed = None if given.trusted.get(name) == text else given.allowed
+                allowed = None if raw.trusted.get(name) == text else raw.allowed
                 value: str | None = masking.resolve(text, allowed)
                 if alias is not None and value is not None:
                     value = alias.convert(value)
             except ValueError as error:
-                given.written[name] = text
-                given.wrong(name, str(error), cls.hides(use, text) or cls.hides(name, text))
+                raw.written[name] = text
+                raw.add_problem(name, str(error), cls.hides(use, text) or cls.hides(name, text))
                 if name != use:
-                    del given.written[use]
+                    del raw.written[use]
                 continue
             if value is None:
-                del given.written[use]
+                del raw.written[use]
                 continue
-            given.values[use] = value
+            raw.values[use] = value
             if not masking.refers(text):
-                given.written[use] = value
+                raw.written[use] = value
 
     @classmethod
     def texts(cls) -> Mapping[str, str]:
-        """By key the text below its field."""
-        return _texts(cls)
+        """Return the text below each field, by key."""
+        return _field_texts(cls)
 
     @classmethod
     def key_of(cls, name: str) -> str:
-        """Our key for one of another product's; any other name as it is."""
+        """Return our key for one of another product's; any other name as it is."""
         alias = cls._alias(name)
         return alias.use if alias and alias.use else name
 
     @classmethod
     def _alias(cls, key: str) -> Alias | None:
-        found = cls.aliases.get(key)
-        if found is None:
-            found = next((a for k, a in cls.aliases.items() if k.endswith(".*") and key.startswith(k[:-1])), None)
-        return Alias(found) if isinstance(found, str) else found
+        alias = cls.aliases.get(key)
+        if alias is None:
+            alias = next((a for k, a in cls.aliases.items() if k.endswith(".*") and key.startswith(k[:-1])), None)
+        return Alias(alias) if isinstance(alias, str) else alias
 
     @classmethod
-    def _explain(cls, given: _Given, key: str, kind: str, message: str, limits: Mapping[str, Any]) -> None:
+    def _explain(cls, raw: _RawProperties, key: str, kind: str, message: str, limits: Mapping[str, Any]) -> None:
         """Note an error of pydantic's, in our words; `limits` are those that the value is beyond."""
         reason = message.removeprefix("Value error, ")
-        secret = cls.hides(key, given.written.get(key, ""))
+        secret = cls.hides(key, raw.written.get(key, ""))
         if kind == "extra_forbidden":
             reason = cls.unknown(key)
         elif kind == "missing":
@@ -308,20 +308,20 @@ class Settings(BaseModel):
             reason = _BOUNDS[kind].format(**limits)
         elif words := re.search(r"match pattern '\^\(([\w|-]+)\)\$'", reason):
             reason = f"give one of {', '.join(words[1].split('|'))}"
-        given.wrong(key, reason, secret, known=kind != "extra_forbidden")
+        raw.add_problem(key, reason, secret, is_known=kind != "extra_forbidden")
 
     @classmethod
     def unknown(cls, key: str) -> str:
-        """What is said of a key that is not known."""
+        """Return what is said of a key that is not known."""
         near = cls._nearest(key)
         return "unknown property" + (f", did you mean {near}?" if near else "")
 
     @classmethod
     def _nearest(cls, key: str) -> str | None:
-        """The known key most similar to this one; below a prefix every key is known."""
-        known = [field.alias or name for name, field in cls.model_fields.items()]
+        """Return the known key most similar to this one; below a prefix every key is known."""
+        keys = [field.alias or name for name, field in cls.model_fields.items()]
         for words, meant in _MEANT.items():
-            if (ours := re.sub(rf"\b({words})$", meant, key)) in known and ours != key:
+            if (ours := re.sub(rf"\b({words})$", meant, key)) in keys and ours != key:
                 return ours
         for written, ours in cls.meant.items():
             if key.startswith(written):
@@ -330,18 +330,18 @@ class Settings(BaseModel):
         for prefix in cls.prefixes():
             depth = prefix.count(".")
             if parts[depth:] and difflib.get_close_matches(".".join(parts[:depth]), [prefix[:-1]], cutoff=0.7):
-                known.append(prefix + ".".join(parts[depth:]))
-        return next(iter(difflib.get_close_matches(key, known, 1)), None)
+                keys.append(prefix + ".".join(parts[depth:]))
+        return next(iter(difflib.get_close_matches(key, keys, 1)), None)
 
 
 @cache
-def _texts(model: type[Settings]) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for one in reversed(model.__mro__):
-        if not issubclass(one, Settings):
+def _field_texts(model: type[Settings]) -> Mapping[str, str]:
+    texts: dict[str, str] = {}
+    for settings_class in reversed(model.__mro__):
+        if not issubclass(settings_class, Settings):
             continue
-        body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]).body
-        for known, text in pairwise(body):
-            if isinstance(known, ast.AnnAssign) and isinstance(text, ast.Expr):
-                found[ast.unparse(known.target).replace("_", ".")] = inspect.cleandoc(ast.literal_eval(text.value))
-    return found
+        body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(settings_class))).body[0]).body
+        for statement, text in pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(statement.target).replace("_", ".")] = inspect.cleandoc(ast.literal_eval(text.value))
+    return texts

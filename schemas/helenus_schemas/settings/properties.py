@@ -57,28 +57,28 @@ class ConfigError(HelenusError):
 
 def together(*steps: Callable[[], T]) -> list[T]:
     """Run all the steps and return their results. Raises one ConfigError with the problems of all of them."""
-    done: list[T] = []
+    results: list[T] = []
     problems: list[Problem] = []
     for step in steps:
         try:
-            done.append(step())
+            results.append(step())
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))  # one file may be taken for two things
-    return done
+    return results
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """The keys and values of a Java properties file, as they are written. Of a key that is given more than once, the
-    last counts, with a warning. Raises ConfigError.
+    """Return the keys and values of a Java properties file, as they are written. Of a key that is given more than once,
+    the last counts, with a warning. Raises ConfigError.
     """
-    found = _pairs(path)
-    for key in _duplicates(found):
+    pairs = _pairs(path)
+    for key in _duplicates(pairs):
         structlog.get_logger(__name__).warning(
             "config.duplicate", source=str(path), key=key, then="the last one counts"
         )
-    return dict(found)
+    return dict(pairs)
 
 
 def check_properties(path: str | Path, keys: re.Pattern[str] | None = None) -> None:
@@ -94,7 +94,7 @@ def _duplicates(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def parsed(path: str | Path) -> list[tuple[str, str]]:
-    """The keys and values of a properties file in UTF-8, with or without a byte order mark.
+    """Return the keys and values of a properties file in UTF-8, with or without a byte order mark.
 
     Raises OSError, or ValueError that says what is wrong with its content.
     """
@@ -102,7 +102,7 @@ def parsed(path: str | Path) -> list[tuple[str, str]]:
 
 
 def parsed_content(content: bytes) -> list[tuple[str, str]]:
-    """As `parsed`, of what is in a file. Raises ValueError."""
+    """Parse the content of a properties file, as `parsed` does. Raises ValueError."""
     if b"\0" in content:  # as in UTF-16
         raise ValueError("the file is not text in UTF-8")
     try:
@@ -110,8 +110,8 @@ def parsed_content(content: bytes) -> list[tuple[str, str]]:
     except UnicodeDecodeError as error:
         line = bytes(error.object).count(b"\n", 0, error.start) + 1
         raise ValueError(f"line {line} is not UTF-8: save the file as UTF-8, or write ö as \\u00f6") from None
-    found: list[tuple[str, str]] = javaproperties.loads(text, object_pairs_hook=list)
-    return found
+    pairs: list[tuple[str, str]] = javaproperties.loads(text, object_pairs_hook=list)
+    return pairs
 
 
 def _pairs(path: str | Path) -> list[tuple[str, str]]:

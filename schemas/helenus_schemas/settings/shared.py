@@ -41,11 +41,13 @@ class CassandraSettings(Settings):
     """How long to wait for an answer."""
 
     @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-        if given.get("cassandra.username") and not given.get("cassandra.password"):
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+        if properties.get("cassandra.username") and not properties.get("cassandra.password"):
             yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
         files = (f"cassandra.ssl.{name}" for name in ("cafile", "certfile", "keyfile"))
-        if "cassandra.ssl.enabled" not in given and (file := next((key for key in files if key in given), None)):
+        if "cassandra.ssl.enabled" not in properties and (
+            file := next((key for key in files if key in properties), None)
+        ):
             yield "cassandra.ssl.enabled", f"set it to true: {file} is used with TLS alone"
 
     @property
@@ -87,6 +89,6 @@ class PulsarSettings(Settings):
     """Whether to verify that a broker's certificate names its host."""
 
     @property
-    def pulsar_place(self) -> str:
-        """The beginning of all topics' full names."""
+    def pulsar_topic_prefix(self) -> str:
+        """Return the beginning of all topics' full names."""
         return f"persistent://{self.pulsar_tenant}/{self.pulsar_namespace}/"

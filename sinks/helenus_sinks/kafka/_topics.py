@@ -43,7 +43,7 @@ class KafkaTopics:
         self._warned: set[str] = set()
 
     def partitions(self) -> dict[str, int]:
-        """How many partitions each topic has."""
+        """Return how many partitions each topic has."""
         found = self._list()
         partitions = {name: len(topic.partitions) for name, topic in found.topics.items()}
         self._brokers = len(found.brokers)
@@ -52,7 +52,7 @@ class KafkaTopics:
         return partitions
 
     def cluster(self) -> str:
-        """The cluster's id."""
+        """Return the cluster's id."""
         return str(self._list().cluster_id)
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str], factor: int) -> int:
@@ -85,7 +85,7 @@ class KafkaTopics:
         return partitions
 
     def largest(self, topic: str) -> int | None:
-        """Bytes of the largest batch that a topic takes; None if this login may not ask."""
+        """Return bytes of the largest batch that a topic takes; None if this login may not ask."""
         admin = self._client()
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
@@ -120,7 +120,7 @@ class KafkaTopics:
         return there[topic]
 
     def _has_one_broker(self, topic: str) -> bool:
-        """Whether one broker alone has a topic that was just created; False if this login may not ask."""
+        """Return whether one broker alone has a topic that was just created; False if this login may not ask."""
         asked = self._client().describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_TIMEOUT)
         try:
             return _factor(asked[topic].result().partitions) == 1
@@ -139,7 +139,9 @@ class KafkaTopics:
         return self._admin
 
     def _error(self, error: KafkaError, admin: AdminClient, topic: str = "") -> HelenusError:
-        """The error of a request. If it only says that time ran out, the error that connections reported meanwhile."""
+        """Return the error of a request. If it only says that time ran out, the error that connections reported
+        meanwhile.
+        """
         admin.poll(0)  # calls `_reports`
         cause = self._reports.last if self._reports.last and error.code() in _VAGUE else error
         if broker_error(cause, "").action is Action.RETRY:
@@ -152,5 +154,5 @@ class KafkaTopics:
 
 
 def _factor(partitions: Iterable[Any]) -> int:
-    """How many brokers have a topic, by its partition that the fewest have."""
+    """Return how many brokers have a topic, by its partition that the fewest have."""
     return min((len(partition.replicas) for partition in partitions), default=0)

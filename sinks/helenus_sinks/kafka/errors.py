@@ -54,7 +54,7 @@ class DeliveryReports:
 
 
 def new_client(kind: Any, config: Mapping[str, object], reports: DeliveryReports, where: str) -> Any:
-    """A client of librdkafka. Raises HelenusError: CONFIG for a setting that it refuses."""
+    """Return a client of librdkafka. Raises HelenusError: CONFIG for a setting that it refuses."""
     try:
         return kind({**config, "error_cb": reports})
     except KafkaException as failure:
@@ -62,7 +62,7 @@ def new_client(kind: Any, config: Mapping[str, object], reports: DeliveryReports
 
 
 def broker_error(error: KafkaError, where: str) -> HelenusError:
-    """A Kafka error as ours: a setting that the client refuses, refused by the broker, out of reach, …"""
+    """Return a Kafka error as ours: a setting that the client refuses, refused by the broker, out of reach, …"""
     advice = ""
     if error.code() == KafkaError._INVALID_ARG:
         kind, advice = Kind.CONFIG, _WRONG_SETTING
@@ -80,13 +80,15 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
 
 
 def text_of(error: KafkaError) -> str:
-    """An error's text without secret settings that it may show: a login in an address, `sasl.oauthbearer.config`."""
+    """Return an error's text without secret settings that it may show: a login in an address,
+    `sasl.oauthbearer.config`.
+    """
     text, mark, _ = error.str().partition(_SHOWS_SECRETS)
     return masking.shown(text + mark, secret=False) + (masking.STARS if mark else "")
 
 
 def topic_error(error: KafkaError, where: str, topic: str) -> HelenusError:
-    """An error of a topic's records: a TopicError, unless the error is passing or concerns the login."""
+    """Return an error of a topic's records: a TopicError, unless the error is passing or concerns the login."""
     found = broker_error(error, f"{where}, topic {topic}")
     if found.action is Action.RETRY or error.fatal() or error.code() in _OF_ALL_TOPICS:
         return found

@@ -56,7 +56,7 @@ class KafkaLog:
         self._latest = math.inf
 
     def topics(self) -> dict[str, int]:
-        """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
+        """Return how many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
         return self._topics.partitions()
 
     def missing_rights(self, uses: Sequence[TopicUse]) -> Iterator[HelenusError]:
@@ -64,7 +64,7 @@ class KafkaLog:
         yield from missing_rights({key: str(text) for key, text in self._config.items()}, uses)
 
     def cluster(self) -> str:
-        """The cluster's id. Raises as `topics`."""
+        """Return the cluster's id. Raises as `topics`."""
         return self._topics.cluster()
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
@@ -168,12 +168,12 @@ class KafkaLog:
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest record that every topic takes."""
+        """Return bytes of the largest record that every topic takes."""
         return min([self._most, *self._limits.values()])
 
     @property
     def _most(self) -> int:
-        """Bytes of the largest record, or batch of them, that the producer takes."""
+        """Return bytes of the largest record, or batch of them, that the producer takes."""
         return int(str(self._config.get("message.max.bytes", _MESSAGE_MAX_BYTES)))
 
     def _check(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
@@ -200,7 +200,9 @@ class KafkaLog:
         return self._producer
 
     def _refused(self, failure: KafkaException, topic: str = "") -> HelenusError:
-        """An error that a producer raised. After a fatal one it takes nothing more: the next record starts another."""
+        """Return an error that a producer raised. After a fatal one it takes nothing more: the next record starts
+        another.
+        """
         error = failure.args[0]
         if error.code() == KafkaError._FATAL and self._producer is not None:
             try:

@@ -51,8 +51,8 @@ def is_client(key: str) -> bool:
 
 
 def shown(key: str, name: str, config: Mapping[str, str], reason: str) -> str | None:
-    """The value of a setting that is wrong, as an error may show it under its `key`; None for one that is not there,
-    and for one that librdkafka does not know: a secret whose name has a slip in it.
+    """Return the value of a setting that is wrong, as an error may show it under its `key`; None for one that is not
+    there, and for one that librdkafka does not know: a secret whose name has a slip in it.
     """
     if name not in config or reason.startswith(_UNKNOWN):
         return None
@@ -60,9 +60,9 @@ def shown(key: str, name: str, config: Mapping[str, str], reason: str) -> str | 
 
 
 def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer: bool = False) -> dict[str, str]:
-    """The settings of a producer, or of a `consumer`, that librdkafka refuses before it connects, or that give up a
-    promise: a reason for each wrong one of those that are `checked`, and under "" a reason that names none of them.
-    Under security.protocol, which may be missing, also that others are not used.
+    """Return the settings of a producer, or of a `consumer`, that librdkafka refuses before it connects, or that give
+    up a promise: a reason for each wrong one of those that are `checked`, and under "" a reason that names none of
+    them. Under security.protocol, which may be missing, also that others are not used.
     """
     refusal = _consumer_refusal if consumer else _refusal
     found = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
@@ -86,7 +86,7 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
 
 
 def _unused(config: Mapping[str, str]) -> str | None:
-    """Why security.protocol is wrong where a login or certificates are given, and it uses none."""
+    """Return why security.protocol is wrong where a login or certificates are given, and it uses none."""
     protocol = config.get("security.protocol", "plaintext").lower()
     for keys, used_with, advice in _NEED:
         if protocol in _PROTOCOLS and protocol not in used_with and any(keys.fullmatch(key) for key in config):

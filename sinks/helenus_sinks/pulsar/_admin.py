@@ -109,7 +109,7 @@ class Refused(HelenusError):
 
 
 def _reason(text: str) -> str:
-    """The reason in an error's body, which is JSON or a page of HTML."""
+    """Return the reason in an error's body, which is JSON or a page of HTML."""
     try:
         return str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):

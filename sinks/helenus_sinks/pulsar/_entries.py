@@ -38,12 +38,12 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 
 def batch(records: Sequence[Record], text_key: bool) -> bytes:
-    """The messages of records. Keys are text, or else in base64."""
+    """Return the messages of records. Keys are text, or else in base64."""
     return b"".join([message(key, value, headers, text_key) for key, value, headers in records])
 
 
 def message(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> bytes:
-    """One message of a batch."""
+    """Return one message of a batch."""
     data = b""
     for name, content in headers:
         data += _property(name, content)
@@ -61,7 +61,7 @@ def message(key: bytes | None, value: bytes | None, headers: Headers, text_key: 
 
 
 def text_of(content: bytes) -> str:
-    """A header's content as a property, which is text; in base64 if it is not UTF-8."""
+    """Return a header's content as a property, which is text; in base64 if it is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -82,7 +82,7 @@ def _property(name: str, content: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """A number that is not negative: seven bits a byte, the low ones first."""
+    """Return a number that is not negative: seven bits a byte, the low ones first."""
     if number < 128:
         return _SMALL[number]
     out = b""

@@ -91,7 +91,7 @@ class ProducerSession:
             self._news.notify_all()
 
     def answer(self, question: Callable[[Client], Coroutine[Any, Any, T]], late: Callable[[], bool]) -> T:
-        """The result of the coroutine `question(client)`, unless it gets late. Raises HelenusError.
+        """Return the result of the coroutine `question(client)`, unless it gets late. Raises HelenusError.
 
         A topic that is just moving to another broker is looked up again until that is ready. Other passing errors, such
         as of a broker that loses a topic while it is used, are tried again for a few seconds only.

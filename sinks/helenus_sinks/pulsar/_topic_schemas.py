@@ -58,8 +58,8 @@ class TopicSchemas:
         return schema, self._ask(lambda client: client.register(self._first(topic), schema))
 
     def _known_key(self, topic: str, schemas: DeclaredSchemas) -> str | None:
-        """The topic's key schema, if it differs. None for JSON, which has names in its bytes, for a topic without
-        schema, and if this login may not read it.
+        """Return the topic's key schema, if it differs. None for JSON, which has names in its bytes, for a topic
+        without schema, and if this login may not read it.
         """
         if schemas.key is None or schemas.kind == "JSON":
             return None
@@ -70,7 +70,9 @@ class TopicSchemas:
             return None
 
     def _known(self, topic: str) -> tuple[str | None, str]:
-        """The schemas of the topic's keys and values; None and "" if there is none, or if the login may not ask."""
+        """Return the schemas of the topic's keys and values; None and "" if there is none, or if the login may not
+        ask.
+        """
         try:
             return texts_of(self._ask(lambda client: client.schema(self._first(topic))))
         except Answered as error:

@@ -211,7 +211,7 @@ class Writer:
         return TopicError(error.kind, error.what, error.where, self._whole, error.advice)
 
     def _pack(self, largest: int) -> _Batch | None:
-        """The next records as one frame; None if the first is larger than the broker takes."""
+        """Return the next records as one frame; None if the first is larger than the broker takes."""
         record, declared, size = self.records[0]
         key, value, headers = record
         if size - RECORD_BYTES > largest - FRAME_BYTES:

@@ -42,7 +42,7 @@ class Client:
         self.numbers = itertools.count(1)
 
     async def service(self) -> Connection:
-        """A connection to any address of the service. Raises the last address's HelenusError if all fail."""
+        """Return a connection to any address of the service. Raises the last address's HelenusError if all fail."""
         for address in list(self._service):
             try:
                 return await self.connection(address)
@@ -54,7 +54,7 @@ class Client:
         raise failed
 
     async def connection(self, address: Address) -> Connection:
-        """The connection to an address, shared by all callers. Raises HelenusError."""
+        """Return the connection to an address, shared by all callers. Raises HelenusError."""
         opening = self._connections.get(address)
         if opening is None:
             opening = self._connections[address] = asyncio.ensure_future(self._open(address))
@@ -68,7 +68,7 @@ class Client:
         return found
 
     async def broker(self, topic: str) -> Connection:
-        """A connection to the broker that has the topic. Raises HelenusError."""
+        """Return a connection to the broker that has the topic. Raises HelenusError."""
         asked = await self.service()
         authoritative = False
         for _ in range(_HOPS):
@@ -87,7 +87,7 @@ class Client:
         raise pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: brokers send us round in circles for {topic}")
 
     async def partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has, 0 if it is not partitioned; None if there is no such topic.
+        """Return how many partitions a topic has, 0 if it is not partitioned; None if there is no such topic.
 
         Raises HelenusError.
         """
@@ -115,7 +115,7 @@ class Client:
         return bytes(reply.schema_version)
 
     async def schema(self, topic: str, version: int | None = None) -> Any:
-        """A version of a topic's schema, by default the latest. Raises HelenusError."""
+        """Return a version of a topic's schema, by default the latest. Raises HelenusError."""
         connection = await self.broker(topic)
         wanted = {} if version is None else {"schema_version": version.to_bytes(8, "big")}
         return (await connection.ask("get_schema", topic=topic, **wanted)).schema

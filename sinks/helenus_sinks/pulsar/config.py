@@ -58,5 +58,5 @@ class PulsarConfig:
         return Access(self.token, self.cafile, self.check_hostname)
 
     def name(self, topic: str) -> str:
-        """The topic's full name on Pulsar."""
+        """Return the topic's full name on Pulsar."""
         return f"persistent://{self.tenant}/{self.namespace}/{topic}"

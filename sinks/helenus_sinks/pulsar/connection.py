@@ -30,7 +30,9 @@ class Address:
 
     @staticmethod
     def parse(url: str) -> list[Address]:
-        """The addresses in `pulsar://host[:port][,host[:port]...]`, or `pulsar+ssl://`. Raises HelenusError(CONFIG)."""
+        """Return the addresses in `pulsar://host[:port][,host[:port]...]`, or `pulsar+ssl://`. Raises
+        HelenusError(CONFIG).
+        """
         try:
             scheme, found = pulsar_addresses(url)
         except ValueError:
@@ -56,7 +58,9 @@ class Access:
 
     @property
     def bundle(self) -> str | None:
-        """A file of authorities, for a client that does not use the system's; None if the system has no such file."""
+        """Return a file of authorities, for a client that does not use the system's; None if the system has no such
+        file.
+        """
         if self.cafile:
             return str(self.cafile)
         system = ssl.get_default_verify_paths()
@@ -65,7 +69,7 @@ class Access:
         return next((file for file in files if file and Path(file).is_file()), None)
 
     def context(self) -> ssl.SSLContext:
-        """The context for TLS. Raises HelenusError(CONFIG)."""
+        """Return the context for TLS. Raises HelenusError(CONFIG)."""
         try:
             context = ssl.create_default_context(cafile=str(self.cafile) if self.cafile else None)
         except OSError as error:

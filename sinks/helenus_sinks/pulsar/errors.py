@@ -18,12 +18,12 @@ _STORAGE = ".SchemaException: "  # the class itself: schemas can't be read or st
 
 
 def advice(kind: Kind) -> str:
-    """What to do about an error of Pulsar's; empty: as for every error of this kind."""
+    """Return what to do about an error of Pulsar's; empty: as for every error of this kind."""
     return _ADVICE.get(kind, "")
 
 
 def pulsar_error(kind: Kind, what: str, where: str = "") -> HelenusError:
-    """A HelenusError with advice about Pulsar."""
+    """Return a HelenusError with advice about Pulsar."""
     return HelenusError(kind, what, where, advice(kind))
 
 
@@ -36,7 +36,7 @@ class Answered(HelenusError):
 
 
 def broker_error(code: int, message: str, where: str) -> HelenusError:
-    """A broker's error answer as ours, with the broker's own words."""
+    """Return a broker's error answer as ours, with the broker's own words."""
     kind = Kind.BROKER_REFUSED if code in _REFUSED else Kind.BROKER_UNREACHABLE
     text = " ".join(message.split()) or "it says no more"
     if len(text) > _LONG:  # with two schemas in it, say

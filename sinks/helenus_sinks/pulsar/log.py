@@ -62,11 +62,11 @@ class PulsarLog:
         return self._largest
 
     def cluster(self) -> str:
-        """The service URL: Pulsar has no name of a cluster for clients."""
+        """Return the service URL: Pulsar has no name of a cluster for clients."""
         return self._where
 
     def topics(self) -> dict[str, int]:
-        """How many partitions each topic has; one that is not partitioned counts as one.
+        """Return how many partitions each topic has; one that is not partitioned counts as one.
 
         Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
         """
@@ -83,7 +83,7 @@ class PulsarLog:
         try:
             names = self._asked(ask)
         except HelenusError as error:
-            raise error.at(f"{error.where}, namespace {namespace}") from None
+            raise error.with_location(f"{error.where}, namespace {namespace}") from None
         for full in names:
             name = full.rpartition("/")[2]
             topic, _, partition = name.rpartition("-partition-")
@@ -221,9 +221,9 @@ class PulsarLog:
 
 
 def _of_topic(error: HelenusError, where: str, topic: str) -> HelenusError:
-    """An error of a request about a topic: a TopicError if Pulsar answered it, and not about the login."""
+    """Return an error of a request about a topic: a TopicError if Pulsar answered it, and not about the login."""
     answered = isinstance(error, Refused) or (isinstance(error, Answered) and error.code != AUTHENTICATION)
     ours = isinstance(error, TopicError) or error.kind is Kind.REGISTRY_REFUSED
     if error.action is Action.RETRY or not (answered or ours):
-        return error.at(where)
+        return error.with_location(where)
     return TopicError(error.kind, error.what, where, topic, error.advice)

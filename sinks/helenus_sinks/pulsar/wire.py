@@ -90,7 +90,7 @@ BaseCommand: type=1 int32, connect=2 Connect, connected=3 Connected, subscribe=4
 
 
 def _messages() -> tuple[Any, dict[int, str]]:
-    """The class of every message by name, as attributes, and a command's field by its type."""
+    """Return the class of every message by name, as attributes, and a command's field by its type."""
     file = descriptor_pb2.FileDescriptorProto(name="helenus/pulsar.proto", package="helenus.pulsar", syntax="proto2")
     kinds = descriptor_pb2.FieldDescriptorProto
     for line in _FIELDS.replace("\n ", " ").strip().splitlines():
@@ -120,14 +120,14 @@ _NUMBERS = {name: number for number, name in _TYPES.items()}
 
 
 def command(name: str, **fields: Any) -> bytes:
-    """A frame with a command and its fields, which may be dicts for messages within it."""
+    """Return a frame with a command and its fields, which may be dicts for messages within it."""
     data: bytes = messages.BaseCommand(type=_NUMBERS[name], **{name: fields}).SerializeToString()
     return struct.pack(">II", len(data) + 4, len(data)) + data
 
 
 def commands(buffer: bytearray) -> Iterator[tuple[str, Any, bytes]]:
-    """The commands of all complete frames at the start of the buffer, which are removed from it; each with what follows
-    it in its frame. Raises ValueError.
+    """Yield the commands of all complete frames at the start of the buffer, which are removed from it; each with what
+    follows it in its frame. Raises ValueError.
     """
     while len(buffer) >= 8:
         size, inner = struct.unpack_from(">II", buffer)
@@ -146,7 +146,9 @@ def commands(buffer: bytearray) -> Iterator[tuple[str, Any, bytes]]:
 
 
 def keyed(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> dict[str, Any]:
-    """The fields of a message's metadata, single or in a batch, that say its key, properties and whether it is null."""
+    """Return the fields of a message's metadata, single or in a batch, that say its key, properties and whether it is
+    null.
+    """
     fields: dict[str, Any] = {}
     if key is None:
         fields["null_partition_key"] = True
@@ -162,7 +164,7 @@ def keyed(key: bytes | None, value: bytes | None, headers: Headers, text_key: bo
 
 
 def send(producer: int, sequence: int, count: int, metadata: dict[str, Any], payload: bytes) -> bytes:
-    """The frame of one message, or of a batch of `count` with the numbers from `sequence` on."""
+    """Return the frame of one message, or of a batch of `count` with the numbers from `sequence` on."""
     highest = sequence + count - 1
     data = messages.MessageMetadata(
         sequence_id=sequence, **({"highest_sequence_id": highest} if count > 1 else {}), **metadata
@@ -177,7 +179,8 @@ def send(producer: int, sequence: int, count: int, metadata: dict[str, Any], pay
 
 
 def schema_of(schemas: DeclaredSchemas) -> Any:
-    """The schema of a topic: with a schema for keys, KeyValue with the encoding SEPARATED, the key as message key.
+    """Return the schema of a topic: with a schema for keys, KeyValue with the encoding SEPARATED, the key as message
+    key.
 
     Byte for byte as Java's: otherwise it would be another version.
     """
@@ -200,7 +203,9 @@ def schema_of(schemas: DeclaredSchemas) -> Any:
 
 
 def texts_of(schema: Any) -> tuple[str | None, str]:
-    """The schemas of keys and values in a schema of `schema_of`, or of a broker; None if it has none for keys."""
+    """Return the schemas of keys and values in a schema of `schema_of`, or of a broker; None if it has none for
+    keys.
+    """
     data = bytes(schema.schema_data)
     size = int.from_bytes(data[:4], "big")
     if schema.type != KEY_VALUE or len(data) < 8 + size:
@@ -209,7 +214,7 @@ def texts_of(schema: Any) -> tuple[str | None, str]:
 
 
 def payload_of(schemas: DeclaredSchemas) -> dict[str, Any]:
-    """The same schema as Pulsar's admin API takes it, and `pulsar-admin schemas upload`."""
+    """Return the same schema as Pulsar's admin API takes it, and `pulsar-admin schemas upload`."""
     text = schemas.value
     if schemas.key is not None:
         sides = {"key": json.loads(schemas.key), "value": json.loads(schemas.value)}

@@ -46,7 +46,7 @@ class ReplicaReports:
         """
         match = match_own_format(event.value) if event.value and event.key is not None else None
         if match is not None and event.key is not None:
-            key, scope = self._codec.current(event.key), match.scope
+            key, scope = self._codec.current_key(event.key), match.scope
             name = (STATIC_PREFIX if scope == b"\2" else ROW_PREFIX if scope == b"\0" else PARTITION_PREFIX) + key
             if not self._has_partitions:
                 name = ROW_PREFIX + key
