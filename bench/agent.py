@@ -98,7 +98,7 @@ def decode_all(decoder: ModuleType, sections: list[tuple[bytes, int, int]], plan
             batch = decoder.decode(piece, base + offset, offset + len(piece) == len(data), plans, NODE, segment, 4096)
             assert not batch.problems
             if batch.unknown:
-                plans[batch.unknown.table] = decoder.TablePlan(known=False)
+                plans[batch.unknown.table] = decoder.TablePlan(is_known=False)
             offset += batch.next
             mutations += batch.mutations
             events += len(batch.changes)

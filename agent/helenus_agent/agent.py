@@ -1,8 +1,8 @@
 """The agent's loop: read, decode, append; then flush, save, and remove what is fully processed. In this order only.
 
-    1 list      the segments in cdc_raw, twice a second; once when quiet     Follow.refresh
-    2 learn     the schema, when it changed; make sure of the topics         Following.learn, open
-    3 emit      truncations that are reached, and gaps                       Following.emit
+    1 list      the segments in cdc_raw, twice a second; once when quiet     SegmentQueue.refresh
+    2 learn     the schema, when it changed; make sure of the topics         FollowedTables.learn, open
+    3 emit      truncations that are reached, and gaps                       FollowedTables.emit
     4 read      a piece of the oldest segment that has something to read     Segment.read
     5 decode    its mutations into events                                    decode
     6 append    them to their topics                                         Outbox.append
@@ -85,46 +85,44 @@ class Agent:
         self._positions = positions
         self._outbox = Outbox(log, settings)
         self._removal = Removal(transfer, quarantine(state.directory), positions)
-        self._follow = SegmentQueue(directory, positions, settings.read_mode)
-        self._following = FollowedTables(
-            settings, cassandra, self._outbox, self._follow, state, positions, self._commit
-        )
+        self._queue = SegmentQueue(directory, positions, settings.read_mode)
+        self._followed = FollowedTables(settings, cassandra, self._outbox, self._queue, state, positions, self._commit)
         self._first = positions.first
-        self._listed = 0.0
-        self._committed = 0.0
-        self._moved = False
-        self._worked = 0.0
+        self._listed_at = 0.0
+        self._committed_at = 0.0
+        self._has_progress = False
+        self._appended_at = 0.0
         self._oldest: float | None = None
         self._trouble: str | None = "the agent is starting"
-        self._drains = self.drained = False
+        self._is_draining = self.drained = False
         self._unseen = 0
         self._read_unlinked: set[int] = set()
-        metrics.OLDEST.set_function(self._age)
+        metrics.OLDEST.set_function(self._oldest_age)
 
     def start(self) -> None:
         """Learn the schema, open the topics, list the segments. Raises HelenusError, and may be called again then."""
         deleted = self._positions.deletes
-        node = self._following.ask_node()
+        node = self._followed.ask_node()
         if node.has_cdc is False:
             if self._positions.listed:
                 self._state.save(self._positions)
             raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
-        self._follow.refresh()
+        self._queue.refresh()
         if self._first and (deleted or not node.blocks_writes):
-            gaps.check_deleted(self._positions, self._first, [segment.id for segment in self._follow.segments])
+            gaps.check_deleted(self._positions, self._first, [segment.id for segment in self._queue.segments])
         self._first = 0  # a loss is reported once
         self._count_unseen(started=False)
-        if self._follow.commit_log is None:
+        if self._queue.commit_log is None:
             _log.info("commitlog.not_seen", then="segments that something else deletes in cdc_raw can't be read there")
         try:
-            self._following.learn()
+            self._followed.learn()
         except HelenusError:
             self._rewind()
             with contextlib.suppress(HelenusError):
-                self._follow.next()  # since when unread data waits, for the metric
+                self._queue.next()  # since when unread data waits, for the metric
             raise
         self._trouble = None
-        if not self._following.tables.followed:
+        if not self._followed.tables.followed:
             _log.warning("tables.none", advice="ALTER TABLE ... WITH cdc = true; the agent waits for one")
 
     def ready(self) -> str | None:
@@ -134,9 +132,9 @@ class Agent:
         if self._positions.cdc_off and not self._offline:
             advice = "set it to true and restart it"
             return f"the node runs with cdc_enabled: false, so nothing that it writes is published: {advice}"
-        if trouble := self._removal.error or self._following.refused.summary:
+        if trouble := self._removal.error or self._followed.refused.summary:
             return trouble
-        count, where = self._removal.quarantined(self._follow.segments)
+        count, where = self._removal.count_quarantined(self._queue.segments)
         return f"{counted(count, 'segment')} could not be read wholly, see {where}" if count else None
 
     def run(self, stop: threading.Event, drain: bool = False) -> None:
@@ -144,67 +142,67 @@ class Agent:
 
         Raises HelenusError for what no retry will mend.
         """
-        self._drains = drain
+        self._is_draining = drain
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_exponential(0.2, 10) + wait_random(0, 0.2),
             sleep=sleep_using_event(stop),
             stop=stop_when_event_set(stop),
-            before_sleep=self._failed,
+            before_sleep=self._handle_failure,
             reraise=True,
         )
         try:
             while not stop.is_set():
-                retrying(self._work, stop)
+                retrying(self._run_cycle, stop)
             self._commit(_FLUSH_LAST)
         except HelenusError as error:
             if not stop.is_set() or not (may_pass(error) or isinstance(error, TopicError)):
                 raise
             _log.warning("agent.unacknowledged", error=str(error), then="read again at the next start")
         finally:
-            self._follow.close()
+            self._queue.close()
 
     def step(self) -> bool:
         """Read one piece, if there is one, and append its events. False if there is nothing to do."""
         # 1 list
         if self._must_list():
-            self._listed = time.monotonic()
-            self._list()
+            self._listed_at = time.monotonic()
+            self._list_segments()
         # 2 learn
-        if self._following.asked_long_ago:
+        if self._followed.must_ask_node:
             with contextlib.suppress(HelenusError):  # the node is away: reported where it is needed
-                self._following.ask_node()
-        if self._following.is_old:
-            self._following.learn()
-        if not self._outbox.is_open or (self._following.refused.summary and self._following.refused.is_due):
-            self._following.open()
+                self._followed.ask_node()
+        if self._followed.must_learn:
+            self._followed.learn()
+        if not self._outbox.is_open or (self._followed.refused.summary and self._followed.refused.is_due):
+            self._followed.open()
         # 3 emit
-        self._following.emit()
+        self._followed.emit()
         # 4 read
-        segment = self._follow.next()
+        segment = self._queue.next()
         if segment is None:
-            self._following.emit_all_drops()
+            self._followed.emit_all_drops()
             if not self._outbox.waiting:
                 self._oldest = None
             return False
-        self._following.come_to(segment.id)
-        self._read(segment, _PIECE)
+        self._followed.enter_segment(segment.id)
+        self._read_piece(segment, _PIECE)
         reach("agent.after-append")
         return True
 
     def commit(self) -> bool:
         """Have all that is appended acknowledged and saved, if it is time; True if so."""
         now = time.monotonic()
-        since = now if self._following.must_save else now - self._committed
-        finished = self._follow.finished and self._removal.is_due
-        quiet = (self._moved and since > _COMMIT_QUIET) or self._following.must_save
+        since = now if self._followed.must_save else now - self._committed_at
+        finished = self._queue.finished and self._removal.is_due
+        quiet = (self._has_progress and since > _COMMIT_QUIET) or self._followed.must_save
         if not (self._outbox.waiting or finished or quiet) or since < _COMMIT:
             return False
         self._commit(_FLUSH)
         return True
 
-    def _work(self, stop: threading.Event) -> None:
-        """A cycle. If it fails for one topic alone, its tables are left out, and the next cycle reads all again."""
+    def _run_cycle(self, stop: threading.Event) -> None:
+        """Run a cycle. If it fails for one topic alone, its tables are left out, and the next cycle reads all again."""
         try:
             self._cycle(stop)
         except TopicError as error:
@@ -214,7 +212,7 @@ class Agent:
             self._rewind()
             if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.isolate_too_large(error.topic):
                 return
-            if not self._following.leave_out_topic(error.topic, error):
+            if not self._followed.leave_out_topic(error.topic, error):
                 raise
 
     def _cycle(self, stop: threading.Event) -> None:
@@ -227,7 +225,7 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
-                    if self._drains and all(segment.is_stable for segment in self._follow.segments):
+                    if self._is_draining and all(segment.is_stable for segment in self._queue.segments):
                         self._report_unreadable()
                         self.drained = True
                         stop.set()
@@ -242,28 +240,34 @@ class Agent:
         while True:
             is_quiet = self._is_quiet(time.monotonic()) and not self._outbox.waiting
             time.sleep(max(pause, _QUIET_PAUSE) if is_quiet else pause)  # a fraction of what stop.wait costs
-            if not is_quiet or stop.is_set() or self._must_list() or self._following.is_old or self._follow.has_news():
+            if (
+                not is_quiet
+                or stop.is_set()
+                or self._must_list()
+                or self._followed.must_learn
+                or self._queue.has_news()
+            ):
                 return
 
     def _must_list(self) -> bool:
         now = time.monotonic()
-        return now - self._listed > (_LIST_QUIET if self._is_quiet(now) else _LIST)
+        return now - self._listed_at > (_LIST_QUIET if self._is_quiet(now) else _LIST)
 
     def _is_quiet(self, now: float) -> bool:
-        return now - self._worked > _QUIET
+        return now - self._appended_at > _QUIET
 
-    def _list(self) -> None:
+    def _list_segments(self) -> None:
         """List cdc_raw, and see how full it is."""
-        self._follow.refresh()
-        self._following.headroom.watch(self._follow.size)
+        self._queue.refresh()
+        self._followed.headroom.watch(self._queue.size)
         self._count_unseen()
-        metrics.QUARANTINED.set(self._removal.quarantined(self._follow.segments)[0])
+        metrics.QUARANTINED.set(self._removal.count_quarantined(self._queue.segments)[0])
 
-    def _read(self, segment: Segment, most: int) -> None:
+    def _read_piece(self, segment: Segment, max_bytes: int) -> None:
         """Read so many bytes at most, append the events in them, and advance."""
         try:
             live, padded = segment.live, segment.padded
-            data, base, final = segment.read(most)
+            data, base, final = segment.read(max_bytes)
         except FileNotFoundError:
             segment.bad = True  # deleted meanwhile: the next listing says what that means
             segment.skip()
@@ -274,38 +278,38 @@ class Agent:
             return
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
-        cut = self._following.truncations.cut(segment.id, base, base + len(data))
-        if cut:
-            data, final = data[: cut - base], False
-        plans, node = self._following.tables.plans, self._positions.host_id
+        truncation_position = self._followed.truncations.first_within(segment.id, base, base + len(data))
+        if truncation_position:
+            data, final = data[: truncation_position - base], False
+        plans, node = self._followed.tables.plans, self._positions.host_id
         # 5 decode
         batch = decode(data, base, final, plans, node, segment.id, _EVENTS, live, padded)
         # 6 append
-        self._take(segment, batch)
+        self._append_batch(segment, batch)
         if batch.broken:
             segment.skip()
             return
-        place = segment.id, base + batch.next
+        log_position = segment.id, base + batch.next
         segment.advance(base + batch.next)
-        self._following.reached = max(self._following.reached, place)
+        self._followed.reached = max(self._followed.reached, log_position)
         if batch.unknown is not None:
-            self._following.learn_of(batch.unknown, place)
-        elif cut and not batch.next:
+            self._followed.learn_unknown(batch.unknown, log_position)
+        elif truncation_position and not batch.next:
             # The truncation lies within an entry: its event goes before that one.
-            self._following.reached = max(self._following.reached, (segment.id, cut))
+            self._followed.reached = max(self._followed.reached, (segment.id, truncation_position))
         elif batch.schema:
-            self._following.learn_at(place)
+            self._followed.learn_schema_at(log_position)
         elif not batch.next and not live:
-            self._read(segment, most * 2)  # an entry larger than the piece
+            self._read_piece(segment, max_bytes * 2)  # an entry larger than the piece
 
-    def _take(self, segment: Segment, batch: DecodedBatch) -> None:
+    def _append_batch(self, segment: Segment, batch: DecodedBatch) -> None:
         """Append the events of a batch; count and report its problems."""
-        self._following.emit_drops_before(batch.changes)
-        tables = self._following.tables
+        self._followed.emit_drops_before(batch.changes)
+        tables = self._followed.tables
         for index, error in self._outbox.append(batch):
             gaps.too_large(self._positions, tables.followed[index], error)
         is_first = segment.unlinked and segment.id not in self._read_unlinked
-        if is_first and batch.changes and self._follow.misses(segment):
+        if is_first and batch.changes and self._queue.is_unlinked(segment):
             self._read_unlinked.add(segment.id)
             gaps.unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
@@ -317,11 +321,11 @@ class Agent:
             if plan.malformed:
                 gaps.malformed(self._positions, table, plan.malformed, segment.id)
                 plan.malformed = 0
-        for position, what in batch.problems:
-            ends = batch.broken and (position, what) == batch.problems[-1]
-            gaps.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
-        self._moved = True
-        self._worked = time.monotonic()
+        for position, problem in batch.problems:
+            breaks_section = batch.broken and (position, problem) == batch.problems[-1]
+            gaps.corrupt(segment, position, problem, segment.unread[0].end - position if breaks_section else 0)
+        self._has_progress = True
+        self._appended_at = time.monotonic()
 
     def _commit(self, timeout: float) -> None:
         """7 commit: flush, save, remove."""
@@ -329,19 +333,19 @@ class Agent:
         self._outbox.flush(timeout)
         reach("agent.after-flush")
         metrics.FLUSH.observe(time.monotonic() - started)
-        finished = self._follow.finished
-        for segment in self._follow.segments + finished:
+        finished = self._queue.finished
+        for segment in self._queue.segments + finished:
             if segment.started or segment.indexed or segment.unlinked:
                 self._positions.segments[segment.id] = SegmentMark(segment.position, segment.indexed, segment.bad)
         for segment in finished:
             if not segment.bad:
                 self._positions.finish(segment.id)
-        self._following.note()
+        self._followed.note_positions()
         self._state.save(self._positions)
         reach("agent.after-save")
-        self._following.noted()
-        self._outbox.acknowledged(self._following.tables.followed)
-        self._moved = False
+        self._followed.forget_acknowledged()
+        self._outbox.confirm_all(self._followed.tables.followed)
+        self._has_progress = False
         self._oldest = None
         if finished and self._removal.is_due:
             self._removal.remove(finished)
@@ -349,7 +353,7 @@ class Agent:
             newest = max(self._positions.segments)
             metrics.POSITION_SEGMENT.set(newest)
             metrics.POSITION_OFFSET.set(self._positions.segments[newest].offset)
-        self._committed = time.monotonic()
+        self._committed_at = time.monotonic()
 
     def _report_unreadable(self) -> None:
         """All is read. Offline nothing is added any more: a segment with bytes, of which nothing could be read, is
@@ -357,20 +361,22 @@ class Agent:
         """
         if not self._offline:
             return
-        for segment in self._follow.segments:
+        for segment in self._queue.segments:
             if not segment.started and not segment.bad and segment.holds_bytes():
-                gaps.corrupt(segment, segment.position, "bytes, but no header or no sync marker", segment.left)
+                gaps.corrupt(
+                    segment, segment.position, "bytes, but no header or no sync marker", segment.remaining_bytes
+                )
 
     def _count_unseen(self, started: bool = True) -> None:
-        """Segments that were never listed are a gap if something else deletes unread ones, or the node does."""
-        count, self._follow.unseen = self._follow.unseen, 0
+        """Report segments that were never listed as a gap if something else deletes unread ones, or the node does."""
+        count, self._queue.unseen = self._queue.unseen, 0
         metrics.UNSEEN.inc(count)
         self._unseen += count
         if self._unseen and (self._read_unlinked or (count and started and self._positions.deletes)):
             gaps.unseen(self._positions, self._unseen)
             self._unseen = 0
 
-    def _failed(self, retry: RetryCallState) -> None:
+    def _handle_failure(self, retry: RetryCallState) -> None:
         error = retry.outcome.exception() if retry.outcome else None
         if error is not None and descriptors.are_exhausted(error):
             error = HelenusError(Kind.STATE, errors.reason(error), advice=descriptors.ADVICE)
@@ -378,8 +384,10 @@ class Agent:
             return
         self._trouble = str(error)
         metrics.RETRIES.labels(error.kind.value).inc()
-        wait = round(retry.next_action.sleep, 1) if retry.next_action else 0.0
-        _log.warning("agent.retry", kind=error.kind.value, error=str(error), attempt=retry.attempt_number, wait_s=wait)
+        wait_s = round(retry.next_action.sleep, 1) if retry.next_action else 0.0
+        _log.warning(
+            "agent.retry", kind=error.kind.value, error=str(error), attempt=retry.attempt_number, wait_s=wait_s
+        )
         with descriptors.exhaustion_tolerated():  # the next attempt fails by it again, and goes back then
             self._rewind()
 
@@ -389,13 +397,13 @@ class Agent:
             self._outbox.flush(0)
         self._outbox.waiting.clear()
         self._outbox.forget_topics()
-        self._following.rewind()
+        self._followed.rewind()
         self._oldest = self._unsent_since()  # it waits since then, however often it is read again
-        self._follow.rewind()
+        self._queue.rewind()
 
-    def _age(self) -> float:
+    def _oldest_age(self) -> float:
         since = self._unsent_since()
         return 0.0 if since is None else max(0.0, time.time() - since)
 
     def _unsent_since(self) -> float | None:
-        return min((t for t in (self._oldest, self._follow.waiting_since) if t is not None), default=None)
+        return min((t for t in (self._oldest, self._queue.waiting_since) if t is not None), default=None)

@@ -34,15 +34,15 @@ def _pem(use: str) -> Callable[[str], str]:
 
 
 def _token(value: str) -> str:
-    kind, _, rest = value.partition(":")
+    kind, _, token = value.partition(":")
     if kind == "file":
         try:
-            return Path(rest.removeprefix("//")).read_text().strip()
+            return Path(token.removeprefix("//")).read_text().strip()
         except OSError as error:
             raise ValueError(f"cannot read the token: {error.strerror}") from None
-    if kind != "token" or not rest:
+    if kind != "token" or not token:
         raise ValueError("neither token:TOKEN nor file:///PATH: a token is the only way to log in")
-    return rest
+    return token
 
 
 def _pkcs12(value: str) -> str:
@@ -117,7 +117,7 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
     ("useKeyStoreTls", "CDC_USE_KEYSTORE_TLS", Alias(why=_TLS)),
 )
 
-ALIASES: Mapping[str, str | Alias] = {name: what for name, _, what in _DATASTAX}
+ALIASES: Mapping[str, str | Alias] = {name: alias for name, _, alias in _DATASTAX}
 _PULSAR_TLS = "TLS is on with pulsar.service.url=pulsar+ssl://, and its authorities are in pulsar.tls.cafile"
 _NO_CLIENT_CERTIFICATE = "a token is the only way to log in to Pulsar"
 ON_PULSAR: Mapping[str, str | Alias] = {
@@ -138,8 +138,8 @@ def names_pulsar(properties: Mapping[str, str], environment: Mapping[str, str]) 
     `messagingProvider=pulsar`; or without it, as before their agent knew another, with Pulsar's address and no brokers
     of Kafka.
     """
-    given = {**{ENVIRONMENT[variable]: text for variable, text in environment.items()}, **properties}
-    if chosen := given.get("log", given.get("messagingProvider")):
+    arguments = {**{ENVIRONMENT[variable]: text for variable, text in environment.items()}, **properties}
+    if chosen := arguments.get("log", arguments.get("messagingProvider")):
         return chosen.strip().lower() == "pulsar"
     brokers = ("kafka.bootstrap.servers", "kafkaBootstrapServers")
-    return "pulsarServiceUrl" in given and not any(key in given for key in brokers)
+    return "pulsarServiceUrl" in arguments and not any(key in arguments for key in brokers)

@@ -44,10 +44,10 @@ from helenus_sinks.kafka.log import KafkaLog
 if TYPE_CHECKING:
     from helenus_sinks.pulsar.log import PulsarLog
 
-_GRACE = 10.0
-_PATIENCE = 5.0  # s for the broker, of those
-_AGAIN = 1.0  # s between two tries to reach a server at the start
-_REPORT = 30.0  # s between two log lines that say why it waits
+_STOP_LIMIT_S = 10.0
+_FLUSH_LIMIT_S = 5.0  # s for the broker, of those
+_RETRY_S = 1.0  # s between two tries to reach a server at the start
+_REPORT_S = 30.0  # s between two log lines that say why it waits
 _QUEUE = {"queue.buffering.max.messages": "20000"}  # 8 MB less than the 50,000 of a connector, and as fast
 _log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ def _run_command(properties: Path) -> None:
 
     It stops within ten seconds, and what was not acknowledged by then is read again at the next start.
     """
-    with _one_line():
+    with _errors_in_one_line():
         settings = AgentSettings.load(properties)
         check(settings, str(properties))
         try:
@@ -100,7 +100,7 @@ def _run_command(properties: Path) -> None:
             if settings.log_format != "json":
                 raise
             _log.error("agent.failed", kind=error.kind.value, error=str(error))
-            sys.exit(_code(error))
+            sys.exit(_exit_code(error))
 
 
 @main.command("drain", short_help="Send what is left in cdc_raw, and end.")
@@ -112,14 +112,14 @@ def _drain(properties: Path, offline: bool) -> None:
     With --offline for a node that will not start again, before its disk goes; stop the agent first. What can't be
     decoded by the tables as they were saved goes to quarantine, and the exit code is 1.
     """
-    with _one_line():
+    with _errors_in_one_line():
         settings = AgentSettings.load(properties)
         check(settings, str(properties))
         if offline:  # no sync marker will follow the last entries any more
             settings = settings.model_copy(update={"read_mode": "eager"})
-        left = run(settings, drain=True, offline=offline)
-    if left:
-        click.echo(f"helenus-agent: not all could be sent: {left}", err=True)
+        unsent = run(settings, drain=True, offline=offline)
+    if unsent:
+        click.echo(f"helenus-agent: not all could be sent: {unsent}", err=True)
         sys.exit(1)
 
 
@@ -133,7 +133,7 @@ def _validate(properties: Path, connect: bool) -> None:
     Run it on the agent's machine, as its user: cdc_raw and files of certificates have to be there, state.dir has to be
     writable, and the extra `pulsar` installed for log=pulsar. Without --connect it reaches no server.
     """
-    with _one_line():
+    with _errors_in_one_line():
         source = str(properties)
         settings, _ = together(lambda: AgentSettings.load(properties), lambda: check_properties(properties))
         assert settings is not None
@@ -158,12 +158,12 @@ def _validate(properties: Path, connect: bool) -> None:
 
 
 def _ask_servers(settings: AgentSettings, directory: Path) -> None:
-    """Ends the process with a line for each thing that a server refuses."""
+    """End the process with a line for each thing that a server refuses."""
     codes = []
-    with contextlib.closing(_log_of(settings)) as log:
+    with contextlib.closing(_open_log(settings)) as log:
         for error in refusals(settings, directory, log):
             click.echo(f"helenus-agent: {error}", err=True)
-            codes.append(_code(error))
+            codes.append(_exit_code(error))
     if codes:
         sys.exit(max(codes))
     click.echo(f"the servers refuse nothing; not asked: {unasked(settings)}")
@@ -179,10 +179,10 @@ def _status(properties: Path, as_json: bool) -> None:
     With http.port set it also shows what a running agent says of itself. The exit code is 0 if an agent runs and is
     healthy, 1 if not.
     """
-    with _one_line():
-        found = status.read_status(AgentSettings.load(properties))
-    click.echo(json.dumps(found.as_json()) if as_json else status.format_status(found))
-    sys.exit(0 if found.healthy else 1)
+    with _errors_in_one_line():
+        agent_status = status.read_status(AgentSettings.load(properties))
+    click.echo(json.dumps(agent_status.as_json()) if as_json else status.format_status(agent_status))
+    sys.exit(0 if agent_status.healthy else 1)
 
 
 @main.command("reprocess", short_help="Put quarantined segments back to be read again.")
@@ -194,39 +194,39 @@ def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:
     For when a newer version can read them, or the table is known again. Stop the agent first; its next start reads
     them from their beginning, so events that were published the first time arrive twice.
     """
-    with _one_line():
+    with _errors_in_one_line():
         settings = AgentSettings.load(properties)
-        found = reprocess(settings.state_dir, raw_directory(settings), segments)
-        click.echo("\n".join(map(str, found)) or "nothing is in quarantine")
+        paths = reprocess(settings.state_dir, raw_directory(settings), segments)
+        click.echo("\n".join(map(str, paths)) or "nothing is in quarantine")
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
-    """Ends the process with one clear line for an error of ours."""
+def _errors_in_one_line() -> Iterator[None]:
+    """End the process with one clear line for an error of ours."""
     try:
         yield
     except HelenusError as error:
         click.echo(f"helenus-agent: {error}", err=True)
-        sys.exit(_code(error))
+        sys.exit(_exit_code(error))
 
 
-def _code(error: HelenusError) -> int:
+def _exit_code(error: HelenusError) -> int:
     return 2 if error.kind in (Kind.CONFIG, Kind.CDC_DISABLED) else 1
 
 
 def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> str | None:
-    """Run the agent until SIGTERM or SIGINT; with `drain`, until everything in cdc_raw is acknowledged. Returns why
+    """Run the agent until SIGTERM or SIGINT; with `drain`, until everything in cdc_raw is acknowledged. Return why
     something is not, or None. `offline`: without Cassandra. Raises HelenusError.
     """
     logs.configure(settings.log_level, settings.log_format)
     descriptors.raise_limit()
     stop = threading.Event()
-    log = _log_of(settings)
+    log = _open_log(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(stop, log, drain))
-    waiting = _waiting(settings.startup_timeout_ms / 1000, stop)
+    waiting = _startup_retries(settings.startup_timeout_ms / 1000, stop)
     cassandra = agent = None
-    held = contextlib.ExitStack()
+    locks = contextlib.ExitStack()
     monitor = Monitor(settings.http_host, settings.http_port)
     try:
         monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
@@ -236,8 +236,8 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         check_places(settings, directory, {})
         transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir)
         state = StateDirectory(settings.state_dir)
-        held.callback(state.close)
-        held.enter_context(owned(directory))
+        locks.callback(state.close)
+        locks.enter_context(owned(directory))
         cassandra = SavedNode(state) if offline else waiting(Cassandra, settings)
         node = waiting(cassandra.node)
         identity.check(node, settings, directory)
@@ -275,7 +275,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         _log.info("agent.drained" if agent.drained else "agent.stopped")
         return agent.ready() if agent.drained else "it was stopped"
     except HelenusError as error:
-        if not stop.is_set() or not _may_come(error):
+        if not stop.is_set() or not _is_startup_error(error):
             raise
         _log.info("agent.stopped", waited_for=str(error))
         return "it was stopped"
@@ -284,10 +284,10 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         monitor.close()
         if cassandra is not None:
             cassandra.close()
-        held.close()
+        locks.close()
 
 
-def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
+def _open_log(settings: AgentSettings) -> KafkaLog | PulsarLog:
     """Return where events go. Raises HelenusError(CONFIG)."""
     if settings.log == "kafka":
         log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **_QUEUE, **settings.kafka_producer})
@@ -310,8 +310,8 @@ def _check_pulsar(settings: AgentSettings) -> None:
         raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
 
 
-def _waiting(seconds: float, stop: threading.Event) -> Retrying:
-    """Repeats a call until its server is up, `stop` is set, or so many seconds from now have passed."""
+def _startup_retries(seconds: float, stop: threading.Event) -> Retrying:
+    """Repeat a call until its server is up, `stop` is set, or so many seconds from now have passed."""
     deadline = time.monotonic() + seconds
     last = "", 0.0
 
@@ -319,14 +319,14 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
         """Log why it waits: when that changes, and every half minute."""
         nonlocal last
         now, reason = time.monotonic(), str(state.outcome and state.outcome.exception())
-        if reason != last[0] or now > last[1] + _REPORT:
+        if reason != last[0] or now > last[1] + _REPORT_S:
             last = reason, now
             _log.info("agent.waiting", reason=reason, seconds_left=round(max(0.0, deadline - now)))
 
     return Retrying(
-        retry=retry_if_exception(_may_come),
+        retry=retry_if_exception(_is_startup_error),
         stop=lambda _: stop.is_set() or time.monotonic() > deadline,
-        wait=wait_fixed(_AGAIN),
+        wait=wait_fixed(_RETRY_S),
         sleep=sleep_using_event(stop),
         before_sleep=report,
         reraise=True,
@@ -344,7 +344,7 @@ def _raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
         raise
 
 
-def _may_come(error: BaseException) -> bool:
+def _is_startup_error(error: BaseException) -> bool:
     """True for errors that pass while a machine boots, or a node starts for the first time."""
     return may_pass(error) or (isinstance(error, HelenusError) and error.kind is Kind.CDC_DIRECTORY)
 
@@ -352,15 +352,17 @@ def _may_come(error: BaseException) -> bool:
 def _stop(stop: threading.Event, log: KafkaLog | PulsarLog, drain: bool) -> None:
     """Stop soon, and kill the process if something hangs: the saved positions are safe."""
     stop.set()
-    log.hurry(_PATIENCE)
-    timer = threading.Timer(_GRACE, _kill, (1 if drain else 0,))
+    log.hurry(_FLUSH_LIMIT_S)
+    timer = threading.Timer(_STOP_LIMIT_S, _kill, (1 if drain else 0,))
     timer.daemon = True
     timer.start()
 
 
 def _kill(code: int) -> None:
     """End the process, whatever hangs. A drain that is stopped has not sent all: its code is 1."""
-    _log.warning("agent.stopped", waited_s=_GRACE, then="what is not acknowledged is read again at the next start")
+    _log.warning(
+        "agent.stopped", waited_s=_STOP_LIMIT_S, then="what is not acknowledged is read again at the next start"
+    )
     os._exit(code)
 
 

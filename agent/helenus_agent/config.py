@@ -40,13 +40,13 @@ def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
             raise ValueError(f"not a regular expression: {pattern!r}: {error}") from None
         if re.fullmatch(r"\w+", pattern):
             raise ValueError(f"{pattern} matches no table: give keyspace.table, or {pattern}\\..* for a whole keyspace")
-        if found := re.search(r"""["';`]""", pattern):
-            why = "put commas between several" if found[0] == ";" else "names are written without quotes"
-            raise ValueError(f"no name has a {found[0]} in it: {why}")
+        if character := re.search(r"""["';`]""", pattern):
+            why = "put commas between several" if character[0] == ";" else "names are written without quotes"
+            raise ValueError(f"no name has a {character[0]} in it: {why}")
     return patterns
 
 
-def _one(points: tuple[str, ...]) -> tuple[str, ...]:
+def _single_host(points: tuple[str, ...]) -> tuple[str, ...]:
     if len(points) != 1:
         raise ValueError("name one address: that of the node whose log is read")
     return points
@@ -58,15 +58,15 @@ def _transfer(value: str) -> str:
     return value
 
 
-def _listened_on(host: str) -> str:
+def _check_http_host(host: str) -> str:
     if not host:  # which to Python means every address
         raise ValueError("name an address of this machine, or leave the property out: then only this machine reads it")
     return host
 
 
-def same(directory: Path, other: object) -> bool:
+def same(directory: Path, path: object) -> bool:
     """Return whether another path names this directory too."""
-    return isinstance(other, str) and bool(other) and Path(other).resolve() == directory.resolve()
+    return isinstance(path, str) and bool(path) and Path(path).resolve() == directory.resolve()
 
 
 _COMMITLOG = "it is the node's commitlog_directory, in which nothing may be deleted: name its cdc_raw_directory"
@@ -85,7 +85,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         for kind in ("security", "sasl", "ssl")
     }
 
-    cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), Group("Cassandra", "HIGH")] = ("127.0.0.1",)
+    cassandra_contact_points: Annotated[Hosts, AfterValidator(_single_host), Group("Cassandra", "HIGH")] = (
+        "127.0.0.1",
+    )
     """The node whose commit log is read: the address where it serves CQL."""
     cassandra_local_dc: Annotated[str | None, Field(min_length=1), Group("Cassandra", "HIGH")] = None
     """The node's data centre. The agent refuses a node of another one."""
@@ -137,7 +139,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW")] = 20
     """The pause between two looks at the live segments; at least 80 after 5 s without a write."""
-    http_host: Annotated[str, AfterValidator(_listened_on), Group("Agent")] = "127.0.0.1"
+    http_host: Annotated[str, AfterValidator(_check_http_host), Group("Agent")] = "127.0.0.1"
     """Where `/metrics` and `/health` are served."""
     http_port: Annotated[int, Field(ge=0, lt=65536), Group("Agent", "HIGH")] = 0
     """Their port; 0 switches them off."""
@@ -158,29 +160,31 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
                 chosen = {"log", "messagingProvider"} & properties.keys() or "CDC_MESSAGING_PROVIDER" in (
                     environment or {}
                 )
-                given = properties if chosen else {**properties, "log": "pulsar"}
-                return _OnPulsar.from_properties(given, source, environment, context, **more)  # type: ignore[return-value]
+                completed = properties if chosen else {**properties, "log": "pulsar"}
+                return _OnPulsar.from_properties(completed, source, environment, context, **more)  # type: ignore[return-value]
             return super().from_properties(properties, source, environment, context, **more)
         debezium.report(properties, source)
         theirs = debezium.translate(properties, "agent", source)
         make = super().from_properties
-        return theirs.make(lambda given: make({**_own_node(given), **given}, source, environment, context, **more))
+        return theirs.make(
+            lambda completed: make({**_node_address(completed), **completed}, source, environment, context, **more)
+        )
 
     @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        yield from super().conflicts(given)
-        if given.get("cassandra.password") and not given.get("cassandra.username"):
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts(properties)
+        if properties.get("cassandra.password") and not properties.get("cassandra.username"):
             yield "cassandra.username", "set it too: a cassandra.password alone logs nobody in"
-        if "cassandra.config" not in given and "cdc.raw.dir" not in given:
+        if "cassandra.config" not in properties and "cdc.raw.dir" not in properties:
             yield "cassandra.config", "set it, the path of the node's cassandra.yaml, or cdc.raw.dir"
-        needed = "pulsar.service.url" if given.get("log") == "pulsar" else "kafka.bootstrap.servers"
-        if needed not in given:
-            other = "pulsar.service.url" in given and "log" not in given
-            yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        needed = "pulsar.service.url" if properties.get("log") == "pulsar" else "kafka.bootstrap.servers"
+        if needed not in properties:
+            hints_pulsar = "pulsar.service.url" in properties and "log" not in properties
+            yield needed, "required property is missing" + (", or log=pulsar" if hints_pulsar else "")
         for key in BROKERS:
-            if f"kafka.producer.{key}" in given:
+            if f"kafka.producer.{key}" in properties:
                 yield f"kafka.producer.{key}", "leave it out: kafka.bootstrap.servers names the brokers"
-        if given.get("segment.transfer") == "archive" and "segment.archive.dir" not in given:
+        if properties.get("segment.transfer") == "archive" and "segment.archive.dir" not in properties:
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
 
 
@@ -195,9 +199,9 @@ def check(settings: AgentSettings, source: str) -> None:
     if settings.log != "kafka":
         return
     key, field = "kafka.producer.", settings.kafka_producer
-    found = wrong_settings({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
+    reasons = wrong_settings({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
     problems = []
-    for name, reason in found.items():
+    for name, reason in reasons.items():
         full = key + (name or "*")
         problems.append(Problem(source, full, shown(full, name, field, reason), reason))
     if problems:
@@ -215,14 +219,14 @@ def check_places(settings: AgentSettings, raw: Path, node: Mapping[str, str], so
     ours = {"state.dir": settings.state_dir}
     if settings.segment_transfer == "archive" and settings.segment_archive_dir is not None:
         ours["segment.archive.dir"] = settings.segment_archive_dir
-    places = {raw: _IN_RAW}
+    forbidden_places = {raw: _IN_RAW}
     if (log := _commit_log(settings.cassandra_config, node)) is not None:
-        places[log] = _IN_LOG
+        forbidden_places[log] = _IN_LOG
     problems = [
-        Problem(source, key, str(directory), reason.format(place))
+        Problem(source, key, str(directory), reason.format(forbidden))
         for key, directory in ours.items()
-        for place, reason in places.items()
-        if directory.resolve().is_relative_to(place.resolve())
+        for forbidden, reason in forbidden_places.items()
+        if directory.resolve().is_relative_to(forbidden.resolve())
     ]
     if problems:
         raise ConfigError(problems)
@@ -280,15 +284,15 @@ def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]
 
 
 def _commit_log(config: Path | None, node: Mapping[str, str]) -> Path | None:
-    named = None
+    directory = None
     if config is not None:
         with contextlib.suppress(HelenusError):  # somebody edits it
-            named = read_yaml(config).get("commitlog_directory")
-    named = named or node.get("commitlog_directory")
-    return Path(str(named)) if named else None
+            directory = read_yaml(config).get("commitlog_directory")
+    directory = directory or node.get("commitlog_directory")
+    return Path(str(directory)) if directory else None
 
 
-def _own_node(properties: Mapping[str, str]) -> dict[str, str]:
+def _node_address(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the node's address in its cassandra.yaml, as a property, if that says one."""
     try:
         address = read_yaml(Path(properties["cassandra.config"])).get("rpc_address")
@@ -298,16 +302,16 @@ def _own_node(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return a cassandra.yaml. Raises ConfigError."""
+    """Read a cassandra.yaml. Raises ConfigError."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = yaml.safe_load(file)
+            content = yaml.safe_load(file)
     except OSError as error:
         reason = f"cannot read it: {error.strerror}"
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         reason = f"not YAML: {' '.join(str(error).split())}"
     else:
-        if isinstance(found, dict):
-            return found
+        if isinstance(content, dict):
+            return content
         reason = "not a cassandra.yaml"
     raise ConfigError([Problem(str(path), "cassandra.config", None, reason)])

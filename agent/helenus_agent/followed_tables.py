@@ -23,7 +23,7 @@ from helenus_agent.node.drops import Drops
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.node.tables import KnownTables, SchemaUpdate
 from helenus_agent.node.truncations import Truncations
-from helenus_agent.positions import Place, Positions
+from helenus_agent.positions import LogPosition, Positions
 from helenus_agent.segments import gaps
 from helenus_agent.segments.headroom import Headroom
 from helenus_agent.segments.segment_queue import SegmentQueue
@@ -31,8 +31,8 @@ from helenus_agent.state import StateDirectory
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError
 
-_ASK = 60.0  # s between two looks at the node's settings
-_FLUSH = 10.0  # s for the acknowledgement of what is appended, before Cassandra or a refused topic is asked
+_ASK_S = 60.0  # s between two looks at the node's settings
+_FLUSH_S = 10.0  # s for the acknowledgement of what is appended, before Cassandra or a refused topic is asked
 _log = structlog.get_logger(__name__)
 
 
@@ -56,16 +56,16 @@ class FollowedTables:
         self._settings = settings
         self._cassandra = cassandra
         self._outbox = outbox
-        self._follow = follow
+        self._queue = follow
         self._state = state
         self._positions = positions
         self._commit = commit
         self._saved = saved_tables.load(state.directory)
-        self._others: tuple[uuid.UUID, ...] = ()
-        self._others_saved: tuple[uuid.UUID, ...] = ()
-        self._is_old = True
-        self._written: dict[int, int] = {}  # how far segments were, when the schema was learned
-        self._asked = 0.0
+        self._other_tables: tuple[uuid.UUID, ...] = ()
+        self._other_tables_saved: tuple[uuid.UUID, ...] = ()
+        self._is_outdated = True
+        self._written_positions: dict[int, int] = {}  # how far segments were, when the schema was learned
+        self._asked_at = 0.0
         self._not_durable: set[str] = set()
         self._unmatched: set[tuple[str, str]] = set()  # patterns that were warned of
         self.reached = positions.reached
@@ -83,24 +83,24 @@ class FollowedTables:
         self.truncations = Truncations(positions)
         self.refused = RefusedTopics()
         self._drops = Drops(positions)
-        self.tables.unemitted_drops = self._drops.waiting
+        self.tables.unemitted_drops = self._drops.pending
 
     # The node and its schema.
 
     @property
-    def asked_long_ago(self) -> bool:
+    def must_ask_node(self) -> bool:
         """Return whether it is time to ask the node for its settings again."""
-        return time.monotonic() - self._asked > _ASK
+        return time.monotonic() - self._asked_at > _ASK_S
 
     @property
-    def is_old(self) -> bool:
+    def must_learn(self) -> bool:
         """Return whether the schema has to be learned: it never was, that failed, or the node has changed it."""
-        self._is_old = self._is_old or self._cassandra.changed()  # which says it once
-        return self._is_old
+        self._is_outdated = self._is_outdated or self._cassandra.changed()  # which says it once
+        return self._is_outdated
 
     def ask_node(self) -> Node:
         """Ask the node for its settings: it may have been restarted with others, or JMX has changed them."""
-        self._asked = time.monotonic()
+        self._asked_at = time.monotonic()
         node = self._cassandra.node()
         self.headroom.set(node.raw_limit, node.blocks_writes)
         metrics.RAW_LIMIT.set(node.raw_limit or 0)
@@ -110,57 +110,57 @@ class FollowedTables:
         if (self._positions.cdc_off, self._positions.deletes) != before:
             self.must_save = True
         # While CDC is off nothing is linked into cdc_raw, and what is logged is not wanted.
-        config, raw = self._settings.cassandra_config, self._follow.directory
+        config, raw = self._settings.cassandra_config, self._queue.directory
         off = self._positions.cdc_off
-        self._follow.commit_log = None if off else commit_log_directory(config, raw, node.settings)
+        self._queue.commit_log = None if off else commit_log_directory(config, raw, node.settings)
         return node
 
     def learn(self) -> None:
         """Ask for the schema and use it from here on."""
-        self._is_old = True
+        self._is_outdated = True
         if self._outbox.waiting:
             # If Cassandra does not answer, only the question is repeated, not what was appended so far.
-            self._commit(_FLUSH)
-        written = self._follow.found()
+            self._commit(_FLUSH_S)
+        written = self._queue.written_positions()
         self.ask_node()
         schema = self._cassandra.schema()
-        self._follow.refresh()
-        newest, meanwhile = self._follow.newest, schema.altered_meanwhile
+        self._queue.refresh()
+        newest, meanwhile = self._queue.newest, schema.altered_meanwhile
         report = self.tables.update(schema.tables, schema.views, newest, schema.stamps, meanwhile)
         self._report(report)
         self._warn_of_patterns()
-        self._others = self.tables.others
+        self._other_tables = self.tables.other_ids
         not_durable = {table.keyspace for table in self.tables.followed_now} & set(schema.not_durable)
         for keyspace in not_durable - self._not_durable:
             _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
         self._not_durable = not_durable
         remembered = {table.id for table in self.tables.remembered + report.dropped}
         self._drops.learn(report.dropped, schema.tables, schema.stamps, remembered)
-        self.tables.unemitted_drops = self._drops.waiting
+        self.tables.unemitted_drops = self._drops.pending
         if report.resumed or report.dropped or report.added_again:
             self._state.save(self._positions)  # before the state that they were found by is replaced
         self._save_tables()
         if report.retired:
             self.must_save = True  # that they are paused
         self.open()
-        self.truncations.learn(schema.truncations, self.tables.followed_ids, self._follow.oldest, self.reached)
-        self._is_old, self._written = False, written
+        self.truncations.learn(schema.truncations, self.tables.followed_ids, self._queue.oldest, self.reached)
+        self._is_outdated, self._written_positions = False, written
         self.emit()
 
-    def learn_at(self, place: Place) -> None:
+    def learn_schema_at(self, log_position: LogPosition) -> None:
         """Learn the schema, as a mutation of it ends here. One that was in the log when the schema was learned shows
         nothing new: a node's first start logs dozens. Still the node is asked, since it logs a mutation before it
         applies it.
         """
-        segment, position = place
-        if position > self._written.get(segment, 0) or not self._cassandra.is_as_learned():
+        segment, position = log_position
+        if position > self._written_positions.get(segment, 0) or not self._cassandra.is_as_learned():
             self.learn()
 
-    def learn_of(self, unknown: UnknownSchema, place: Place) -> None:
+    def learn_unknown(self, unknown: UnknownSchema, log_position: LogPosition) -> None:
         """Learn the schema: the decoder met something that it does not know."""
         self.learn()
         if not self.tables.knows(unknown):
-            segment, position = place
+            segment, position = log_position
             name = self.tables.name(unknown)
             _log.warning("schema.unknown", segment=segment, position=position, what=str(unknown), table=name)
             self.tables.give_up(unknown)
@@ -169,7 +169,7 @@ class FollowedTables:
 
     def emit(self) -> None:
         """Append truncations that reading has reached, and gaps."""
-        notices = self.truncations.due(self.reached)
+        notices = self.truncations.take_due(self.reached)
         metrics.TRUNCATIONS.inc(len(notices))
         if self._positions.gaps:
             notices += gaps.due(self._positions, self.tables.followed_ids, self.reached)
@@ -178,24 +178,24 @@ class FollowedTables:
 
     def emit_all_drops(self) -> None:
         """Append all drops: everything that the dropped tables logged is read."""
-        self._emit_drops(self._drops.waiting)
+        self._emit_drops(self._drops.pending)
 
     def emit_drops_before(self, changes: Iterable[tuple[int, bytes, bytes, bytes]]) -> None:
         """Append the drops of tables whose recreated namesakes have one of these changes: they share a topic."""
-        if waiting := self._drops.waiting:
+        if waiting := self._drops.pending:
             successors = self.tables.successors(waiting)
             self._emit_drops({successors[change[0]] for change in changes if change[0] in successors})
 
-    def come_to(self, segment: int) -> None:
-        """Reading comes to this segment: tables that it can't name any more retire, and their drops are appended."""
+    def enter_segment(self, segment: int) -> None:
+        """Begin this segment: tables that it can't name any more retire, and their drops are appended."""
         self._emit_drops(self.tables.retire_before(segment))
 
     def _emit_drops(self, tables: Collection[uuid.UUID]) -> None:
-        if not tables or not self._drops.waiting:
+        if not tables or not self._drops.pending:
             return
-        places = {table: index for index, table in self.tables.successors(tables).items()}
-        for notice in self._drops.due(tables, self.reached):
-            index = places.get(notice.table, self.tables.index(notice.table))
+        indexes = {table: index for index, table in self.tables.successors(tables).items()}
+        for notice in self._drops.take_due(tables, self.reached):
+            index = indexes.get(notice.table, self.tables.index(notice.table))
             self._outbox.append_notice(index, notice, self._positions.host_id)
 
     # Topics, and those that the broker refuses.
@@ -203,8 +203,8 @@ class FollowedTables:
     def open(self) -> None:
         """Make sure that the topics exist. Tables whose topics are refused are left out."""
         if self.refused.is_due:
-            self._try_refused()
-        tables = [*self.tables.followed_now, *self.tables.without_successors(self._drops.waiting)]
+            self._retry_refused()
+        tables = [*self.tables.followed_now, *self.tables.without_successors(self._drops.pending)]
         self._leave_out(self._outbox.open((self.tables.index(table.id), table) for table in tables))
 
     def leave_out_topic(self, topic: str, error: HelenusError) -> bool:
@@ -232,12 +232,12 @@ class FollowedTables:
         for table, why in refused:
             self.refused.add(table, why)
         if refused:
-            self.refused.wait()
+            self.refused.postpone()
         self.refused.update(self.tables.refused_now)
 
     def _ignore_drops(self, topic: str) -> bool:
         """Forget drops that were to be appended to a refused topic. True if there are some."""
-        drops = [d for d in self._drops.waiting if self._topic_of(d) == topic]
+        drops = [d for d in self._drops.pending if self._topic_of(d) == topic]
         for dropped in drops:
             self._drops.ignore(dropped)
         return bool(drops)
@@ -245,26 +245,26 @@ class FollowedTables:
     def _topic_of(self, table: uuid.UUID) -> str:
         return self._outbox.topic(self.tables.followed[self.tables.index(table)])
 
-    def _try_refused(self) -> None:
+    def _retry_refused(self) -> None:
         """Follow tables again whose topics accept a gap event. Raises as `_leave_out`."""
         refused = self.tables.refused_now
         if not refused:
             return
         if self._outbox.waiting:
-            self._commit(_FLUSH)
+            self._commit(_FLUSH_S)
         failed: list[tuple[Table, HelenusError]] = []
         for table in refused:
             notice = gaps.of_refused(table.id, self.reached)
             try:
-                self._outbox.probe(self.tables.index(table.id), table, notice, self._positions.host_id, _FLUSH)
+                self._outbox.probe(self.tables.index(table.id), table, notice, self._positions.host_id, _FLUSH_S)
             except HelenusError as error:
                 failed.append((table, error))
                 if error.action is Action.RETRY:
                     break  # the broker is away: the others would wait for it as well
                 continue
-            self._outbox.acknowledged(self.tables.followed)
+            self._outbox.confirm_all(self.tables.followed)
             self.tables.admit(table.id)
-            self.truncations.follow(table.id, self._follow.oldest, self.reached)
+            self.truncations.follow(table.id, self._queue.oldest, self.reached)
             self.refused.remove(table)
             gaps.refused_ended(table.full_name)
             self.must_save = True  # that its gap is reported
@@ -272,20 +272,20 @@ class FollowedTables:
 
     # What is saved with the positions.
 
-    def note(self) -> None:
-        """All that was appended is acknowledged: note it in the positions, to be saved."""
+    def note_positions(self) -> None:
+        """Note in the positions, to be saved, that all that was appended is acknowledged."""
         self._positions.followed = [str(table) for table in self.tables.followed_ids]
         self._positions.paused = [str(table) for table in self.tables.paused]
         self._positions.refused = [str(table) for table in self.tables.refused]
         self._positions.reached = self.reached
-        self.truncations.acknowledged()
-        self._drops.acknowledged()
+        self.truncations.note_emitted()
+        self._drops.confirm_emitted()
         gaps.acknowledged(self._positions)
 
-    def noted(self) -> None:
-        """The positions are saved: forget what was kept to go back to the positions before."""
-        self.tables.acknowledged()
-        self.tables.unemitted_drops = self._drops.waiting
+    def forget_acknowledged(self) -> None:
+        """Forget what was needed to go back to the previous positions: the new ones are saved."""
+        self.tables.forget_retired()
+        self.tables.unemitted_drops = self._drops.pending
         self._save_tables()
         self.must_save = False
 
@@ -300,9 +300,9 @@ class FollowedTables:
     def _save_tables(self) -> None:
         """Save the tables' definitions: one may be dropped while no agent runs."""
         remembered = self.tables.remembered, self.tables.stamps
-        if remembered != self._saved or self._others != self._others_saved:
-            saved_tables.save(self._state.directory, *remembered, self._others)
-            self._saved, self._others_saved = remembered, self._others
+        if remembered != self._saved or self._other_tables != self._other_tables_saved:
+            saved_tables.save(self._state.directory, *remembered, self._other_tables)
+            self._saved, self._other_tables_saved = remembered, self._other_tables
 
     def _warn_of_patterns(self) -> None:
         """Log each pattern once that matches no table: if it is to exclude one, that table is published."""

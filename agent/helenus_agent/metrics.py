@@ -63,26 +63,26 @@ class AgentMetricAliases(Collector):
 
     def __init__(self, directory: Path, server: str) -> None:
         self._directory = directory
-        self._debezium = {"plugin": "cassandra", "name": server, "context": "streaming"}
+        self._debezium_labels = {"plugin": "cassandra", "name": server, "context": "streaming"}
 
     def describe(self) -> Iterable[Metric]:
         return ()  # to be registered, it need not be asked for its values
 
     def collect(self) -> Iterable[Metric]:
-        return [*self._datastax(), *self._debeziums(), *self._cep44()]
+        return [*self._collect_datastax(), *self._collect_debezium(), *self._collect_cep44()]
 
-    def _datastax(self) -> Iterable[Metric]:
-        """Events stand for mutations here: one mutation of theirs may be several."""
+    def _collect_datastax(self) -> Iterable[Metric]:
+        """Yield DataStax's counters. Events stand for mutations here: one mutation of theirs may be several."""
         counters = Metric(_DATASTAX, "The counters of DataStax's agent, by name.", "unknown")
-        of_sending = {Kind.APPEND_FAILED.value, Kind.TOPIC_MISSING.value, Kind.BROKER_UNREACHABLE.value}
-        sent_errors = _total(RETRIES, of_sending)
+        sending_errors = {Kind.APPEND_FAILED.value, Kind.TOPIC_MISSING.value, Kind.BROKER_UNREACHABLE.value}
+        sent_errors = _total(RETRIES, sending_errors)
         counters.add_sample(_DATASTAX, {"name": "SentMutations"}, _total(EVENTS))
         counters.add_sample(_DATASTAX, {"name": "SentErrors"}, sent_errors)
         counters.add_sample(_DATASTAX, {"name": "CommitLogReadErrors"}, _total(PROBLEMS))
         counters.add_sample(_DATASTAX, {"name": "SkippedMutations"}, _total(SKIPPED))
         yield counters
 
-    def _debeziums(self) -> Iterable[Metric]:
+    def _collect_debezium(self) -> Iterable[Metric]:
         newest = int(_total(POSITION_SEGMENT))
         name = next((name for name, _ in self._files() if (parse_name(name) or (0, 0))[1] == newest), "")
         beans: tuple[tuple[str, str, float, dict[str, str]], ...] = (
@@ -93,10 +93,10 @@ class AgentMetricAliases(Collector):
             ("CdcDirectoryTotalBytes", "Size of the segments in cdc_raw.", _total(RAW_BYTES), {}),
             ("MilliSecondsBehindSource", "Age of the oldest data that is not acknowledged.", _total(OLDEST) * 1e3, {}),
         )
-        for attribute, what, value, more in beans:
-            yield _metric(f"debezium_metrics_{attribute}", what, value, {**self._debezium, **more})
+        for attribute, description, value, labels in beans:
+            yield _metric(f"debezium_metrics_{attribute}", description, value, {**self._debezium_labels, **labels})
 
-    def _cep44(self) -> Iterable[Metric]:
+    def _collect_cep44(self) -> Iterable[Metric]:
         age = max((time.time() - modified for _, modified in self._files()), default=0.0)
         limit = _total(RAW_LIMIT)
         used = _total(RAW_BYTES) / limit if limit else 0.0
@@ -108,7 +108,7 @@ class AgentMetricAliases(Collector):
         yield _metric("Cdc_CriticalSpace", f"1 if {CRITICAL:.0%} of the limit are used.", float(used >= CRITICAL))
 
     def _files(self) -> list[tuple[str, float]]:
-        """Name and time of the last write (s since the epoch) of each segment in cdc_raw."""
+        """Return name and time of the last write (s since the epoch) of each segment in cdc_raw."""
         try:
             with os.scandir(self._directory) as entries:
                 return [(entry.name, entry.stat().st_mtime) for entry in entries if parse_name(entry.name)]
@@ -116,14 +116,14 @@ class AgentMetricAliases(Collector):
             return []  # one was deleted meanwhile: the next time
 
 
-def _metric(name: str, what: str, value: float, labels: Mapping[str, str] | None = None) -> Metric:
-    metric = Metric(name, what, "unknown")
+def _metric(name: str, description: str, value: float, labels: Mapping[str, str] | None = None) -> Metric:
+    metric = Metric(name, description, "unknown")
     metric.add_sample(name, dict(labels or {}), value)
     return metric
 
 
 def _total(metric: Collector, kinds: Container[str] | None = None) -> float:
-    """Its value, summed up over its labels; only those labelled with one of `kinds`, if given."""
+    """Return its value, summed up over its labels; only those labelled with one of `kinds`, if given."""
     samples = (sample for family in metric.collect() for sample in family.samples)
     return sum(
         sample.value

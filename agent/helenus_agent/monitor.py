@@ -13,7 +13,7 @@ from helenus_schemas.errors import HelenusError
 from helenus_schemas.service import monitoring, page
 from helenus_schemas.service.monitoring import Ready
 
-_AGAIN = 1.0  # s between two tries to listen
+_RETRY_S = 1.0  # s between two tries to listen
 _BUSY = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE}
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,9 @@ class Monitor:
         if error is not None:
             then = "it is tried again each second; the agent works meanwhile"
             _log.warning("http.busy", error=error.what, address=error.where, then=then)
-            self._thread = threading.Thread(target=self._wait, args=(ready,), name="monitoring-bind", daemon=True)
+            self._thread = threading.Thread(
+                target=self._retry_listening, args=(ready,), name="monitoring-bind", daemon=True
+            )
             self._thread.start()
 
     def close(self) -> None:
@@ -59,8 +61,8 @@ class Monitor:
         if self._server is not None:
             self._server.shutdown()
 
-    def _wait(self, ready: Ready) -> None:
-        while not self._stop.wait(_AGAIN):
+    def _retry_listening(self, ready: Ready) -> None:
+        while not self._stop.wait(_RETRY_S):
             try:
                 if self._listen(ready) is None:
                     _log.info("http.listens", address=f"{self._host}:{self._port}")
@@ -70,7 +72,7 @@ class Monitor:
                 return
 
     def _listen(self, ready: Ready) -> HelenusError | None:
-        """Returns the error if the address is in use."""
+        """Listen. Return the error if the address is in use."""
         try:
             self._server = monitoring.serve(self._host, self._port, ready, page.load("helenus_agent", "page.html"))
         except HelenusError as error:

@@ -10,7 +10,7 @@ _FORMAT = 1
 # A restarted node links segments again that it has to replay. So many ids are kept to recognise them.
 _REMEMBERED = 512
 
-Place = tuple[int, int]
+LogPosition = tuple[int, int]
 """A segment's id and a position in it. Places compare in the log's order."""
 
 
@@ -57,7 +57,7 @@ class Positions:
     segments: dict[int, SegmentMark] = field(default_factory=dict)
     done: list[int] = field(default_factory=list)
     followed: list[str] = field(default_factory=list)
-    reached: Place = (0, 0)
+    reached: LogPosition = (0, 0)
     paused: list[str] = field(default_factory=list)
     truncated: dict[str, int] = field(default_factory=dict)
     gaps: list[LogGap] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Positions:
         return content
 
     @classmethod
-    def of_json(cls, saved: Any) -> Positions:
+    def from_json(cls, saved: Any) -> Positions:
         """Return the reverse of `as_json`. Raises ValueError, LookupError, TypeError or AttributeError for anything
         else.
         """
@@ -104,12 +104,12 @@ class Positions:
         return positions
 
     def reopen(self, segment: int) -> None:
-        """This segment is to be read again, from its start."""
+        """Have a segment read again, from its start."""
         self.done = [number for number in self.done if number != segment]
         self.segments[segment] = SegmentMark(0, indexed=True)
 
     def finish(self, segment: int) -> None:
-        """This segment is fully processed."""
+        """Note that a segment is fully processed."""
         self.segments.pop(segment, None)
         if segment not in self.done:
             self.done.append(segment)

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 _FILE = "positions.json"
 # `is_held` takes the lock for a moment: an agent that starts just then tries again.
 _TRIES = 5
-_TRY = 0.05  # s
+_RETRY_S = 0.05  # s
 _DAMAGED = (
     "restore it, or delete it: the agent then reads again everything that is still in cdc_raw, and events arrive twice"
 )
@@ -43,7 +43,7 @@ class StateDirectory:
         except OSError as error:
             raise HelenusError(Kind.STATE, f"cannot use state.dir: {error.strerror}", str(directory)) from None
         try:
-            if _locked(self._lock):
+            if _try_lock(self._lock):
                 return
         except OSError as error:
             os.close(self._lock)
@@ -56,17 +56,17 @@ class StateDirectory:
         """Return what was saved, if anything. The state of another node than `host_id`, if that is given, is
         refused.
         """
-        found = read(self.directory)
-        if found is None:
+        saved = read(self.directory)
+        if saved is None:
             return Positions(host_id)
-        if host_id and found.host_id != host_id:
+        if host_id and saved.host_id != host_id:
             raise HelenusError(
                 Kind.STATE,
-                f"state.dir belongs to the node {found.host_id}, but Cassandra is {host_id}",
+                f"state.dir belongs to the node {saved.host_id}, but Cassandra is {host_id}",
                 str(self.directory / _FILE),
                 "correct cassandra.contact.points or state.dir, or name an empty one for a node that is new",
             )
-        return found
+        return saved
 
     def save(self, positions: Positions) -> None:
         """Replace the file durably: after this returns, no crash brings the old one back."""
@@ -79,7 +79,7 @@ class StateDirectory:
 
 @contextlib.contextmanager
 def owned(raw: Path) -> Iterator[None]:
-    """Holds cdc_raw for this process alone: two agents would delete segments that the other has not read.
+    """Hold cdc_raw for this process alone: two agents would delete segments that the other has not read.
 
     The lock is on the directory itself: no file lies there that Cassandra would find, and agents of other users, state
     directories and containers see it too. Raises HelenusError: STATE if another agent has it.
@@ -88,7 +88,7 @@ def owned(raw: Path) -> Iterator[None]:
     try:
         try:
             lock = os.open(raw, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            is_ours = _locked(lock)
+            is_ours = _try_lock(lock)
         except OSError as error:
             # Some network file systems have no locks. No node has its commit log there.
             _log.warning("cdc_raw.not_locked", directory=str(raw), error=error.strerror)
@@ -114,17 +114,17 @@ def note_cdc_off(directory: Path) -> None:
         state.close()
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Return whether this process has the lock now; False if another has it. Raises OSError where there are no
     locks.
     """
-    for left in reversed(range(_TRIES)):
+    for remaining_tries in reversed(range(_TRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if left:
-                time.sleep(_TRY)
+            if remaining_tries:
+                time.sleep(_RETRY_S)
     return False
 
 
@@ -132,18 +132,18 @@ def read(directory: Path) -> Positions | None:
     """Return what an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
     path = directory / _FILE
     try:
-        return Positions.of_json(json.loads(path.read_text("utf-8")))
+        return Positions.from_json(json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the positions: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        what = f"the positions are damaged ({type(error).__name__}: {error})"
-        raise HelenusError(Kind.STATE, what, str(path), _DAMAGED) from None
+        message = f"the positions are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, message, str(path), _DAMAGED) from None
 
 
 def saved_at(directory: Path) -> float | None:
-    """When (s since the epoch) the positions were saved last; None if never."""
+    """Return when (s since the epoch) the positions were saved last; None if never."""
     try:
         return (directory / _FILE).stat().st_mtime
     except OSError:
@@ -173,7 +173,7 @@ def is_held(directory: Path) -> bool:
     return False
 
 
-def unseen(what: str, directory: Path, error: OSError) -> HelenusError:
-    """Return the error for `what` can't be seen in a directory of the agent's."""
+def unseen(subject: str, directory: Path, error: OSError) -> HelenusError:
+    """Return the error for `subject`, which can't be seen in a directory of the agent's."""
     advice = "run this as the agent's user" if isinstance(error, PermissionError) else ""
-    return HelenusError(Kind.STATE, f"cannot see {what}: {error.strerror}", str(directory), advice)
+    return HelenusError(Kind.STATE, f"cannot see {subject}: {error.strerror}", str(directory), advice)

@@ -92,39 +92,41 @@ def read_status(settings: AgentSettings) -> AgentStatus:
         raw = raw_directory(settings)
     except HelenusError as error:
         trouble.append(str(error))
-    segments = _segments(raw, saved or Positions())
-    held: list[str] = []
+    segments = _read_segments(raw, saved or Positions())
+    quarantined_paths: list[str] = []
     try:
-        held = [str(path) for path in quarantined(settings.state_dir)]
+        quarantined_paths = [str(path) for path in quarantined(settings.state_dir)]
     except HelenusError as error:
         trouble.append(str(error))
-    if held:
-        trouble.append(f"in quarantine: {counted(len(held), 'segment')}; helenus-agent reprocess puts them back")
+    if quarantined_paths:
+        trouble.append(
+            f"in quarantine: {counted(len(quarantined_paths), 'segment')}; helenus-agent reprocess puts them back"
+        )
     trouble += [f"segment {segment.id} could not be read wholly" for segment in segments if segment.bad]
     metrics: dict[str, float] = {}
     if running and settings.http_port:
-        metrics = _metrics(settings, trouble)
-    at = state.saved_at(settings.state_dir)
-    limit = metrics.get("cdc_raw_limit_bytes") or _limit_named(settings)
+        metrics = _fetch_metrics(settings, trouble)
+    saved_at = state.saved_at(settings.state_dir)
+    limit = metrics.get("cdc_raw_limit_bytes") or _configured_limit(settings)
     return AgentStatus(
         running=running,
         trouble=trouble,
         host_id=saved.host_id if saved else None,
         state_dir=str(settings.state_dir),
-        saved_age=None if at is None else max(0.0, time.time() - at),
+        saved_age=None if saved_at is None else max(0.0, time.time() - saved_at),
         raw_dir=str(raw) if raw else None,
         raw_bytes=sum(segment.size or 0 for segment in segments),
         raw_limit=int(limit) if limit else None,
         segments=segments,
         done=len(saved.done) if saved else 0,
-        quarantined=held,
+        quarantined=quarantined_paths,
         metrics=metrics,
     )
 
 
-def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
+def _read_segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
     files = {parsed[1]: path for path in raw.glob("*.log") if (parsed := parse_name(path.name))} if raw else {}
-    found = []
+    statuses = []
     for number in sorted(files.keys() | saved.segments.keys()):
         mark = saved.segments.get(number, SegmentMark(0))
         size, index = None, None
@@ -135,7 +137,7 @@ def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
             except OSError:
                 if number not in saved.segments:
                     continue  # deleted meanwhile
-        found.append(
+        statuses.append(
             SegmentStatus(
                 id=number,
                 size=size,
@@ -146,24 +148,24 @@ def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
                 bad=mark.bad,
             )
         )
-    return found
+    return statuses
 
 
-def _limit_named(settings: AgentSettings) -> int | None:
+def _configured_limit(settings: AgentSettings) -> int | None:
     """Return what the node's cassandra.yaml says that cdc_raw may take; without that the node computes it from the
     disk.
     """
     if settings.cassandra_config is None:
         return None
     try:
-        found = read_yaml(settings.cassandra_config)
+        yaml = read_yaml(settings.cassandra_config)
     except HelenusError:
         return None
-    named = {key: str(value) for key, value in found.items() if key.startswith("cdc")}
+    named = {key: str(value) for key, value in yaml.items() if key.startswith("cdc")}
     return Node(uuid.UUID(int=0), "", named).raw_limit
 
 
-def _metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
+def _fetch_metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
     """Return what the running agent serves, and what it says of its health."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http_host, settings.http_host)
     text = ""
@@ -179,44 +181,44 @@ def _metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
     except (OSError, http.client.HTTPException) as error:
         trouble.append(f"{base} does not answer: {error}")
         return {}
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith(_PREFIX) and "le" not in sample.labels:
                 labels = ",".join(sample.labels.values())
-                found[sample.name.removeprefix(_PREFIX) + (f"{{{labels}}}" if labels else "")] = sample.value
-    return found
+                values[sample.name.removeprefix(_PREFIX) + (f"{{{labels}}}" if labels else "")] = sample.value
+    return values
 
 
-def format_status(found: AgentStatus) -> str:
-    """As a table for people."""
-    metrics, age = found.metrics, found.saved_age
+def format_status(status: AgentStatus) -> str:
+    """Format a status as a table for people."""
+    metrics, age = status.metrics, status.saved_age
     lines = [
-        ("agent", ("running" if found.running else "stopped") + ("" if found.trouble else ", healthy")),
-        ("node", found.host_id or "unknown"),
-        ("state", f"{found.state_dir}, {'never saved' if age is None else f'saved {_age(age)} ago'}"),
-        ("cdc_raw", f"{found.raw_dir or 'unknown'}, {_room(found)}"),
-        ("done", f"{counted(found.done, 'segment')} lately"),
-        ("quarantined", ", ".join(found.quarantined) or "none"),
+        ("agent", ("running" if status.running else "stopped") + ("" if status.trouble else ", healthy")),
+        ("node", status.host_id or "unknown"),
+        ("state", f"{status.state_dir}, {'never saved' if age is None else f'saved {_format_age(age)} ago'}"),
+        ("cdc_raw", f"{status.raw_dir or 'unknown'}, {_format_raw_usage(status)}"),
+        ("done", f"{counted(status.done, 'segment')} lately"),
+        ("quarantined", ", ".join(status.quarantined) or "none"),
     ]
     events = sum(value for name, value in metrics.items() if name.startswith("events_total"))
     if metrics:
         lines += [
             ("events", f"{events:,.0f} acknowledged since its start"),
-            ("oldest unsent", _age(metrics.get("oldest_unsent_seconds", 0.0))),
+            ("oldest unsent", _format_age(metrics.get("oldest_unsent_seconds", 0.0))),
             ("lost", counted(metrics.get("lost_segments_total", 0), "segment")),
         ]
-    lines += [("trouble", text) for text in found.trouble]
+    lines += [("trouble", text) for text in status.trouble]
     rows = [("SEGMENT", "SIZE", "POSITION", "STATE")]
-    for segment in found.segments:
-        size = "gone" if segment.size is None else _size(segment.size)
-        rows.append((str(segment.id), size, str(segment.position), _state(segment)))
+    for segment in status.segments:
+        size = "gone" if segment.size is None else _format_size(segment.size)
+        rows.append((str(segment.id), size, str(segment.position), _format_state(segment)))
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
     body = [f"{r[0]:<{widths[0]}}  {r[1]:>{widths[1]}}  {r[2]:>{widths[2]}}  {r[3]}" for r in rows]
     return "\n".join([*(f"{name:<14} {text}" for name, text in lines), "", *body])
 
 
-def _state(segment: SegmentStatus) -> str:
+def _format_state(segment: SegmentStatus) -> str:
     words = {
         "done": segment.done,
         "bad": segment.bad,
@@ -226,17 +228,18 @@ def _state(segment: SegmentStatus) -> str:
     return ", ".join(word for word, is_so in words.items() if is_so) or "no changes yet"
 
 
-def _room(found: AgentStatus) -> str:
-    if found.raw_limit is None or found.raw_headroom is None:
-        how = "an agent with http.port reports it" if found.metrics or found.running else "a running agent reports it"
-        return f"{_size(found.raw_bytes)}, limit unknown: {how}, or cdc_total_space in the file of cassandra.config"
-    share = found.raw_bytes / found.raw_limit
-    return f"{_size(found.raw_bytes)} of {_size(found.raw_limit)} ({share:.0%}), {_size(found.raw_headroom)} left"
+def _format_raw_usage(status: AgentStatus) -> str:
+    if status.raw_limit is None or status.raw_headroom is None:
+        source = "an agent with http.port" if status.metrics or status.running else "a running agent"
+        advice = f"{source} reports it, or cdc_total_space in the file of cassandra.config"
+        return f"{_format_size(status.raw_bytes)}, limit unknown: {advice}"
+    used, limit, headroom = map(_format_size, (status.raw_bytes, status.raw_limit, status.raw_headroom))
+    return f"{used} of {limit} ({status.raw_bytes / status.raw_limit:.0%}), {headroom} left"
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     return f"{count / (1 << 20):.1f} MiB"
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

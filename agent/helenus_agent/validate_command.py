@@ -46,7 +46,7 @@ def refusals(settings: AgentSettings, directory: Path, log: Log) -> Iterator[Hel
     except HelenusError as error:
         yield error
     try:
-        there = log.topics()
+        existing = log.topics()
     except HelenusError as error:
         yield error
         return
@@ -59,7 +59,7 @@ def refusals(settings: AgentSettings, directory: Path, log: Log) -> Iterator[Hel
         except HelenusError as error:
             yield error
     if settings.log == "pulsar" and not settings.pulsar_admin_url:
-        for topic in sorted(set(topics) - there.keys()):
+        for topic in sorted(set(topics) - existing.keys()):
             advice = "set pulsar.admin.url to have it made, or make it, with partitions"
             yield HelenusError(Kind.BROKER_REFUSED, "the topic is missing", topic, advice)
 

@@ -161,10 +161,10 @@ class HelenusError(Exception):
     `advice`: what an operator should do. It is given with the error where its cause is known, else it is the kind's.
     """
 
-    def __init__(self, kind: Kind, what: str, where: str = "", advice: str = "") -> None:
-        super().__init__(kind, what, where)  # pickled together with the attributes below
+    def __init__(self, kind: Kind, message: str, where: str = "", advice: str = "") -> None:
+        super().__init__(kind, message, where)  # pickled together with the attributes below
         self.kind = kind
-        self.what = what
+        self.what = message
         self.where = where
         self.advice = advice or POLICIES[kind].advice
 

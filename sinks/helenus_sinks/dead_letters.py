@@ -9,7 +9,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Log
 
 _PREFIX = "__connect.errors."
-_LONG = 2000  # characters of a message: it may quote a poison event
+_MAX_MESSAGE = 2000  # characters of a message: it may quote a poison event
 
 
 class Failed(Protocol):
@@ -38,7 +38,9 @@ def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusEr
         "offset": str(event.offset),
         "connector.name": connector,
         "exception.class.name": f"{type(error).__module__}.{type(error).__qualname__}",
-        "exception.message": f"{error.what} ({error.where})"[:_LONG] if error.where else error.what[:_LONG],
+        "exception.message": f"{error.what} ({error.where})"[:_MAX_MESSAGE]
+        if error.where
+        else error.what[:_MAX_MESSAGE],
     }
     encoded = [(f"{_PREFIX}{name}", value.encode()) for name, value in headers.items()]
     for key, value, left_out in (
@@ -55,9 +57,9 @@ def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusEr
 
 
 def origin(headers: Sequence[tuple[str, bytes | None]] | None) -> tuple[str, int]:
-    """Topic and partition that a dead letter came from. Raises ValueError if its headers do not say."""
-    found = dict(headers or ())
-    topic, partition = found.get(f"{_PREFIX}topic"), found.get(f"{_PREFIX}partition")
+    """Return topic and partition that a dead letter came from. Raises ValueError if its headers do not say."""
+    header_values = dict(headers or ())
+    topic, partition = header_values.get(f"{_PREFIX}topic"), header_values.get(f"{_PREFIX}partition")
     if topic is None or partition is None:
         raise ValueError(f"no headers {_PREFIX}topic and {_PREFIX}partition")
     return topic.decode(), int(partition)

@@ -24,8 +24,8 @@ class DeclaredSchemas:
 class TopicError(HelenusError):
     """An error of one topic alone: the Log may still take records of other topics."""
 
-    def __init__(self, kind: Kind, what: str, where: str = "", topic: str = "", advice: str = "") -> None:
-        super().__init__(kind, what, where, advice)
+    def __init__(self, kind: Kind, message: str, where: str = "", topic: str = "", advice: str = "") -> None:
+        super().__init__(kind, message, where, advice)
         self.topic = topic
 
 
@@ -49,7 +49,7 @@ class Log(Protocol):
         ...
 
     def cluster(self) -> str:
-        """Identifies the cluster. Raises as `create`."""
+        """Return what identifies the cluster. Raises as `create`."""
         ...
 
     def topics(self) -> dict[str, int]:
@@ -57,7 +57,7 @@ class Log(Protocol):
         ...
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        """Create the topic if it is missing; returns the number of partitions it has.
+        """Create the topic if it is missing; return the number of partitions it has.
 
         Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
         """
@@ -91,7 +91,7 @@ class Log(Protocol):
         ...
 
     def hurry(self, seconds: float) -> None:
-        """All waiting ends within `seconds` from now, also in later calls: for a shutdown.
+        """End all waiting within `seconds` from now, also in later calls: for a shutdown.
 
         A signal handler may call it while the Log is used.
         """

@@ -356,7 +356,7 @@ def read(decoder: Any, follow: SegmentQueue, plans: dict[bytes, Any]) -> tuple[l
         segment.advance(base + batch.next)
         if batch.unknown:
             assert batch.unknown.column is None
-            plans[batch.unknown.table] = decoder.TablePlan(known=False)
+            plans[batch.unknown.table] = decoder.TablePlan(is_known=False)
     return changes, skipped, mutations
 
 

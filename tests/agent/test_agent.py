@@ -53,7 +53,7 @@ class Bench:
     def work(self) -> None:
         assert self.agent is not None
         while True:
-            self.agent._listed = 0.0
+            self.agent._listed_at = 0.0
             worked = self.agent.step()
             committed = self.agent.commit()
             if not worked and not committed:
@@ -111,8 +111,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield bench
     bench.state.close()
     if bench.agent is not None:
-        bench.agent._follow.close()
-        for segment in bench.agent._follow.finished:
+        bench.agent._queue.close()
+        for segment in bench.agent._queue.finished:
             segment.close()
 
 
@@ -158,7 +158,7 @@ def test_a_segment_goes_only_when_complete_and_acknowledged(bench: Bench) -> Non
     assert path.exists()
     assert bench.saved.done == []
     bench.log.waiting.clear()
-    agent._follow.rewind()
+    agent._queue.rewind()
     bench.work()
     assert bench.raw.names == []
     assert bench.saved.done == [10]
@@ -491,7 +491,7 @@ def test_stopping_commits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     agent = bench.start()
-    agent._committed = module.time.monotonic()
+    agent._committed_at = module.time.monotonic()
     bench.run(seconds=0.2)
     assert bench.keys == [1]
     assert bench.saved.segments[10].offset == bench.raw.ends[10]
@@ -526,7 +526,7 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
     bench.raw.segment(10)
     agent = bench.start()
     bench.work()
-    agent._listed = time.monotonic()
+    agent._listed_at = time.monotonic()
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -543,10 +543,10 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
     agent._rest(threading.Event())
     assert slept == [0.02]
     monkeypatch.setattr(module, "_QUIET", 0.0)
-    agent._listed = 0.0
+    agent._listed_at = 0.0
     agent._rest(threading.Event())  # until cdc_raw is to be listed
     assert slept == [0.02, 0.08]
-    agent._listed = time.monotonic()
+    agent._listed_at = time.monotonic()
     asked = bench.cassandra.asked
     monkeypatch.setattr(bench.cassandra, "changed", iter([False, False, True, False, False]).__next__)
     agent._rest(threading.Event())  # until the node says, once, that its schema has changed
@@ -562,7 +562,7 @@ def test_the_age_of_waiting_segments(bench: Bench) -> None:
     assert metric("oldest_unsent_seconds") == 0
     bench.raw.write(10, write_of(TABLE, 1))
     agent.step()
-    segment = agent._follow.segments[0]
+    segment = agent._queue.segments[0]
     assert 0 <= metric("oldest_unsent_seconds") < 5
     segment.since -= 100
     agent._oldest = segment.since
@@ -607,9 +607,9 @@ def test_a_segment_deleted_between_listing_and_reading(bench: Bench) -> None:
         bench.raw.index(number)
     before = metric("lost_segments_total")
     agent = bench.start()
-    assert agent._follow.next() is not None
+    assert agent._queue.next() is not None
     (bench.raw.path / "CommitLog-7-10.log").unlink()
-    agent._follow.segments[0].close()
+    agent._queue.segments[0].close()
     bench.work()
     assert bench.keys == [11]
     assert metric("lost_segments_total") == before + 1
@@ -628,11 +628,11 @@ def test_a_refused_flush_forgets_that_a_table_retired(
     bench.raw.index(1, complete=True)
     other = table_of("other", "pk int pk, v int", cdc=False)
     bench.cassandra.set(*([] if dropped else [replace(TABLE, cdc=False)]), other)
-    agent._following.learn()
+    agent._followed.learn()
     bench.raw.segment(2)
     bench.raw.write(2, write_of(other, 9))
     monkeypatch.setattr(module, "_COMMIT", 0.25)
-    agent._committed = time.monotonic()
+    agent._committed_at = time.monotonic()
     bench.log.refuse_flush = 1
     bench.run(until=1)
     assert bench.keys == [1]
@@ -661,10 +661,10 @@ def test_a_closed_segment_deleted_before_its_acknowledgement_is_lost(
     bench.raw.write(2, write_of(TABLE, 2))
     agent = bench.start()
     before = metric("lost_segments_total")
-    agent._committed = time.monotonic()
+    agent._committed_at = time.monotonic()
     while agent.step():
         pass
-    for segment in agent._follow.segments:
+    for segment in agent._queue.segments:
         segment.close()
     bench.raw.find(1).unlink()
     agent.step()

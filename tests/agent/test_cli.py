@@ -138,7 +138,7 @@ def test_a_stop_that_hangs(monkeypatch: pytest.MonkeyPatch, drain: bool, code: i
     """It is ended: a drain has not sent all then, and the disk may not go."""
     left = queue.Queue[int]()
     monkeypatch.setattr(os, "_exit", left.put)
-    monkeypatch.setattr(cli, "_GRACE", 0.01)
+    monkeypatch.setattr(cli, "_STOP_LIMIT_S", 0.01)
     stop = threading.Event()
     cli._stop(stop, MagicMock(), drain)
     assert left.get(timeout=10) == code

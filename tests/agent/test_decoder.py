@@ -366,7 +366,7 @@ def test_an_unknown_table_stops_decoding_until_the_agent_gives_up(decoder: Modul
     assert batch.skipped == []
 
     table_plans = plans(decoder, known)
-    table_plans[other.id.bytes] = decoder.TablePlan(known=False)
+    table_plans[other.id.bytes] = decoder.TablePlan(is_known=False)
     stream = b"".join(entry(p) for p in [*data, data[0]])
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
     assert batch.unknown is None
@@ -378,7 +378,7 @@ def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
     known, other = table_of("a", "pk int pk, v int"), table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
     table_plans = plans(decoder, known)
-    table_plans[other.id.bytes] = decoder.TablePlan(known=False)
+    table_plans[other.id.bytes] = decoder.TablePlan(is_known=False)
     updates = [Update(known, KEY, [row]), Update(other, KEY, [row]), Update(known, KEY, [row])]
     stream = entry(mutation(*updates)) + entry(mutation(updates[0]))
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)

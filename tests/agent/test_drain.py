@@ -30,7 +30,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield bench
     bench.state.close()
     if bench.agent is not None:
-        for segment in bench.agent._follow.segments + bench.agent._follow.finished:
+        for segment in bench.agent._queue.segments + bench.agent._queue.finished:
             segment.close()
 
 
@@ -43,7 +43,7 @@ def work(bench: Bench) -> None:
 def offline(bench: Bench) -> Agent:
     """The agent of `drain --offline`, after the node is dead."""
     assert bench.agent is not None
-    bench.agent._follow.close()
+    bench.agent._queue.close()
     bench.state.close()
     bench.log.waiting.clear()
     bench.state = StateDirectory(bench.tmp_path / "state")
@@ -113,7 +113,7 @@ def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
     bench.raw.write(10, write_of(TABLE, 2))
     drop(bench)
     assert bench.agent is not None
-    bench.agent._following.learn()
+    bench.agent._followed.learn()
     assert drain(offline(bench)) is None
     assert emitted(bench) == [1, 2, "TABLE"]
     saved = read(bench.tmp_path / "state")
@@ -128,7 +128,7 @@ def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
     work(bench)
     bench.cassandra.settings = {"cdc_enabled": "false"}
     assert bench.agent is not None
-    bench.agent._following.ask_node()
+    bench.agent._followed.ask_node()
     bench.agent._commit(1)
     bench.raw.write(10, write_of(TABLE, 2))
     assert drain(offline(bench)) is None

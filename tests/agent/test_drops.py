@@ -36,7 +36,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield bench
     bench.state.close()
     if bench.agent is not None:
-        for segment in bench.agent._follow.segments + bench.agent._follow.finished:
+        for segment in bench.agent._queue.segments + bench.agent._queue.finished:
             segment.close()
 
 
@@ -101,7 +101,7 @@ def test_a_drop_follows_the_last_segment_though_writes_go_on(bench: Bench) -> No
     bench.raw.segment(11)
     bench.raw.write(11, write_of(OTHER, 2))
     bench.raw.write(11, write_of(OTHER, 3))
-    agent._follow.refresh()
+    agent._queue.refresh()
     agent.step()
     agent._commit(1.0)
     assert emitted(bench) == [1, "TABLE"]
@@ -197,7 +197,7 @@ def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
     bench.work()
     bench.cassandra.set(OTHER, SCHEMA)
     if killed:
-        agent._following.learn()
+        agent._followed.learn()
         bench.start(topic_partitions="1")
     else:
         bench.cassandra.is_changed = True
@@ -218,9 +218,9 @@ def test_a_table_that_reappears_in_the_schema_was_not_dropped(bench: Bench) -> N
     """Read half made, it has been missing."""
     agent = bench.start(topic_partitions="1")
     bench.cassandra.set(OTHER, SCHEMA)
-    agent._following.learn()
+    agent._followed.learn()
     bench.cassandra.set(TABLE, OTHER, SCHEMA)
-    agent._following.learn()
+    agent._followed.learn()
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
     assert emitted(bench) == [1]

@@ -250,7 +250,7 @@ def test_a_broken_chain_finishes_as_bad(raw: Raw, monkeypatch: pytest.MonkeyPatc
     follow = follow_of(raw)
     assert drain(follow) == [10, 11]
     assert follow.finished == []
-    monkeypatch.setattr(segment_module, "_PATIENCE", -1.0)
+    monkeypatch.setattr(segment_module, "_TORN_READ_S", -1.0)
     assert drain(follow) == []
     assert drain(follow) == []
     assert [(s.id, s.bad) for s in follow.finished] == [(10, True)]
@@ -310,7 +310,7 @@ def test_a_backlog_of_many_segments_needs_few_files(raw: Raw, monkeypatch: pytes
 
 def test_a_backlog_of_small_sections_is_found_bit_by_bit(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither memory nor the time to the first read depends on how much there is. All is read, in order."""
-    monkeypatch.setattr(segment_module, "_SECTIONS", 10)
+    monkeypatch.setattr(segment_module, "_MAX_SECTIONS", 10)
     numbers = list(range(100, 130))
     for number in numbers:
         raw.segment(number)
@@ -335,7 +335,7 @@ def test_a_backlog_of_small_sections_is_found_bit_by_bit(raw: Raw, monkeypatch: 
 
 def test_the_newer_segment_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for what the older one gets while it is read; what was found after a last marker may have one by then."""
-    monkeypatch.setattr(segment_module, "_SECTIONS", 3)
+    monkeypatch.setattr(segment_module, "_MAX_SECTIONS", 3)
     for number in (10, 11):
         raw.segment(number)
     raw.write(11, write_of(TABLE, 1))
@@ -365,7 +365,7 @@ def test_the_newer_segment_waits_for_all_of_the_older_one(raw: Raw, monkeypatch:
 
 def test_a_segment_deleted_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that was found is read, but it was not all."""
-    monkeypatch.setattr(segment_module, "_SECTIONS", 3)
+    monkeypatch.setattr(segment_module, "_MAX_SECTIONS", 3)
     before = lost()
     raw.segment(10)
     for key in range(5):
@@ -572,7 +572,7 @@ def test_version_6_is_finished_when_it_is_read(raw: Raw) -> None:
 
 
 def test_the_log_says_how_much_is_left_unread(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "_PATIENCE", -1.0)
+    monkeypatch.setattr(segment_module, "_TORN_READ_S", -1.0)
     path = raw.segment(10)
     raw.write(10, write_of(TABLE, 1))
     broken = raw.ends[10]

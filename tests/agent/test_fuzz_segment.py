@@ -51,7 +51,7 @@ slow = settings(max_examples=EXAMPLES * 2 // 5, deadline=None, suppress_health_c
 @pytest.fixture(scope="module", autouse=True)
 def _no_patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PATIENCE", -1.0)
+        patch.setattr(module, "_TORN_READ_S", -1.0)
         yield
 
 
@@ -111,7 +111,7 @@ def read(decoder: ModuleType, directory: Path, some: list[list[Update]], mode: R
                 else:
                     segment.advance(base + batch.next)
                     if batch.unknown is not None:
-                        known[batch.unknown.table] = decoder.TablePlan(known=False)
+                        known[batch.unknown.table] = decoder.TablePlan(is_known=False)
                 break
             most *= 2
     else:

@@ -60,7 +60,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     yield bench
     bench.state.close()
     assert bench.agent is not None
-    bench.agent._follow.close()
+    bench.agent._queue.close()
 
 
 def row(ck: bytes, **more: Cell) -> Row:

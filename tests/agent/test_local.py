@@ -137,11 +137,11 @@ def test_a_node_with_cdc_off_is_remembered(tmp_path: Path, monkeypatch: pytest.M
     bench.cassandra.settings = {"cdc_enabled": "true"}
     agent = bench.start()
     bench.work()
-    agent._follow.close()
+    agent._queue.close()
     bench.state.close()
     monkeypatch.setattr(cli, "Cassandra", lambda settings: bench.cassandra)
     monkeypatch.setattr(bench.cassandra, "close", lambda: None, raising=False)
-    monkeypatch.setattr(cli, "_log_of", lambda settings: bench.log)
+    monkeypatch.setattr(cli, "_open_log", lambda settings: bench.log)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     given = {"state.dir": str(tmp_path / "state"), "cdc.raw.dir": str(bench.raw.path), "kafka.bootstrap.servers": "k:1"}
     bench.cassandra.settings = {"cdc_enabled": "false"}

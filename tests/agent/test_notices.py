@@ -38,8 +38,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield bench
     bench.state.close()
     if bench.agent is not None:
-        bench.agent._follow.close()
-        for segment in bench.agent._follow.finished:
+        bench.agent._queue.close()
+        for segment in bench.agent._queue.finished:
             segment.close()
 
 
@@ -129,7 +129,7 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     at = header.size
     found = []
     while at + 8 < len(data) and (end := int.from_bytes(data[at : at + 4], "big")):
-        batch = decode_log(data[at + 8 : end], at + 8, True, agent._following.tables.plans, "n", segment, 99)
+        batch = decode_log(data[at + 8 : end], at + 8, True, agent._followed.tables.plans, "n", segment, 99)
         found += [decode(value) for _, _, _, value in batch.changes]
         at = end
     return found

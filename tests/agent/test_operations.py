@@ -106,9 +106,9 @@ class Agents:
         log, state = FakeLog(), StateDirectory(self.state)
         agent = agent_on(self.directory, self.raw, FakeCassandra(TABLE), log, state)
         agent.start()
-        agent._listed = 0.0
+        agent._listed_at = 0.0
         while agent.step() or agent.commit():
-            agent._committed = 0.0
+            agent._committed_at = 0.0
         state.close()
         with open(self.events, "a") as file:
             file.write(json.dumps([number(record) for record in log.acknowledged if record.key is not None]) + "\n")
@@ -591,7 +591,7 @@ class Refusing:
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An agent with such a transfer, on two complete segments and one that is written to."""
-    monkeypatch.setattr(removal, "_AGAIN", (0.01, 0.02))
+    monkeypatch.setattr(removal, "_RETRY_S", (0.01, 0.02))
     raw, log, state = Raw(tmp_path / "cdc_raw"), FakeLog(), StateDirectory(tmp_path / "state")
     complete(raw, 10, 1)
     complete(raw, 11, 2)
@@ -604,7 +604,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def work(agent: Any, rounds: int = 1) -> None:
     for _ in range(rounds):
-        agent._listed = agent._committed = 0.0
+        agent._listed_at = agent._committed_at = 0.0
         while agent.step():
             pass
         agent.commit()
@@ -628,7 +628,7 @@ def test_a_failing_transfer_affects_nothing_else(refused: Any) -> None:
 
 def test_a_transfer_that_fails_waits(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     agent, _, _ = refused
-    monkeypatch.setattr(removal, "_AGAIN", (3600.0, 3600.0))
+    monkeypatch.setattr(removal, "_RETRY_S", (3600.0, 3600.0))
     agent._removal._transfer = transfer = Refusing(10**9)
     work(agent, 5)
     assert transfer.calls.count(10) == 1

@@ -65,7 +65,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield bench
     bench.state.close()
     if bench.agent is not None:
-        bench.agent._follow.close()
+        bench.agent._queue.close()
 
 
 def test_a_deleted_topic_is_created_again(bench: Bench) -> None:

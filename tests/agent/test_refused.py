@@ -30,7 +30,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """One of its three tables is refused; each look at it is a try."""
     monkeypatch.setattr(module, "_COMMIT", 0.0)
     monkeypatch.setattr(module, "_LIST", -1.0)
-    monkeypatch.setattr(refused_topics, "_AGAIN", (0.0, 0.0))
+    monkeypatch.setattr(refused_topics, "_RETRY_S", (0.0, 0.0))
     bench = Bench(tmp_path)
     bench.cassandra.set(ODD, TABLE, LAST, LOCAL)
     bench.log.closed.add(TOPIC)
@@ -38,8 +38,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield bench
     bench.state.close()
     if bench.agent is not None:
-        bench.agent._follow.close()
-        for segment in bench.agent._follow.finished:
+        bench.agent._queue.close()
+        for segment in bench.agent._queue.finished:
             segment.close()
 
 
@@ -115,7 +115,7 @@ def test_refused_at_the_very_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     bench.log.closed.add(TOPIC)
     write(bench, 1)
     monkeypatch.setattr(module, "_COMMIT", 1e9)
-    agent._committed = module.time.monotonic()
+    agent._committed_at = module.time.monotonic()
     bench.run(seconds=0.2)
     assert (bench.log.acknowledged, bench.saved.segments) == ([], {})
     monkeypatch.setattr(module, "_COMMIT", 0.0)
@@ -210,7 +210,7 @@ def test_a_refused_table_is_remembered(bench: Bench, capsys: pytest.CaptureFixtu
 
 def test_unacknowledged_events_are_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before anything was saved: its changes are read again."""
-    monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
+    monkeypatch.setattr(refused_topics, "_RETRY_S", (1e9, 1e9))
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
     while agent.step():
@@ -224,29 +224,29 @@ def test_unacknowledged_events_are_no_gap(bench: Bench, monkeypatch: pytest.Monk
 def test_a_failed_attempt_does_not_affect_other_tables(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they have appended is acknowledged before; also if the topic is there by now, and only its records are not
     taken, or nobody answers."""
-    monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
+    monkeypatch.setattr(refused_topics, "_RETRY_S", (1e9, 1e9))
     agent = bench.start(topic_partitions="1")
     monkeypatch.setattr(module, "_COMMIT", 1e9)
-    agent._committed = module.time.monotonic()
+    agent._committed_at = module.time.monotonic()
     write(bench, 1)
     assert agent.step()
     assert len(bench.log.waiting) == 2
     bench.log.counts[TOPIC] = 1
-    agent._following.refused._next = 0.0
+    agent._followed.refused._next_try_at = 0.0
     agent.step()
     assert emitted(bench) == {"t": [1], "last": [1]}
     assert "not to be written" in (agent.ready() or "")
     write(bench, 2)
     assert agent.step()
     bench.log.refuse_create = 1
-    agent._following.refused._next = 0.0
+    agent._followed.refused._next_try_at = 0.0
     agent.step()
     assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "away" in (agent.ready() or "")
 
 
 def test_tries_become_rare(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused_topics, "_AGAIN", (1.0, 60.0))
+    monkeypatch.setattr(refused_topics, "_RETRY_S", (1.0, 60.0))
     now = 1000.0
     monkeypatch.setattr(refused_topics.time, "monotonic", lambda: now)
     tries = refused_topics.RefusedTopics()

@@ -201,7 +201,7 @@ def test_a_torn_marker_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert segment.look()  # the second section is still unread
     segment.skip()
     assert not segment.look()
-    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    monkeypatch.setattr(module, "_TORN_READ_S", -1.0)
     with pytest.raises(Corrupt, match="sync marker"):
         segment.look()
     assert segment.bad
@@ -211,14 +211,14 @@ def test_a_torn_marker_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_markers_that_point_outside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    monkeypatch.setattr(module, "_TORN_READ_S", -1.0)
     path = write(tmp_path, [b"a" * 10])
     put(path, HEAD, sync_marker(ID, HEAD, 1001))
     segment = Segment(path)
     assert not segment.look()
     with pytest.raises(Corrupt, match="1000 bytes"):
         segment.look()
-    assert segment.left == 1000 - HEAD
+    assert segment.remaining_bytes == 1000 - HEAD
     segment.close()
 
     path = write(tmp_path, [b"a" * 10])
@@ -292,7 +292,7 @@ def test_a_closed_segment_opens_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
 def test_a_look_ends_at_the_limit_of_sections(tmp_path: Path, compressor: str) -> None:
     """The next one goes on from there, or from where it is put back to."""
-    contents = [number.to_bytes(4, "big") for number in range(2 * module._SECTIONS + 5)]
+    contents = [number.to_bytes(4, "big") for number in range(2 * module._MAX_SECTIONS + 5)]
     segment = Segment(write(tmp_path, contents, 100_000, compressor=compressor))
     segment.complete = True
     for _ in range(2):
@@ -305,7 +305,7 @@ def test_a_look_ends_at_the_limit_of_sections(tmp_path: Path, compressor: str) -
                 found.append(segment.read(99)[0])
                 segment.skip()
         assert found == contents
-        assert looks == [(module._SECTIONS, False), (module._SECTIONS, False), (5, True)]
+        assert looks == [(module._MAX_SECTIONS, False), (module._MAX_SECTIONS, False), (5, True)]
         assert (segment.looked, segment.bad) == (True, False)
         segment.rewind(0)
     segment.close()
@@ -365,7 +365,7 @@ def test_a_length_that_is_not_the_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressor: str, length: int
 ) -> None:
     """Whatever it says: nothing is read, and no more memory is taken than such a block may come to."""
-    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    monkeypatch.setattr(module, "_TORN_READ_S", -1.0)
     path = write(tmp_path, [random.Random(1).randbytes(500) * 2], compressor=compressor)
     put(path, len(header(ID, 7, options(compressor))) + 8, struct.pack(">i", length))
     segment = Segment(path)
@@ -414,7 +414,7 @@ def test_content_sizes_of_every_width(size: int) -> None:
 
 
 def test_a_compressed_section_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    monkeypatch.setattr(module, "_TORN_READ_S", -1.0)
     path = write(tmp_path, [b"a" * 100, b"b" * 100], compressor="LZ4Compressor")
     whole = path.read_bytes()
     head = len(header(ID, 7, options("LZ4Compressor")))
@@ -486,7 +486,7 @@ def test_idx_after_a_crash_of_a_compressed_segment(tmp_path: Path) -> None:
 
 def test_sections_that_end_before_the_index_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A marker that was there once: what follows it is not forgotten."""
-    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    monkeypatch.setattr(module, "_TORN_READ_S", -1.0)
     path = write(tmp_path, [b"a" * 10, b"b" * 10])
     write_index(path, f"{HEAD + 36}\nCOMPLETED")
     put(path, HEAD + 18, bytes(8))
@@ -499,7 +499,7 @@ def test_sections_that_end_before_the_index_says(tmp_path: Path, monkeypatch: py
     with pytest.raises(Corrupt, match=rf"end at {HEAD + 18}, but the index says {HEAD + 36}"):
         segment.look()
     assert segment.bad
-    assert segment.left == 18
+    assert segment.remaining_bytes == 18
     segment.close()
 
 
@@ -583,7 +583,7 @@ def test_eager_with_a_size_that_is_damaged(tmp_path: Path) -> None:
 
 def test_a_rewind_goes_back_before_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read up to it and not acknowledged is read again, and the break is found again."""
-    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(module, "_TORN_READ_S", 0.0)
     content = entry(bytes(20))
     path = write(tmp_path, [content])
     put(path, HEAD + 8 + len(content), b"\0\0\1\1\2\3\4\5")

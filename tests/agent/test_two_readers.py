@@ -34,7 +34,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield bench
     bench.state.close()
     if bench.agent is not None:
-        for segment in bench.agent._follow.segments + bench.agent._follow.finished:
+        for segment in bench.agent._queue.segments + bench.agent._queue.finished:
             segment.close()
 
 
@@ -108,7 +108,7 @@ def test_made_and_taken_between_two_listings(node: Bench, mode: str) -> None:
     for segment in (10, 11, 12):
         discard(node.raw, segment)
     node.work()
-    assert [s.id for s in agent._follow.segments] == [13]
+    assert [s.id for s in agent._queue.segments] == [13]
     assert emitted(node) == [1, 2, 3, 4]
 
 
@@ -193,13 +193,13 @@ def test_a_complete_one_that_is_taken_is_read_and_left_to_the_node(
     node: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known by its index, not read yet: and the node's own file is not the agent's to delete."""
-    monkeypatch.setattr(follow_module, "_AHEAD", 1)
+    monkeypatch.setattr(follow_module, "_MAX_OPEN", 1)
     write(node, 10, 1)
     agent = node.start(topic_partitions="1")
     for segment in (11, 12):
         write(node, segment, segment)
         node.raw.index(segment, complete=True)
-    agent._follow.refresh()
+    agent._queue.refresh()
     steal(node.raw, 12)
     before = metric("lost_segments_total")
     node.work()
@@ -237,7 +237,7 @@ def test_segments_lost_before_the_first_start_are_no_gap(node: Bench) -> None:
 
 def test_a_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node's new ids are lower than those of segments that are still there: what it writes is read nevertheless."""
-    monkeypatch.setattr(follow_module, "_LOOK_AGAIN", -1.0)
+    monkeypatch.setattr(follow_module, "_RESCAN_S", -1.0)
     raw = Raw(tmp_path / "cdc_raw")
     for segment in (10, 11, 5, 6):
         raw.segment(segment)
@@ -258,7 +258,7 @@ def test_a_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_segments_of_a_clean_stop_are_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that was made ready and never written: the node has no other name for it, and its room counts."""
-    monkeypatch.setattr(follow_module, "_LOOK_AGAIN", -1.0)
+    monkeypatch.setattr(follow_module, "_RESCAN_S", -1.0)
     for segment in (10, 11, 12):
         bench.raw.segment(segment)
     bench.start(topic_partitions="1")
@@ -397,7 +397,7 @@ def test_a_quarantined_segment_is_a_gap(bench: Bench) -> None:
 
 def test_the_settings_are_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """JMX changes them without a word; a node that is away is asked again later."""
-    monkeypatch.setattr(followed_tables, "_ASK", -1.0)
+    monkeypatch.setattr(followed_tables, "_ASK_S", -1.0)
     bench.start()
     assert not bench.saved.deletes
     node = FakeCassandra.node
@@ -422,7 +422,7 @@ def test_a_damaged_one_that_was_taken_is_lost(node: Bench) -> None:
     node.raw.segment(11)
     node.raw.write(11, write_of(TABLE, 2), raw=b"\0\0\0\x20garbage that is no entry at all, and long")
     node.raw.index(11, complete=True)
-    agent._follow.refresh()
+    agent._queue.refresh()
     steal(node.raw, 11)
     node.work()
     assert emitted(node) == [1, 2, "GAP"]

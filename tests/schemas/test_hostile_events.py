@@ -186,7 +186,7 @@ def test_keys(columns: str, data: st.DataObject) -> None:
             hostile.read(read, bad, Malformed)
         found: Any = hostile.read(codec._decode, bad, Malformed)
         reader = PLAIN_KEYS.KeyBytesReader([c.type for c in table.partition_key], [c.type for c in table.clustering])
-        fast = hostile.read(reader.key, bad, ())
+        fast = hostile.read(reader.read_key, bad, ())
         if codec is codecs[0]:
             assert fast is None or fast == found
         if found is not None:

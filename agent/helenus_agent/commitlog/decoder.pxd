@@ -27,14 +27,14 @@ cdef class KeyColumn:
 cdef class TablePlan:
     cdef public int index
     cdef public str reason
-    cdef public bint known, schema, view
+    cdef public bint is_known, schema, view
     cdef public str name
     cdef public tuple partition, clustering
     cdef public dict columns
     cdef public list headers
     cdef public Py_ssize_t malformed
     cdef public bytes cells
-    cdef public dict described
+    cdef public dict column_texts
 
 @cython.locals(
     changes=list, notes=list, problems=list, found=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,
@@ -44,7 +44,7 @@ cdef class TablePlan:
     part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, what=str,
 )
 cpdef object decode(
-    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*, bint padded=*
+    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t max_changes, bint live=*, bint padded=*
 )
 
 @cython.locals(updates=cython.ulonglong, p=Py_ssize_t, met=int, plan=TablePlan, table=bytes, raw=cython.p_const_char)

@@ -149,19 +149,19 @@ class TablePlan:
     """What the decoder needs to know of a table.
 
     `index`: its place among the followed tables, -1 if it is none. `reason`: why a CDC table is not followed, empty for
-    tables without CDC. `known`: False for a table without schema, which can't be walked. `schema`: its mutations change
-    the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code
-    and bit in an `Effect`, keys left out. `headers`: lists of columns met lately. `malformed`: changes that were
+    tables without CDC. `is_known`: False for a table without schema, which can't be walked. `schema`: its mutations
+    change the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to
+    code and bit in an `Effect`, keys left out. `headers`: lists of columns met lately. `malformed`: changes that were
     skipped for their keys. `cells`: if its events carry their cells, the first bytes of these: version, ids of the
-    table and its definition. `described`: then its columns.
+    table and its definition. `column_texts`: then its columns.
     """
 
     def __init__(
-        self, index: int = -1, reason: str = "", known: bool = True, schema: bool = False, view: bool = False
+        self, index: int = -1, reason: str = "", is_known: bool = True, schema: bool = False, view: bool = False
     ) -> None:
         self.index = index
         self.reason = reason
-        self.known = known
+        self.is_known = is_known
         self.schema = schema
         self.view = view
         self.name = ""
@@ -171,11 +171,11 @@ class TablePlan:
         self.headers: list[Header] = []
         self.malformed = 0
         self.cells = b""
-        self.described: dict[bytes, Described] = {}
+        self.column_texts: dict[bytes, Described] = {}
 
     def describe(self, names: list[bytes]) -> bytes:
         """Columns as events with cells have them: an Avro string."""
-        text = columns_text([self.described[name] for name in names]).encode()
+        text = columns_text([self.column_texts[name] for name in names]).encode()
         return long_bytes(len(text)) + text
 
     def give_up(self, column: bytes) -> None:
@@ -195,7 +195,9 @@ def plan_table(table: Table, index: int = -1, reason: str = "", schema: bool = F
     plan.columns = {c.name.encode(): _column(c) for c in (*table.dropped.values(), *table.values)}
     if cells:
         plan.cells = b"".join((long_bytes(VERSION), table.id.bytes, bytes.fromhex(table.schema_id)))
-        plan.described = {c.name.encode(): described(c.name, c.type) for c in (*table.dropped.values(), *table.values)}
+        plan.column_texts = {
+            c.name.encode(): described(c.name, c.type) for c in (*table.dropped.values(), *table.values)
+        }
     return plan
 
 
@@ -264,7 +266,7 @@ def decode(
     plans: dict[bytes, TablePlan],
     node: str,
     segment: int,
-    most: int,
+    max_changes: int,
     live: bool = False,
     padded: bool = True,
 ) -> DecodedBatch:
@@ -273,7 +275,7 @@ def decode(
     `final` says that `data` ends where its section does; else an entry cut off at the end is left for the next call.
     `live` says that no sync marker vouches for `data` yet: what is no whole entry with right CRCs is not written yet.
     `padded` says that zeros may fill up `data` after its last entry; else they stand for entries that are gone.
-    `plans` by table id, `node` is the host id as text. Stops after the mutation that reaches `most` changes.
+    `plans` by table id, `node` is the host id as text. Stops after the mutation that reaches `max_changes`.
     """
     changes: list[tuple[int, bytes, bytes, bytes]] = []
     notes: list[str] = []
@@ -289,7 +291,7 @@ def decode(
     raw = data
     end = len(data)
     p = 0
-    while p < end and len(changes) < most:
+    while p < end and len(changes) < max_changes:
         left = end - p
         size = size_crc = 0
         if left >= 8 and _compiled:
@@ -382,7 +384,7 @@ def mutation(d: bytes, plans: dict[bytes, TablePlan], found: list[Found], notes:
         if plan is None:
             raise UnknownSchema(table)
         if plan.index < 0:
-            if not plan.known:
+            if not plan.is_known:
                 # Without its schema its end can't be found.
                 notes.append("unknown_table")
                 return _HIDDEN if updates else met

@@ -39,13 +39,13 @@ marker, or after the last one an entry's own CRCs. See `helenus_agent.segments.s
 _NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
 _VERSIONS = (6, 7, 8)
 _INDEXED = 7  # the first version with an index
-_MARKER = 8
-_NOTHING = bytes(_MARKER)
-_ENTRY = 12  # what an entry adds to its mutation
-_LARGEST = (1 << 31) - 1  # positions are ints
-_PATIENCE = 1.0  # s: a read may meet a half-written int, but not for long
-_SECTIONS = 1000  # at which a look ends; some 200 bytes of memory each
-_TAIL = 1 << 16  # bytes after the last marker that are read at once
+_MARKER_BYTES = 8
+_EMPTY_MARKER = bytes(_MARKER_BYTES)
+_ENTRY_OVERHEAD = 12  # what an entry adds to its mutation
+_MAX_POSITION = (1 << 31) - 1  # positions are ints
+_TORN_READ_S = 1.0  # s: a read may meet a half-written int, but not for long
+_MAX_SECTIONS = 1000  # at which a look ends: some 200 bytes of memory each
+_TAIL_BYTES = 1 << 16  # bytes after the last marker that are read at once
 
 
 class Corrupt(Exception):
@@ -93,25 +93,27 @@ def read_header(data: bytes, version: int, id: int) -> Header | None:
     """Return the header at the start of `data`, None if it isn't (wholly) written. `version` 0: any. Raises Corrupt."""
     if len(data) < 18:
         return None
-    found, header_id, size = struct.unpack_from(">iqH", data)
-    if found == 0 or len(data) < 18 + size:
+    header_version, header_id, size = struct.unpack_from(">iqH", data)
+    if header_version == 0 or len(data) < 18 + size:
         return None
     options = data[14 : 14 + size]
-    crc = crc32(options, crc32(struct.pack(">iIII", found, header_id & 0xFFFFFFFF, header_id >> 32 & 0xFFFFFFFF, size)))
+    crc = crc32(
+        options, crc32(struct.pack(">iIII", header_version, header_id & 0xFFFFFFFF, header_id >> 32 & 0xFFFFFFFF, size))
+    )
     if crc != struct.unpack_from(">I", data, 14 + size)[0]:
         return None
-    if (found, header_id) != (version or found, id):
-        raise Corrupt(f"the header of segment {header_id} of version {found}")
-    if found not in _VERSIONS:
-        raise Corrupt(f"a segment of version {found}: only {', '.join(map(str, _VERSIONS))} are read")
-    return Header(18 + size, _reader(options))
+    if (header_version, header_id) != (version or header_version, id):
+        raise Corrupt(f"the header of segment {header_id} of version {header_version}")
+    if header_version not in _VERSIONS:
+        raise Corrupt(f"a segment of version {header_version}: only {', '.join(map(str, _VERSIONS))} are read")
+    return Header(18 + size, _block_reader(options))
 
 
-def _reader(options: bytes) -> Decompress | None:
+def _block_reader(options: bytes) -> Decompress | None:
     try:
-        said = json.loads(options or b"{}")
-        compressor = said.get("compressionClass")
-        encrypted = "encCipher" in said or "encKeyAlias" in said
+        options_json = json.loads(options or b"{}")
+        compressor = options_json.get("compressionClass")
+        encrypted = "encCipher" in options_json or "encKeyAlias" in options_json
     except (ValueError, AttributeError, RecursionError):
         raise Corrupt(f"a header that says {options[:200]!r}") from None
     if encrypted:
@@ -125,14 +127,17 @@ def _reader(options: bytes) -> Decompress | None:
         raise Corrupt(str(error)) from None
 
 
-def read_marker(data: bytes, id: int, at: int) -> int | None:
-    """Return the end of the section whose marker `data` is at the offset `at`; None if it is half written. Raises
+def read_marker(data: bytes, id: int, offset: int) -> int | None:
+    """Return the end of the section whose marker `data` is at `offset`; None if it is half written. Raises
     Corrupt.
     """
     end, crc = struct.unpack(">iI", data)
     if end and not crc:
         return None
-    if crc != crc32(struct.pack(">III", id & 0xFFFFFFFF, id >> 32 & 0xFFFFFFFF, at)) or end < at + _MARKER:
+    if (
+        crc != crc32(struct.pack(">III", id & 0xFFFFFFFF, id >> 32 & 0xFFFFFFFF, offset))
+        or end < offset + _MARKER_BYTES
+    ):
         raise Corrupt(f"a sync marker that is none: end {end}, crc {crc:08x}")
     return int(end)
 
@@ -140,14 +145,14 @@ def read_marker(data: bytes, id: int, at: int) -> int | None:
 class Section(NamedTuple):
     """A part of a segment that is there to be read, from `start` to `end`, and where its bytes are.
 
-    All of its content begins at `base`, and is the file's `size` bytes from the offset `at`, or what they decompress
+    All of its content begins at `base`, and is the file's `size` bytes from `file_offset`, or what they decompress
     to. A `live` one is what follows the last marker: it goes at least to `end`, and no marker vouches for it.
     """
 
     start: int
     end: int
     base: int
-    at: int
+    file_offset: int
     size: int
     live: bool = False
 
@@ -200,7 +205,7 @@ class Segment:
         return compressed or (bool(self.unread) and self.unread[0].end >= self._size)
 
     @property
-    def left(self) -> int:
+    def remaining_bytes(self) -> int:
         """Return how many bytes there are after the last section that was found, at most."""
         index = read_index(self.path)
         return index[0] - self._end if index and index[0] > self._end else max(0, self._size - self._marker)
@@ -231,15 +236,19 @@ class Segment:
             return False
         try:
             with open(self.path, "rb") as file:
-                start = file.read(_TAIL)
+                start = file.read(_TAIL_BYTES)
                 if read_header(start, self._version, self.id) is None:
                     return False
-                at = 18 + int.from_bytes(start[12:14], "big")
-                while (marker := start[at : at + _MARKER]) != _NOTHING and len(marker) == _MARKER:
-                    if read_marker(marker, self.id, at) != at + _MARKER:
+                offset = 18 + int.from_bytes(start[12:14], "big")
+                while (marker := start[offset : offset + _MARKER_BYTES]) != _EMPTY_MARKER and len(
+                    marker
+                ) == _MARKER_BYTES:
+                    if read_marker(marker, self.id, offset) != offset + _MARKER_BYTES:
                         break
-                    at += _MARKER
-                self._written = any(start[at:]) or any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+                    offset += _MARKER_BYTES
+                self._written = any(start[offset:]) or any(
+                    any(piece) for piece in iter(lambda: file.read(_TAIL_BYTES), b"")
+                )
         except (FileNotFoundError, Corrupt):
             return False
         return not self._written
@@ -250,7 +259,7 @@ class Segment:
             if self.is_blank():
                 return False
             with open(self.path, "rb") as file:
-                return any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+                return any(any(piece) for piece in iter(lambda: file.read(_TAIL_BYTES), b""))
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -272,25 +281,25 @@ class Segment:
         try:
             if self._header is None and not self._read_header():
                 return False
-            while len(self.unread) < _SECTIONS and (section := self._next_section()):
-                self._marker = section.at + section.size
+            while len(self.unread) < _MAX_SECTIONS and (section := self._next_section()):
+                self._marker = section.file_offset + section.size
                 self._end = section.end
                 if section.start < section.end:
-                    self._add(section)
-            if self._mode == "eager" and not self.unread and (tail := self._tail()):
-                self._add(tail)
+                    self._add_section(section)
+            if self._mode == "eager" and not self.unread and (tail := self._find_tail()):
+                self._add_section(tail)
         except Corrupt:
             self._broken = self.bad = True
             raise
         finally:
-            self.looked = len(self.unread) < _SECTIONS
+            self.looked = len(self.unread) < _MAX_SECTIONS
         return bool(self.unread)
 
     def has_news(self) -> bool:
         """Return whether a look may find more than the last one: something follows what that found. Raises OSError."""
-        return self._fd < 0 or not self.is_stable or any(os.pread(self._fd, _MARKER + 8, self._marker))
+        return self._fd < 0 or not self.is_stable or any(os.pread(self._fd, _MARKER_BYTES + 8, self._marker))
 
-    def read(self, most: int) -> tuple[bytes, int, bool]:
+    def read(self, max_bytes: int) -> tuple[bytes, int, bool]:
         """At most so many bytes of the first section of `unread`, their position, and whether they reach its end.
 
         Raises OSError, and Corrupt if the section can't be read.
@@ -299,12 +308,12 @@ class Segment:
         section = self.unread[0]
         start = section.start
         if section.live:
-            return os.pread(self._fd, max(_TAIL, section.end - start), start), start, False
+            return os.pread(self._fd, max(_TAIL_BYTES, section.end - start), start), start, False
         if self._header is not None and self._header.decompress is not None:
             offset = start - section.base
-            data = bytes(self._decompressed(section, self._header.decompress)[offset : offset + most])
+            data = bytes(self._decompressed(section, self._header.decompress)[offset : offset + max_bytes])
         else:
-            data = os.pread(self._fd, min(most, section.end - start), section.at + start - section.base)
+            data = os.pread(self._fd, min(max_bytes, section.end - start), section.file_offset + start - section.base)
         if not data:
             raise Corrupt(f"the file ends at {start}, within a section that ends at {section.end}")
         return data, start, start + len(data) == section.end
@@ -345,7 +354,7 @@ class Segment:
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _add(self, section: Section) -> None:
+    def _add_section(self, section: Section) -> None:
         if not self.unread:
             self.since = time.time() if self.looked else min(time.time(), os.fstat(self._fd).st_mtime)
         self.unread.append(section)
@@ -362,9 +371,9 @@ class Segment:
 
     def _next_section(self) -> Section | None:
         """Return the section after the last one that was found, None if it isn't there or may not be read yet."""
-        data = os.pread(self._fd, _MARKER + 4, self._marker)
+        data = os.pread(self._fd, _MARKER_BYTES + 4, self._marker)
         try:
-            if data[:_MARKER] == _NOTHING or len(data) < _MARKER:
+            if data[:_MARKER_BYTES] == _EMPTY_MARKER or len(data) < _MARKER_BYTES:
                 section = None
                 if self.complete:
                     self._check_end()
@@ -374,14 +383,14 @@ class Segment:
             # One that this very read has torn looks different the next time.
             if self._suspect is None or self._suspect[0] != data:
                 self._suspect = (data, time.monotonic())
-            elif time.monotonic() - self._suspect[1] > _PATIENCE:
+            elif time.monotonic() - self._suspect[1] > _TORN_READ_S:
                 raise
             return None
         self._suspect = None
         return section if section and self._may_read(section.end) else None
 
     def _parse_section(self, data: bytes) -> Section | None:
-        end = read_marker(data[:_MARKER], self.id, self._marker)
+        end = read_marker(data[:_MARKER_BYTES], self.id, self._marker)
         if end is None:
             if self.complete:
                 raise Corrupt("a sync marker without crc")
@@ -394,14 +403,16 @@ class Segment:
             if compressed and not self.complete:
                 return None  # it is being written
             raise Corrupt(f"a section that ends at {end} in a file of {self._size} bytes")
-        at, base = self._marker + _MARKER, self._end + _MARKER
+        file_offset, base = self._marker + _MARKER_BYTES, self._end + _MARKER_BYTES
         if not compressed:
-            return Section(min(max(base, self._position), end), end, base, at, end - at)
-        length = int.from_bytes(data[_MARKER:], "big", signed=True)
-        if end < at + 4 or not 0 <= length <= _LARGEST - base:
-            raise Corrupt(f"a section of {end - at} bytes that come to {length}")
-        last = base + length
-        section = Section(min(max(base, self._position), last), last, base, at, end - at)
+            return Section(min(max(base, self._position), end), end, base, file_offset, end - file_offset)
+        length = int.from_bytes(data[_MARKER_BYTES:], "big", signed=True)
+        if end < file_offset + 4 or not 0 <= length <= _MAX_POSITION - base:
+            raise Corrupt(f"a section of {end - file_offset} bytes that come to {length}")
+        content_end = base + length
+        section = Section(
+            min(max(base, self._position), content_end), content_end, base, file_offset, end - file_offset
+        )
         if not length:
             self._decompressed(section, compressed)
         return section
@@ -410,10 +421,10 @@ class Segment:
         if self._mode != "idx" or self.complete or self.unlinked or end <= self._synced:
             return True
         if index := read_index(self.path):
-            self._synced = _LARGEST if index[1] else index[0]
+            self._synced = _MAX_POSITION if index[1] else index[0]
         return end <= self._synced
 
-    def _tail(self) -> Section | None:
+    def _find_tail(self) -> Section | None:
         """Return what follows the last marker, if its first entry is there as a whole.
 
         Only a segment that has a section: the entries of older segments are marked by then, and read before.
@@ -423,7 +434,7 @@ class Segment:
         assert self._header is not None
         if self._header.decompress is not None:
             return None
-        start = max(self._end + _MARKER, self._position)
+        start = max(self._end + _MARKER_BYTES, self._position)
         head = os.pread(self._fd, 8, start)
         size, crc = struct.unpack(">iI", head) if len(head) == 8 else (0, 0)
         if size <= 0 or crc != crc32(head[:4]):
@@ -431,7 +442,7 @@ class Segment:
         body = os.pread(self._fd, size + 4, start + 8)
         if len(body) < size + 4 or crc32(body[:size], crc) != int.from_bytes(body[size:], "big"):
             return None
-        return Section(start, start + size + _ENTRY, start, start, size + _ENTRY, live=True)
+        return Section(start, start + size + _ENTRY_OVERHEAD, start, start, size + _ENTRY_OVERHEAD, live=True)
 
     def _check_end(self) -> None:
         """A complete segment's sections go as far as its index says, unless a restarted node wrote that."""
@@ -443,10 +454,10 @@ class Segment:
             raise Corrupt(f"the sync markers end at {self._end}, but the index says {index[0]}")
 
     def _decompressed(self, section: Section, decompress: Decompress) -> memoryview:
-        if self._content is None or self._content[0] != section.at:
-            block = os.pread(self._fd, section.size, section.at)
+        if self._content is None or self._content[0] != section.file_offset:
+            block = os.pread(self._fd, section.size, section.file_offset)
             try:
-                self._content = (section.at, decompress(block[4:], section.end - section.base))
+                self._content = (section.file_offset, decompress(block[4:], section.end - section.base))
             except ValueError as error:
                 raise Corrupt(f"{error}; {section.end - section.start} bytes are not read") from None
         return self._content[1]

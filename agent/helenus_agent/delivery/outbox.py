@@ -22,7 +22,7 @@ try:
 except ImportError:  # a driver built without its extensions
     from cassandra.murmur3 import murmur3
 
-_ALONE = 10.0  # s for the acknowledgement of a record that may be too large
+_SINGLE_FLUSH_S = 10.0  # s for the acknowledgement of a record that may be too large
 _log = structlog.get_logger(__name__)
 
 
@@ -59,7 +59,7 @@ class Outbox:
             if index in self._topics and (not self._pulsar or self._keys.get(index) == table.primary_key):
                 continue
             try:
-                partitions = self._create(table)
+                partitions = self._create_topic(table)
             except HelenusError as error:
                 # Another topic could be opened: so this refusal concerns this one alone, whatever its kind.
                 if error.action is Action.RETRY or not (isinstance(error, TopicError) or self._topics):
@@ -72,11 +72,11 @@ class Outbox:
             if topic not in self._partitions:
                 self._partitions[topic] = partitions
                 _log.info("topic.ready", topic=topic, partitions=partitions)
-            had = self._partitions[topic]
-            if partitions != had:
-                what = f"the topic had {had} partitions and has {partitions}"
+            known_partitions = self._partitions[topic]
+            if partitions != known_partitions:
+                message = f"the topic had {known_partitions} partitions and has {partitions}"
                 advice = "start the agent again, it goes by the new number; order per key holds within one number"
-                raise HelenusError(Kind.PARTITIONS_CHANGED, what, topic, advice)
+                raise HelenusError(Kind.PARTITIONS_CHANGED, message, topic, advice)
             self._topics[index] = topic, partitions
         self.is_open = True
         return refused
@@ -89,7 +89,7 @@ class Outbox:
         """
         try:
             # It may have any number of partitions: nothing was appended since it was refused.
-            partitions = self._partitions[self.topic(table)] = self._create(table)
+            partitions = self._partitions[self.topic(table)] = self._create_topic(table)
             self._topics[index] = self.topic(table), partitions
             self._keys[index] = table.primary_key
             self.append_notice(index, notice, node)
@@ -99,7 +99,7 @@ class Outbox:
             self.waiting.clear()
             raise
 
-    def _create(self, table: Table) -> int:
+    def _create_topic(self, table: Table) -> int:
         """Make a table's topic, if it is missing; returns the number of its partitions."""
         settings, topic = self._settings, self.topic(table)
         config = {
@@ -114,7 +114,7 @@ class Outbox:
         return partitions
 
     def forget_topics(self) -> None:
-        """Something failed: a topic may have been deleted. `open` checks all of them again."""
+        """Have `open` check all topics again: something failed, and one may have been deleted."""
         self._topics.clear()
         self.is_open = False
 
@@ -174,11 +174,11 @@ class Outbox:
         topic = self._topics[index][0]
         alone = self._refusals[topic] > 1
         if alone:
-            self._sink.flush(_ALONE)  # a flush that fails drops the records that were not acknowledged
+            self._sink.flush(_SINGLE_FLUSH_S)  # a flush that fails drops the records that were not acknowledged
         try:
             self._sink.append(topic, partition, key, value, headers)
             if alone:
-                self._sink.flush(_ALONE)
+                self._sink.flush(_SINGLE_FLUSH_S)
             self.waiting[index] += 1
         except TopicError as error:
             if error.kind is not Kind.RECORD_TOO_LARGE:
@@ -201,8 +201,8 @@ class Outbox:
         """Have it all acknowledged within `timeout` seconds."""
         self._sink.flush(timeout)
 
-    def acknowledged(self, followed: Sequence[Table]) -> None:
-        """All that was waiting is acknowledged."""
+    def confirm_all(self, followed: Sequence[Table]) -> None:
+        """Count all that was waiting as acknowledged."""
         for index, count in self.waiting.items():
             metrics.EVENTS.labels(followed[index].full_name).inc(count)
         self.waiting.clear()

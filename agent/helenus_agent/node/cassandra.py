@@ -30,7 +30,7 @@ _NODE = (
     "FROM system.local WHERE key = 'local'"
 )
 _ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
-_GIVEN_UP = 15.0  # s without any node that the driver takes for up, after which the session is recreated
+_RECONNECT_S = 15.0  # s without any node that the driver takes for up, after which the session is recreated
 # The generation is another one with every start of the node.
 _VERSION = "SELECT schema_version, truncated_at, gossip_generation FROM system.local WHERE key = 'local'"
 _SETTINGS = ("cdc", "commitlog_directory")
@@ -53,8 +53,8 @@ class Node:
     @property
     def has_cdc(self) -> bool | None:
         """Return whether it links its log into cdc_raw, None if it does not say."""
-        said = self.settings.get("cdc_enabled")
-        return None if said is None else said == "true"
+        value = self.settings.get("cdc_enabled")
+        return None if value is None else value == "true"
 
     @property
     def blocks_writes(self) -> bool:
@@ -92,19 +92,21 @@ class Cassandra:
         self._settings = settings
         self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}"
         self._session = self._connect()
-        self._down: float | None = None
+        self._down_since: float | None = None
         self._is_refused = False
         self._version: Any = None
         self._altered: list[Any] = []
-        self._asked: Any = None
-        self._next = 0.0
+        self._question: Any = None
+        self._next_question_at = 0.0
 
     def node(self) -> Node:
-        """Its identity and CDC settings: none before 4.0, which has no such table, or if they may not be read."""
+        """Return its identity and CDC settings: none before 4.0, which has no such table, or if they may not be
+        read.
+        """
         local = self._rows(_NODE)[0]
         try:
-            found = self._rows("SELECT name, value FROM system_views.settings")
-            settings = {r.name: r.value for r in found if r.name.startswith(_SETTINGS) and r.value is not None}
+            rows = self._rows("SELECT name, value FROM system_views.settings")
+            settings = {r.name: r.value for r in rows if r.name.startswith(_SETTINGS) and r.value is not None}
         except HelenusError as error:
             is_refused = error.kind is Kind.CASSANDRA_AUTH
             if not is_refused and _has_virtual_tables(local.release_version):
@@ -118,7 +120,7 @@ class Cassandra:
 
     def schema(self) -> Schema:
         """Return the schema as it is now."""
-        self._asked = None
+        self._question = None
         torn: ValueError | None = None
         altered: list[Any] = []
         altered_since: list[Any] = []
@@ -126,7 +128,7 @@ class Cassandra:
             self._version = self._rows(_VERSION)[0]
             altered = self._altered = self._rows(_ALTERED)
             try:
-                tables, torn = self._tables(), None
+                tables, torn = self._read_tables(), None
             except ValueError as error:
                 torn = error  # a type and a table of it may have been created between the queries
                 continue
@@ -145,19 +147,19 @@ class Cassandra:
             tuple(r.keyspace_name for r in keyspaces if not r.durable_writes),
             read_truncations(self._version.truncated_at),
             _stamps(altered, options),
-            _later(altered, altered_since),
+            _altered_since(altered, altered_since),
         )
 
     def changed(self) -> bool:
         """True if something is not as it was at the last `schema()`. Asks once a second, and never waits."""
         now = time.monotonic()
-        if self._asked is not None and self._asked.is_done:
-            answer = self._asked.answer
-            self._asked = None
+        if self._question is not None and self._question.is_done:
+            answer = self._question.answer
+            self._question = None
             return answer is not None and answer != self._version
-        if self._asked is None and now >= self._next:
-            self._next = now + _POLL
-            self._asked = _Question(self._session)
+        if self._question is None and now >= self._next_question_at:
+            self._next_question_at = now + _POLL
+            self._question = _Question(self._session)
         return False
 
     def is_as_learned(self) -> bool:
@@ -174,52 +176,52 @@ class Cassandra:
             # It resolves their addresses.
             policy = WhiteListRoundRobinPolicy(list(self._settings.cassandra_contact_points))
         except (OSError, UnicodeError) as error:
-            what = f"no contact point has an address: {error}"
-            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, what, self._where) from None
+            message = f"no contact point has an address: {error}"
+            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, message, self._where) from None
         return connect(self._settings, policy)
 
-    def _tables(self) -> Mapping[uuid.UUID, Table]:
+    def _read_tables(self) -> Mapping[uuid.UUID, Table]:
         try:
-            found = read_tables(self._session)
+            tables = read_tables(self._session)
         except (DriverException, NoHostAvailable) as error:
             if is_page_refused(error):
                 fit_page_size(self._session)
-            raise self._unreachable(error) from None
+            raise self._unavailable_error(error) from None
         # One that was created between the queries may be without its columns: leave it out.
-        return {table.id: table for table in found.values() if table.partition_key}
+        return {table.id: table for table in tables.values() if table.partition_key}
 
     def _rows(self, query: str) -> list[Any]:
         try:
             rows = list(self._session.execute(query))
-            self._down = None
+            self._down_since = None
             return rows
         except (DriverException, NoHostAvailable) as error:
             if is_page_refused(error):  # the guardrail was set while the agent runs
                 fit_page_size(self._session)
-            raise self._unreachable(error) from None
+            raise self._unavailable_error(error) from None
 
-    def _unreachable(self, error: Exception) -> HelenusError:
+    def _unavailable_error(self, error: Exception) -> HelenusError:
         if isinstance(error, Unauthorized):
             advice = "grant the role of cassandra.username what docs/security.md lists"
             return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where, advice)
         if is_page_refused(error):
-            what = f"Cassandra wants smaller pages: {error}"
-            return HelenusError(Kind.CASSANDRA_UNREACHABLE, what, self._where, "it is asked for smaller ones next")
+            message = f"Cassandra wants smaller pages: {error}"
+            return HelenusError(Kind.CASSANDRA_UNREACHABLE, message, self._where, "it is asked for smaller ones next")
         if isinstance(error, NoHostAvailable) and not error.errors:
-            self._connect_again()
+            self._reconnect()
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
 
-    def _connect_again(self) -> None:
-        """The driver may miss that a node came up again, and then asks it no more."""
+    def _reconnect(self) -> None:
+        """Connect anew: the driver may miss that a node came up again, and then asks it no more."""
         now = time.monotonic()
-        if self._down is None or now - self._down < _GIVEN_UP:
-            self._down = self._down or now
+        if self._down_since is None or now - self._down_since < _RECONNECT_S:
+            self._down_since = self._down_since or now
             return
-        self._down = now
+        self._down_since = now
         with contextlib.suppress(HelenusError):
             session = self._connect()
             self._session.cluster.shutdown()
-            self._session, self._asked = session, None
+            self._session, self._question = session, None
 
 
 def _has_virtual_tables(release: str) -> bool:
@@ -241,14 +243,14 @@ def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Sta
     }
 
 
-def _later(altered: list[Any], altered_since: list[Any]) -> dict[uuid.UUID, int]:
+def _altered_since(altered: list[Any], altered_since: list[Any]) -> dict[uuid.UUID, int]:
     """Return which tables were altered between two looks, and when at the second."""
     times = {row.id: row.time for row in altered}
     return {row.id: row.time for row in altered_since if row.time is not None and row.time != times.get(row.id)}
 
 
 class _Question:
-    """Whether something changed: a query in the background."""
+    """A query in the background: has something changed?"""
 
     def __init__(self, session: Any) -> None:
         self.answer: Any = None

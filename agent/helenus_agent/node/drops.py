@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from helenus_agent.delivery.notices import Notice
 from helenus_agent.node.tables import Stamp
-from helenus_agent.positions import Place, Positions
+from helenus_agent.positions import LogPosition, Positions
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.change import Scope
 
@@ -28,46 +28,50 @@ class Drops:
         self._emitted: set[str] = set()
 
     @property
-    def waiting(self) -> list[uuid.UUID]:
-        """Return those that are not appended yet."""
-        return [uuid.UUID(table) for table, at in self._positions.dropped.items() if at and table not in self._emitted]
+    def pending(self) -> list[uuid.UUID]:
+        """Return the dropped tables whose notices are not appended yet."""
+        return [
+            uuid.UUID(table)
+            for table, dropped_at in self._positions.dropped.items()
+            if dropped_at and table not in self._emitted
+        ]
 
     def learn(
         self,
         dropped: Iterable[Table],
-        known: Mapping[uuid.UUID, Table],
+        existing: Mapping[uuid.UUID, Table],
         stamps: Mapping[uuid.UUID, Stamp],
         remembered: Container[uuid.UUID],
     ) -> None:
-        """These tables are gone; `known` are those that exist, with their `stamps`. Drops of tables that are not
-        `remembered` are forgotten.
+        """Note that these tables are gone; `existing` are those that exist, with their `stamps`. Drops of tables that
+        are not `remembered` are forgotten.
         """
-        created = {table.full_name: _created(table, stamps) for table in known.values()}
+        created = {table.full_name: _creation_time(table, stamps) for table in existing.values()}
         now = time.time_ns() // 1000
         for table in dropped:
             # Its time is not known, but rows written to a table of the same name since are newer.
             self._positions.dropped.setdefault(str(table.id), min(now, created.get(table.full_name, now) - 1))
         for table_id in [uuid.UUID(table) for table in self._positions.dropped]:
             # It was not dropped after all: the schema was read while it changed. Or its name is not known any more.
-            if table_id in known or table_id not in remembered:
+            if table_id in existing or table_id not in remembered:
                 self.ignore(table_id)
 
     def ignore(self, table: uuid.UUID) -> None:
         """Do not publish this one."""
         self._positions.dropped.pop(str(table), None)
 
-    def due(self, tables: Container[uuid.UUID], reached: Place) -> list[Notice]:
-        """Notices for those of these tables that wait. Each is returned once."""
-        due = []
-        for table in self.waiting:
+    def take_due(self, tables: Container[uuid.UUID], reached: LogPosition) -> list[Notice]:
+        """Return notices for those of these tables that are pending. Each is returned once."""
+        notices = []
+        for table in self.pending:
             if table in tables:
                 self._emitted.add(str(table))
-                at = self._positions.dropped[str(table)]
-                due.append(Notice(Scope.TABLE, table, at, at, *reached))
-        return due
+                dropped_at = self._positions.dropped[str(table)]
+                notices.append(Notice(Scope.TABLE, table, dropped_at, dropped_at, *reached))
+        return notices
 
-    def acknowledged(self) -> None:
-        """All that were returned by `due` are acknowledged."""
+    def confirm_emitted(self) -> None:
+        """Note that all notices that `take_due` returned are acknowledged."""
         for table in self._emitted:
             self._positions.dropped[table] = 0
         self._emitted.clear()
@@ -77,8 +81,8 @@ class Drops:
         self._emitted.clear()
 
 
-def _created(table: Table, stamps: Mapping[uuid.UUID, Stamp]) -> int:
-    """When a table was created, at the latest, µs since the epoch."""
+def _creation_time(table: Table, stamps: Mapping[uuid.UUID, Stamp]) -> int:
+    """Return when a table was created, at the latest, µs since the epoch."""
     if table.id.version == 1:
         return (table.id.time - _GREGORIAN) // 10
     return stamps[table.id].time if table.id in stamps else time.time_ns() // 1000

@@ -31,25 +31,25 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
     where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}, node {node.host_id}"
     wanted = settings.cassandra_local_dc
     if wanted and node.data_center and node.data_center != wanted:
-        what = f"cassandra.local.dc={wanted}: the node is of {node.data_center}"
-        raise HelenusError(Kind.CONFIG, what, where)
+        message = f"cassandra.local.dc={wanted}: the node is of {node.data_center}"
+        raise HelenusError(Kind.CONFIG, message, where)
     if same(directory, node.settings.get("commitlog_directory")):
-        what = "cdc.raw.dir is the node's commitlog_directory, in which nothing may be deleted"
-        raise HelenusError(Kind.CONFIG, what, str(directory))
+        message = "cdc.raw.dir is the node's commitlog_directory, in which nothing may be deleted"
+        raise HelenusError(Kind.CONFIG, message, str(directory))
     theirs = node.settings.get("cdc_raw_directory")
     if theirs and not same(directory, theirs):
         _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")
     if not node.addresses:
         return
     yaml = read_yaml(settings.cassandra_config) if settings.cassandra_config else {}
-    is_it = is_described(node.addresses, yaml)
-    if is_it is False:
-        what = (
+    is_same_node = is_described(node.addresses, yaml)
+    if is_same_node is False:
+        message = (
             f"cassandra.contact.points: it names another node than {settings.cassandra_config} describes: that one's "
             f"listen_address is {yaml.get('listen_address')}, and {node.addresses.get('listen_address')} answers"
         )
-        raise HelenusError(Kind.CONFIG, what, where)
-    if is_it is None and not _is_in_a_container() and not any(map(is_of_this_machine, node.addresses.values())):
+        raise HelenusError(Kind.CONFIG, message, where)
+    if is_same_node is None and not _is_in_a_container() and not any(map(is_of_this_machine, node.addresses.values())):
         advice = "cassandra.contact.points must name the node whose cdc_raw is read: is it this machine's?"
         _log.warning("node.elsewhere", node=str(node.host_id), addresses=dict(node.addresses), advice=advice)
 
@@ -61,17 +61,17 @@ def is_described(addresses: Mapping[str, str], yaml: Mapping[str, Any]) -> bool 
     """
     named = {"listen_address": "listen_address", "broadcast_address": "broadcast_address"}
     named["rpc_address"] = "broadcast_rpc_address" if yaml.get("broadcast_rpc_address") else "rpc_address"
-    found = []
+    matches = []
     for column, key in named.items():
-        wanted, has = _address(yaml.get(key)), _address(addresses.get(column))
-        if wanted is not None and has is not None:
-            found.append(wanted == has)
-    return any(found) if found else None
+        wanted, actual = _address(yaml.get(key)), _address(addresses.get(column))
+        if wanted is not None and actual is not None:
+            matches.append(wanted == actual)
+    return any(matches) if matches else None
 
 
 def is_of_this_machine(address: str) -> bool:
     """Return whether an address is one that a socket can have here."""
-    parsed = _parsed(address)
+    parsed = _parse_address(address)
     if parsed is None:
         return False
     family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
@@ -85,11 +85,11 @@ def is_of_this_machine(address: str) -> bool:
 
 def _address(text: object) -> object:
     """Return one that belongs to a single machine, else None."""
-    parsed = _parsed(text)
+    parsed = _parse_address(text)
     return None if parsed is None or parsed.is_unspecified or parsed.is_loopback else parsed
 
 
-def _parsed(text: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(text: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(str(text))
     except ValueError:

@@ -22,19 +22,19 @@ class SavedNode:
         positions = state.load()
         tables, stamps = saved_tables.load(state.directory)
         if not positions.host_id or not tables:
-            what = "no agent has saved here what its node and its tables are: nothing can be read without Cassandra"
-            raise HelenusError(Kind.STATE, what, str(state.directory))
+            message = "no agent has saved here what its node and its tables are: nothing can be read without Cassandra"
+            raise HelenusError(Kind.STATE, message, str(state.directory))
         self._host = uuid.UUID(positions.host_id)
         # Those that were published, at no place: so none is published again.
         published = {uuid.UUID(table): time for table, time in positions.truncated.items()}
         truncations = {table: Truncation(table, (0, 0), time) for table, time in published.items()}
-        others = saved_tables.load_others(state.directory)
+        other_ids = saved_tables.load_others(state.directory)
         # A dropped table is remembered so that its changes can be decoded. It does not exist.
-        there = {table.id: table for table in tables if str(table.id) not in positions.dropped}
-        self._schema = Schema(there, others, (), truncations, stamps)
+        existing = {table.id: table for table in tables if str(table.id) not in positions.dropped}
+        self._schema = Schema(existing, other_ids, (), truncations, stamps)
 
     def node(self) -> Node:
-        """Its identity, without settings."""
+        """Return its identity, without settings."""
         return Node(self._host, "", {})
 
     def schema(self) -> Schema:
@@ -42,12 +42,12 @@ class SavedNode:
         return self._schema
 
     def changed(self) -> bool:
-        """Nothing changes any more."""
+        """Return False: nothing changes any more."""
         return False
 
     def is_as_learned(self) -> bool:
-        """Nothing changes any more."""
+        """Return True: nothing changes any more."""
         return True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

@@ -43,8 +43,8 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the tables: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        what = f"the tables are damaged ({type(error).__name__}: {error})"
-        raise HelenusError(Kind.STATE, what, str(path), _DAMAGED) from None
+        message = f"the tables are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, message, str(path), _DAMAGED) from None
 
 
 def load_others(directory: Path) -> tuple[uuid.UUID, ...]:
@@ -60,15 +60,15 @@ def save(
     directory: Path,
     tables: Sequence[Table],
     stamps: Mapping[uuid.UUID, Stamp],
-    others: Sequence[uuid.UUID] = (),
+    other_ids: Sequence[uuid.UUID] = (),
 ) -> None:
     """Replace the file durably: after this returns, no crash brings the old ones back. Raises HelenusError(STATE).
 
-    `others` are the ids of tables and views whose definitions are not needed: their mutations are skipped.
+    `other_ids` are the ids of tables and views whose definitions are not needed: their mutations are skipped.
     """
     content = {
         "format": _FORMAT,
-        "others": [str(table) for table in others],
+        "others": [str(table) for table in other_ids],
         "tables": [asdict(table) for table in tables],
         "stamps": {str(table): stamp for table, stamp in stamps.items()},
     }

@@ -66,10 +66,10 @@ class KnownTables:
         self._include = [re.compile(pattern) for pattern in include]
         self._exclude = [re.compile(pattern) for pattern in exclude]
         self._cells = [re.compile(pattern) for pattern in cells]
-        self._before = set(before)
+        self._followed_before = set(before)
         self._history = {table.id: table for table in history}
         self._stamps = dict(stamps or {})
-        self._known: dict[uuid.UUID, Table] = {}
+        self._tables: dict[uuid.UUID, Table] = {}
         self._indexes: dict[uuid.UUID, int] = {}
         self._dropped: set[uuid.UUID] = set()
         self._retiring: dict[uuid.UUID, int] = {}
@@ -88,8 +88,10 @@ class KnownTables:
     @property
     def refused_now(self) -> list[Table]:
         """Return the tables that would be followed if the broker did not refuse their topics."""
-        known = [table for table in self._known.values() if table.id in self.refused and table.id not in self._dropped]
-        return [table for table in known if table.cdc and self.plans[table.id.bytes].reason == _REFUSED]
+        refused = [
+            table for table in self._tables.values() if table.id in self.refused and table.id not in self._dropped
+        ]
+        return [table for table in refused if table.cdc and self.plans[table.id.bytes].reason == _REFUSED]
 
     @property
     def remembered(self) -> list[Table]:
@@ -99,25 +101,25 @@ class KnownTables:
         keyspaces = {table.keyspace for table in self.followed_now}
         return [
             table
-            for table in self._known.values()
+            for table in self._tables.values()
             if (table.keyspace in keyspaces and (table.id not in self._dropped or table.id in self._retiring))
             or table.id in self.unemitted_drops
         ]
 
     @property
     def stamps(self) -> dict[uuid.UUID, Stamp]:
-        """When the remembered tables were last altered."""
+        """Return when the remembered tables were last altered."""
         return {table.id: self._stamps[table.id] for table in self.remembered if table.id in self._stamps}
 
     @property
-    def others(self) -> tuple[uuid.UUID, ...]:
+    def other_ids(self) -> tuple[uuid.UUID, ...]:
         """Return the ids of all other tables and views there are."""
         remembered = {table.id.bytes for table in self.remembered}
         return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
 
     def unmatched_patterns(self) -> Iterator[tuple[str, str, str]]:
         """Yield each pattern that matches no table there is, with its key, and the most similar table's name or ""."""
-        names = [table.full_name for table in self._known.values() if table.id not in self._dropped]
+        names = [table.full_name for table in self._tables.values() if table.id not in self._dropped]
         lists = {"include": self._include, "exclude": self._exclude}
         keys = {f"table.{kind}.list": patterns for kind, patterns in lists.items()}
         for key, patterns in {**keys, "cells.include.list": self._cells}.items():
@@ -130,12 +132,12 @@ class KnownTables:
         """Return the index of a table in `followed`. One that only an earlier run followed is added."""
         if table not in self._indexes:
             self._indexes[table] = len(self.followed)
-            self.followed.append(self._known[table])
+            self.followed.append(self._tables[table])
         return self._indexes[table]
 
     def update(
         self,
-        known: Mapping[uuid.UUID, Table],
+        existing: Mapping[uuid.UUID, Table],
         views: Iterable[uuid.UUID],
         newest: int,
         stamps: Mapping[uuid.UUID, Stamp] | None = None,
@@ -152,26 +154,26 @@ class KnownTables:
         read, so its definition may be of before that or after.
         """
         report = SchemaUpdate()
-        stamps = self._settled(known, stamps or {}, altered_meanwhile or {})
-        flipped = [table for table, stamp in stamps.items() if self._flipped(known.get(table), stamp)]
+        stamps = self._settle_stamps(existing, stamps or {}, altered_meanwhile or {})
+        flipped = [table for table, stamp in stamps.items() if self._has_flipped(existing.get(table), stamp)]
         for view in views:
             self.plans[view.bytes] = TablePlan(view=True)
-        for table in known.values():
-            old = self._known.get(table.id)
+        for table in existing.values():
+            old = self._tables.get(table.id)
             report.added_again += _added_again(old or self._history.get(table.id), table)
             if old != table or table.id in self._dropped:
-                self._known[table.id] = table
+                self._tables[table.id] = table
                 self._dropped.discard(table.id)  # it was taken for dropped when the schema was read while it changed
-                self.plans[table.id.bytes] = self._plan(table, old, newest, report)
+                self.plans[table.id.bytes] = self._make_plan(table, old, newest, report)
         for table in self._history.values():
-            if table.id not in self._known:
-                self._known[table.id] = table
-                self.plans[table.id.bytes] = self._plan(table, None, newest, SchemaUpdate())
+            if table.id not in self._tables:
+                self._tables[table.id] = table
+                self.plans[table.id.bytes] = self._make_plan(table, None, newest, SchemaUpdate())
         self._history.clear()
-        self._before.clear()
-        self._drop(known, newest, report)
-        report.resumed += [known[table] for table in flipped if self.plans[table.bytes].index >= 0]
-        report.added_again = [of for of in report.added_again if self.plans[of[0].id.bytes].index >= 0]
+        self._followed_before.clear()
+        self._mark_dropped(existing, newest, report)
+        report.resumed += [existing[table] for table in flipped if self.plans[table.bytes].index >= 0]
+        report.added_again = [column for column in report.added_again if self.plans[column[0].id.bytes].index >= 0]
         self._stamps.update(stamps)
         return report
 
@@ -182,34 +184,34 @@ class KnownTables:
 
     def name(self, unknown: UnknownSchema) -> str | None:
         """Return the name of its table, if that is known."""
-        table = self._known.get(uuid.UUID(bytes=unknown.table))
+        table = self._tables.get(uuid.UUID(bytes=unknown.table))
         return table.full_name if table else None
 
     def refuse(self, table: uuid.UUID) -> None:
-        """The broker refuses the topic of this followed table: leave it out until it is admitted."""
+        """Leave out a followed table whose topic the broker refuses, until it is admitted."""
         self.refused.add(table)
-        self.plans[table.bytes] = plan_table(self._known[table], reason=_REFUSED)
+        self.plans[table.bytes] = plan_table(self._tables[table], reason=_REFUSED)
 
     def admit(self, table: uuid.UUID) -> None:
-        """The broker accepts records of this table again."""
+        """Follow a table again: the broker accepts its records."""
         self.refused.discard(table)
-        self.plans[table.bytes] = self._followed(self._known[table], self._indexes[table])
+        self.plans[table.bytes] = self._followed_plan(self._tables[table], self._indexes[table])
 
     def give_up(self, unknown: UnknownSchema) -> None:
-        """The schema does not have it either: never ask again."""
+        """Stop asking for something that the schema does not have either."""
         if unknown.column is None:
-            self.plans[unknown.table] = TablePlan(known=False)
+            self.plans[unknown.table] = TablePlan(is_known=False)
         else:
             self.plans[unknown.table].give_up(unknown.column)
 
     def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
         """Return those of these tables whose names no followed table has."""
         successors = set(self.successors(dropped).values())
-        return [self._known[table] for table in dropped if table not in successors]
+        return [self._tables[table] for table in dropped if table not in successors]
 
     def successors(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
         """Return which of these tables had the name of the table that is now at a place in `followed`."""
-        names = {self._known[table].full_name: table for table in dropped}
+        names = {self._tables[table].full_name: table for table in dropped}
         return {
             self._indexes[table.id]: names[table.full_name]
             for table in self.followed_now
@@ -217,9 +219,9 @@ class KnownTables:
         }
 
     def retire_before(self, segment: int) -> list[uuid.UUID]:
-        """From this segment on, tables that lost CDC or were dropped before it was there are not followed any more.
+        """Stop following tables that lost CDC or were dropped before this segment was there.
 
-        Returns those of which that is true from here on.
+        Return the tables that are not followed from here on.
         """
         retired = []
         for table, last in list(self._retiring.items()):
@@ -228,40 +230,40 @@ class KnownTables:
                 plan = self.plans[table.bytes]
                 if plan.index >= 0 or plan.reason == _REFUSED:
                     reason = "dropped_table" if table in self._dropped else ""
-                    self.plans[table.bytes] = plan_table(self._known[table], reason=reason)
+                    self.plans[table.bytes] = plan_table(self._tables[table], reason=reason)
                 self._retired[table] = last, plan, self.plans[table.bytes]
                 retired.append(table)
         return retired
 
-    def acknowledged(self) -> None:
-        """What was read so far is never read again."""
+    def forget_retired(self) -> None:
+        """Forget the tables that retired in what was read so far: it is never read again."""
         self._retired.clear()
 
     def rewind(self) -> None:
-        """What was read since the last acknowledgement is read again: tables that retired in it are followed there."""
+        """Go back to the last acknowledgement: tables that retired since are followed again."""
         for table, (last, plan, retired) in self._retired.items():
             if self.plans[table.bytes] is retired:  # else the schema has said something newer of it
                 self._retiring[table] = last
                 self.plans[table.bytes] = plan
         self._retired.clear()
 
-    def _plan(self, table: Table, old: Table | None, newest: int, report: SchemaUpdate) -> TablePlan:
+    def _make_plan(self, table: Table, old: Table | None, newest: int, report: SchemaUpdate) -> TablePlan:
         if table.keyspace == "system_schema" or table.full_name == "system.local":
             # What truncates a table is noted in system.local.
             return plan_table(table, schema=True)
         plan = self.plans.get(table.id.bytes)
-        was_followed = table.id in self._before or (plan is not None and plan.index >= 0)
+        was_followed = table.id in self._followed_before or (plan is not None and plan.index >= 0)
         if not table.cdc and was_followed:
             if table.id not in self._retiring:
                 self._retiring[table.id] = newest
-                if self._included(table.full_name):
+                if self._is_included(table.full_name):
                     self.paused.add(table.id)
                     report.retired.append(table)
         elif not table.cdc:
             return plan_table(table)
         else:
             self._retiring.pop(table.id, None)
-        if not self._included(table.full_name):
+        if not self._is_included(table.full_name):
             return plan_table(table, reason="excluded")
         if table.unsupported:
             if old is None or not old.cdc:
@@ -284,9 +286,9 @@ class KnownTables:
         if table.cdc and table.id in self.paused:
             self.paused.discard(table.id)
             report.resumed.append(table)
-        return plan_table(table, reason=_REFUSED) if table.id in self.refused else self._followed(table, index)
+        return plan_table(table, reason=_REFUSED) if table.id in self.refused else self._followed_plan(table, index)
 
-    def _followed(self, table: Table, index: int) -> TablePlan:
+    def _followed_plan(self, table: Table, index: int) -> TablePlan:
         """Return the plan of a table whose changes are published. A counter's cells are shards, which say nothing
         alone.
         """
@@ -294,7 +296,7 @@ class KnownTables:
         cells = not is_counter and any(pattern.fullmatch(table.full_name) for pattern in self._cells)
         return plan_table(table, index, cells=cells)
 
-    def _flipped(self, table: Table | None, stamp: Stamp) -> bool:
+    def _has_flipped(self, table: Table | None, stamp: Stamp) -> bool:
         if table is None or not table.cdc:
             return False
         last = self._stamps.get(table.id)
@@ -302,11 +304,11 @@ class KnownTables:
         return is_same and last is not None and stamp.time > last.time and stamp.options == last.options
 
     def _definition_before(self, table: uuid.UUID) -> Table | None:
-        return self._known.get(table) or self._history.get(table)
+        return self._tables.get(table) or self._history.get(table)
 
-    def _settled(
+    def _settle_stamps(
         self,
-        known: Mapping[uuid.UUID, Table],
+        existing: Mapping[uuid.UUID, Table],
         stamps: Mapping[uuid.UUID, Stamp],
         altered_meanwhile: Mapping[uuid.UUID, int],
     ) -> dict[uuid.UUID, Stamp]:
@@ -314,19 +316,19 @@ class KnownTables:
         explains that; then it is as of the later time. If it is not new, the next read has to tell: until then the
         stamp stays.
         """
-        settled = dict(stamps)
+        stamps_now = dict(stamps)
         for table in stamps.keys() & altered_meanwhile.keys():
-            if self._definition_before(table) != known.get(table):
-                settled[table] = stamps[table]._replace(time=altered_meanwhile[table])
+            if self._definition_before(table) != existing.get(table):
+                stamps_now[table] = stamps[table]._replace(time=altered_meanwhile[table])
             elif table in self._stamps:
-                settled[table] = self._stamps[table]
-        return settled
+                stamps_now[table] = self._stamps[table]
+        return stamps_now
 
-    def _drop(self, known: Mapping[uuid.UUID, Table], newest: int, report: SchemaUpdate) -> None:
+    def _mark_dropped(self, existing: Mapping[uuid.UUID, Table], newest: int, report: SchemaUpdate) -> None:
         """Note which tables are gone, and whether something else has their names."""
-        names = {table.full_name: table for table in known.values()}
-        for table in self._known.values():
-            if table.id in known:
+        names = {table.full_name: table for table in existing.values()}
+        for table in self._tables.values():
+            if table.id in existing:
                 continue
             is_followed = self.plans[table.id.bytes].index >= 0
             if table.id not in self._dropped:
@@ -337,10 +339,10 @@ class KnownTables:
             successor = names.get(table.full_name)
             if is_followed and successor is not None and _key(successor) != _key(table):
                 self.plans[table.id.bytes] = plan_table(table, reason="dropped_table")
-        self.paused.intersection_update(known)
-        self.refused.intersection_update(known.keys() | self._retiring.keys())
+        self.paused.intersection_update(existing)
+        self.refused.intersection_update(existing.keys() | self._retiring.keys())
 
-    def _included(self, name: str) -> bool:
+    def _is_included(self, name: str) -> bool:
         if any(pattern.fullmatch(name) for pattern in self._exclude):
             return False
         return not self._include or any(pattern.fullmatch(name) for pattern in self._include)
@@ -350,9 +352,9 @@ def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:
     """Return the columns of a table that were dropped and added again since it was as the `old` one."""
     if old is None:
         return []
-    before = {column.name for column in old.values}
-    again = {column.name for column in table.values} & table.dropped.keys()
-    return [(table, name) for name in sorted(again) if name not in before or name not in old.dropped]
+    old_columns = {column.name for column in old.values}
+    readded = {column.name for column in table.values} & table.dropped.keys()
+    return [(table, name) for name in sorted(readded) if name not in old_columns or name not in old.dropped]
 
 
 def _key(table: Table) -> list[tuple[str, str, str]]:

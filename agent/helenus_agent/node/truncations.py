@@ -16,30 +16,30 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from helenus_agent.delivery.notices import Notice
-from helenus_agent.positions import Place, Positions
+from helenus_agent.positions import LogPosition, Positions
 from helenus_schemas.event.change import Scope
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """All that the log holds of the table before `place` was dropped at `time`, ms since the epoch."""
+    """All that the log holds of the table before `log_position` was dropped at `time`, ms since the epoch."""
 
     table: uuid.UUID
-    place: Place
+    log_position: LogPosition
     time: int
 
     @property
     def notice(self) -> Notice:
-        return Notice(Scope.TABLE, self.table, self.time * 1000, self.time, *self.place)
+        return Notice(Scope.TABLE, self.table, self.time * 1000, self.time, *self.log_position)
 
 
 def read_truncations(column: Mapping[uuid.UUID, bytes] | None) -> dict[uuid.UUID, Truncation]:
     """Return the value of `truncated_at`, as the driver gives it."""
-    found = {}
+    truncations = {}
     for table, value in (column or {}).items():
         segment, position, time = struct.unpack(">qiq", value)
-        found[table] = Truncation(table, (segment, position), time)
-    return found
+        truncations[table] = Truncation(table, (segment, position), time)
+    return truncations
 
 
 class Truncations:
@@ -52,67 +52,71 @@ class Truncations:
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
         self._followed = set(positions.followed_ids)
-        self._emitted = self._acknowledged
-        self._known: Mapping[uuid.UUID, Truncation] = {}
-        self._waiting: list[Truncation] = []
+        self._emitted = self._acknowledged_times
+        self._truncations: Mapping[uuid.UUID, Truncation] = {}
+        self._pending: list[Truncation] = []
 
     def learn(
-        self, known: Mapping[uuid.UUID, Truncation], followed: Collection[uuid.UUID], oldest: int, reached: Place
+        self,
+        truncations: Mapping[uuid.UUID, Truncation],
+        followed: Collection[uuid.UUID],
+        oldest: int,
+        reached: LogPosition,
     ) -> None:
         """Apply what Cassandra knows now. `oldest` is the id of the oldest segment, `reached` how far is read."""
-        self._known = known
+        self._truncations = truncations
         for table in set(followed) - self._followed:
             self.follow(table, oldest, reached)
         self._followed = set(followed)
-        self._wait()
+        self._update_pending()
 
-    def follow(self, table: uuid.UUID, oldest: int, reached: Place) -> None:
+    def follow(self, table: uuid.UUID, oldest: int, reached: LogPosition) -> None:
         """Publish those of this table from here on."""
-        found = self._known.get(table)
-        if found is not None and (found.place[0] < oldest or found.place <= reached):
-            self._emitted[table] = self._positions.truncated[str(table)] = found.time
+        truncation = self._truncations.get(table)
+        if truncation is not None and (truncation.log_position[0] < oldest or truncation.log_position <= reached):
+            self._emitted[table] = self._positions.truncated[str(table)] = truncation.time
         self._followed.add(table)
-        self._wait()
+        self._update_pending()
 
     def ignore(self, table: uuid.UUID) -> None:
         """Publish those of this table no more."""
         self._followed.discard(table)
-        self._wait()
+        self._update_pending()
 
-    def due(self, reached: Place) -> list[Notice]:
-        """Notices for those that `reached` has passed. Each is returned once."""
-        due = []
-        while self._waiting and self._waiting[0].place <= reached:
-            truncation = self._waiting.pop(0)
+    def take_due(self, reached: LogPosition) -> list[Notice]:
+        """Return notices for truncations that `reached` has passed. Each is returned once."""
+        notices = []
+        while self._pending and self._pending[0].log_position <= reached:
+            truncation = self._pending.pop(0)
             self._emitted[truncation.table] = truncation.time
-            due.append(truncation.notice)
-        return due
+            notices.append(truncation.notice)
+        return notices
 
-    def cut(self, segment: int, start: int, end: int) -> int:
-        """Return the first position of a segment, between these two, where one is to be published; 0 if there is
-        none.
-        """
-        for truncation in self._waiting:
-            if truncation.place[0] == segment and start < truncation.place[1] < end:
-                return truncation.place[1]
+    def first_within(self, segment: int, start: int, end: int) -> int:
+        """Return the first position in a segment, between these two, of a truncation to publish; 0 if there is none."""
+        for truncation in self._pending:
+            if truncation.log_position[0] == segment and start < truncation.log_position[1] < end:
+                return truncation.log_position[1]
         return 0
 
-    def acknowledged(self) -> None:
-        """All that were returned by `due` are acknowledged: note them, to be saved."""
-        self._positions.truncated = {str(table): time for table, time in self._emitted.items() if table in self._known}
+    def note_emitted(self) -> None:
+        """Note in the positions, to be saved, all that `take_due` returned: they are acknowledged."""
+        self._positions.truncated = {
+            str(table): time for table, time in self._emitted.items() if table in self._truncations
+        }
 
     def rewind(self) -> None:
         """Return those that are not acknowledged once more."""
-        self._emitted = self._acknowledged
-        self._wait()
+        self._emitted = self._acknowledged_times
+        self._update_pending()
 
     @property
-    def _acknowledged(self) -> dict[uuid.UUID, int]:
+    def _acknowledged_times(self) -> dict[uuid.UUID, int]:
         return {uuid.UUID(table): time for table, time in self._positions.truncated.items()}
 
-    def _wait(self) -> None:
+    def _update_pending(self) -> None:
         # A clock may be set back: any other time than the published one is a later TRUNCATE.
         waiting = [
-            t for t in self._known.values() if t.table in self._followed and t.time != self._emitted.get(t.table)
+            t for t in self._truncations.values() if t.table in self._followed and t.time != self._emitted.get(t.table)
         ]
-        self._waiting = sorted(waiting, key=lambda t: t.place)
+        self._pending = sorted(waiting, key=lambda t: t.log_position)

@@ -16,7 +16,7 @@ import structlog
 from helenus_agent import metrics
 from helenus_agent.commitlog.segment import Segment
 from helenus_agent.delivery.notices import Notice
-from helenus_agent.positions import LogGap, Place, Positions
+from helenus_agent.positions import LogGap, LogPosition, Positions
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Scope
@@ -25,48 +25,52 @@ _ADVICE = "re-snapshot the table, or repair what reads its events: they receive 
 _log = structlog.get_logger(__name__)
 
 
-def corrupt(segment: Segment, position: int, what: str, left: int = 0) -> None:
-    """Something in a segment can't be read. `left`: bytes after it that are not read either."""
+def corrupt(segment: Segment, position: int, problem: str, unread_bytes: int = 0) -> None:
+    """Report that something in a segment can't be read. `unread_bytes`: those after it that are not read either."""
     segment.bad = True
     metrics.PROBLEMS.inc()
-    _log.error("segment.corrupt", path=str(segment.path), position=position, error=what, left_unread_bytes=left)
+    _log.error(
+        "segment.corrupt", path=str(segment.path), position=position, error=problem, left_unread_bytes=unread_bytes
+    )
 
 
 def lost(positions: Positions, segment: int, position: int, directory: str) -> None:
-    """A segment that is known to hold changes of CDC tables is gone; it was read up to `position`."""
+    """Report that a segment that is known to hold changes of CDC tables is gone; it was read up to `position`."""
     metrics.LOST.inc()
     _log.error("segment.lost", directory=directory, segment=segment, position=position, advice=_ADVICE)
     _note(positions, "", "lost")
 
 
 def malformed(positions: Positions, table: Table, changes: int, segment: int) -> None:
-    """Changes are skipped because their key can't be encoded: consumers miss them."""
+    """Report that changes are skipped because their key can't be encoded: consumers miss them."""
     _log.error("key.malformed", table=table.full_name, changes=changes, segment=segment, advice=_ADVICE)
     _note(positions, str(table.id), "malformed_key")
 
 
 def too_large(positions: Positions, table: Table, error: HelenusError) -> None:
-    """An event is larger than its topic accepts. It is skipped: consumers miss it."""
+    """Report that an event is larger than its topic accepts. It is skipped: consumers miss it."""
     metrics.SKIPPED.labels("record_too_large").inc()
-    more = "raise max.message.bytes of the topic and kafka.producer.message.max.bytes, on Pulsar maxMessageSize, and "
-    _log.error("event.too_large", table=table.full_name, why=error.what, where=error.where, advice=more + _ADVICE)
+    advice = "raise max.message.bytes of the topic and kafka.producer.message.max.bytes, on Pulsar maxMessageSize, and "
+    _log.error("event.too_large", table=table.full_name, why=error.what, where=error.where, advice=advice + _ADVICE)
     _note(positions, str(table.id), "record_too_large")
 
 
 def quarantined(positions: Positions, path: Path) -> None:
-    """A segment is in quarantine. What could not be read in it is missing until it is reprocessed."""
+    """Report that a segment is in quarantine. What could not be read in it is missing until it is reprocessed."""
     _log.error("segment.quarantined", path=str(path))
     _note(positions, "", "quarantined")
 
 
 def unlinked(segment: int, path: Path) -> None:
-    """Another program deleted a segment with changes from cdc_raw; it is read from the commit log's own directory."""
+    """Report that another program deleted a segment with changes from cdc_raw; it is read from the commit log's own
+    directory.
+    """
     advice = "another program deletes segments in cdc_raw, or the node does (cdc_block_writes: false)"
     _log.error("segment.unlinked", segment=segment, read_from=str(path), advice=advice)
 
 
 def unseen(positions: Positions, count: int) -> None:
-    """So many segments came and went unread, and some of them may have held changes of CDC tables."""
+    """Report that so many segments came and went unread, and some of them may have held changes of CDC tables."""
     metrics.POSSIBLE_LOSS.inc()
     _log.error("log.possible_loss", unseen_segments=count, advice=_ADVICE)
     _note(positions, "", "possible_loss")
@@ -99,19 +103,19 @@ def check_deleted(positions: Positions, first: int, present: Collection[int]) ->
 
 
 def resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
-    """A table has CDC again."""
+    """Report that a table has CDC again."""
     _log.warning("table.resumed", table=name, advice="what was written with cdc = false is missing; " + _ADVICE)
     _note(positions, str(table), "cdc_was_off")
 
 
 def added_again(positions: Positions, table: uuid.UUID, name: str, column: str) -> None:
-    """A column was dropped and added again: rows lost their values of it, and no write shows that."""
+    """Report that a column was dropped and added again: rows lost their values of it, and no write shows that."""
     advice = "values from before the DROP stay on the topic until their rows are written again; " + _ADVICE
     _log.warning("column.added_again", table=name, column=column, advice=advice)
     _note(positions, str(table), "column_added_again")
 
 
-def of_refused(table: uuid.UUID, reached: Place) -> Notice:
+def of_refused(table: uuid.UUID, reached: LogPosition) -> Notice:
     """Return the first event when the topic of a refused table accepts records again: up to here, changes may be
     missing.
     """
@@ -120,13 +124,15 @@ def of_refused(table: uuid.UUID, reached: Place) -> Notice:
 
 
 def refused_ended(name: str) -> None:
-    """A table's topic has acknowledged that."""
+    """Report that a refused table's topic accepts records again, and has acknowledged its gap event."""
     metrics.GAPS.labels("refused_topic").inc()
     _log.warning("table.resumed", table=name, advice="what was written while it was left out is missing; " + _ADVICE)
 
 
-def due(positions: Positions, followed: Collection[uuid.UUID], reached: Place) -> list[Notice]:
-    """Events for the gaps not appended yet, each for its table or for all that are followed. Each is returned once."""
+def due(positions: Positions, followed: Collection[uuid.UUID], reached: LogPosition) -> list[Notice]:
+    """Return events for the gaps not appended yet, each for its table or for all that are followed. Each is returned
+    once.
+    """
     notices: list[Notice] = []
     for gap in positions.gaps:
         if gap.appended:
@@ -139,7 +145,7 @@ def due(positions: Positions, followed: Collection[uuid.UUID], reached: Place) -
 
 
 def acknowledged(positions: Positions) -> None:
-    """All that were returned by `due` are acknowledged: forget them."""
+    """Forget the gaps that `due` returned: they are acknowledged."""
     positions.gaps = [gap for gap in positions.gaps if not gap.appended]
 
 

@@ -22,7 +22,7 @@ class Headroom:
         self._crossed = 0
 
     def set(self, limit: int | None, blocks: bool) -> None:
-        """Watch against these from now on."""
+        """Set the limit to watch against."""
         self._limit = limit
         self._blocks = blocks
 

@@ -15,7 +15,7 @@ from helenus_agent.segments import gaps
 from helenus_agent.segments.transfer import Transfer, move
 from helenus_schemas.errors import Action, HelenusError, Kind
 
-_AGAIN = (1.0, 60.0)  # s until a transfer that failed is tried again: at first, at most
+_RETRY_S = (1.0, 60.0)  # s until a transfer that failed is tried again: at first, at most
 _log = structlog.get_logger(__name__)
 
 
@@ -30,8 +30,8 @@ class Removal:
         self._transfer = transfer
         self._quarantine = quarantine
         self._positions = positions
-        self._wait = 0.0
-        self._next = 0.0
+        self._wait_s = 0.0
+        self._next_try_at = 0.0
         for path in quarantine.glob("*.log"):
             number = (parse_name(path.name) or (0, 0))[1]
             if number in positions.segments:
@@ -41,7 +41,7 @@ class Removal:
     @property
     def is_due(self) -> bool:
         """False while it waits after a failure."""
-        return time.monotonic() >= self._next
+        return time.monotonic() >= self._next_try_at
 
     def remove(self, finished: list[Segment]) -> None:
         """Remove these segments, from cdc_raw and from the list. One that fails stays in it, and delays no other.
@@ -60,15 +60,15 @@ class Removal:
                 _log.error("segment.not_taken", path=str(segment.path), error=str(error), then="it is tried again")
             else:
                 finished.remove(segment)
-        first, most = _AGAIN
-        self._wait = min(max(first, self._wait * 2), most) if self.error else 0.0
-        self._next = time.monotonic() + self._wait
+        first_wait, max_wait = _RETRY_S
+        self._wait_s = min(max(first_wait, self._wait_s * 2), max_wait) if self.error else 0.0
+        self._next_try_at = time.monotonic() + self._wait_s
 
-    def quarantined(self, segments: Iterable[Segment]) -> tuple[int, str]:
+    def count_quarantined(self, segments: Iterable[Segment]) -> tuple[int, str]:
         """Return how many segments are in quarantine, or will go there from among these; and where to look."""
         bad = [segment for segment in segments if segment.bad]
-        held = sum(1 for _ in self._quarantine.glob("*.log"))
-        return len(bad) + held, str(bad[0].path if bad else self._quarantine)
+        in_directory = sum(1 for _ in self._quarantine.glob("*.log"))
+        return len(bad) + in_directory, str(bad[0].path if bad else self._quarantine)
 
     def _remove(self, segment: Segment) -> None:
         segment.close()
@@ -86,6 +86,6 @@ class Removal:
                 self._transfer(segment.path)
                 _log.info("segment.done", segment=segment.id)
         except OSError as error:
-            what = f"cannot take the segment away: {error.strerror}"
-            raise HelenusError(Kind.CDC_DIRECTORY, what, str(segment.path)) from None
+            message = f"cannot take the segment away: {error.strerror}"
+            raise HelenusError(Kind.CDC_DIRECTORY, message, str(segment.path)) from None
         metrics.DONE.inc()

@@ -20,19 +20,19 @@ def quarantined(state: Path) -> list[Path]:
     """Return the segments in quarantine, the oldest first. Raises HelenusError(STATE) where this user can't see
     them.
     """
-    place = quarantine(state)
+    directory = quarantine(state)
     try:
-        paths = [path for path in place.iterdir() if path.suffix == ".log"]
+        paths = [path for path in directory.iterdir() if path.suffix == ".log"]
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise unseen("what is in quarantine", place, error) from None
-    found = ((parse_name(path.name), path) for path in paths)
-    return [path for name, path in sorted((name, path) for name, path in found if name)]
+        raise unseen("what is in quarantine", directory, error) from None
+    named_paths = ((parse_name(path.name), path) for path in paths)
+    return [path for name, path in sorted((name, path) for name, path in named_paths if name)]
 
 
 def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> list[Path]:
-    """Put these segments, or all, back into cdc_raw; returns where they are now.
+    """Put these segments, or all, back into cdc_raw; return where they are now.
 
     `names` are ids or file names. Raises HelenusError: STATE if an agent runs, CONFIG for a name that is not in
     quarantine (then nothing is moved), TRANSFER_FAILED or CDC_DIRECTORY if one can't be moved. Killed at any point,
@@ -47,19 +47,19 @@ def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> 
 
 
 def _reprocess(state: StateDirectory, raw: Path, names: Collection[str]) -> list[Path]:
-    held = {str((parse_name(path.name) or (0, 0))[1]): path for path in quarantined(state.directory)}
+    paths = {str((parse_name(path.name) or (0, 0))[1]): path for path in quarantined(state.directory)}
     wanted = {name: Path(name).name.removesuffix(".log").rpartition("-")[2] for name in names}
-    unknown = [name for name, number in wanted.items() if number not in held]
+    unknown = [name for name, number in wanted.items() if number not in paths]
     if unknown:
         where = quarantine(state.directory)
-        what = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
-        raise HelenusError(Kind.CONFIG, what, str(where), "name segments that are there, or none for all")
+        message = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(paths) or 'none'}"
+        raise HelenusError(Kind.CONFIG, message, str(where), "name segments that are there, or none for all")
     positions = state.load()
-    chosen = [number for number in held if not wanted or number in wanted.values()]
+    chosen = [number for number in paths if not wanted or number in wanted.values()]
     for number in chosen:
         # The state says that it is processed, or up to which offset: without this nothing would be read.
         positions.reopen(int(number))
     if chosen and positions.host_id:
         state.save(positions)
     reach("reprocess.after-save")
-    return [move(held[number], raw) for number in chosen]
+    return [move(paths[number], raw) for number in chosen]

@@ -45,9 +45,9 @@ from helenus_agent.positions import Positions
 from helenus_agent.segments import gaps
 from helenus_schemas.errors import HelenusError, Kind
 
-_AHEAD = 8  # segments with something to read that are looked at, and so many files are held open
-_LOOK_AGAIN = 10.0  # s after which closed segments are looked at again: with a clock set back, new ids are not higher
-_ONE_RUN = 1000  # ids that differ by less are of one run of the node: another one's begin at the ms of its start
+_MAX_OPEN = 8  # segments with something to read that are looked at, and so many files are held open
+_RESCAN_S = 10.0  # s after which closed segments are looked at again: with a clock set back, new ids are not higher
+_MAX_ID_STEP = 1000  # ids that differ by less are of one run of the node: another one's begin at the ms of its start
 
 
 class SegmentQueue:
@@ -65,8 +65,8 @@ class SegmentQueue:
         self.finished: list[Segment] = []
         self.size = 0
         self.unseen = 0
-        self._newest_kept = 0
-        self._looked_again = time.monotonic()
+        self._newest_on_node = 0
+        self._rescanned_at = time.monotonic()
         self._positions = positions
         self._segments: dict[int, Segment] = {}
         self._watched: list[Segment] = []
@@ -90,20 +90,22 @@ class SegmentQueue:
         may be any segment of this run of the node: their ids begin at the ms of its start.
         """
         newest = max(self._segments, default=0)
-        if self._newest_kept:
-            return max(newest, self._newest_kept)
+        if self._newest_on_node:
+            return max(newest, self._newest_on_node)
         if any(not segment.complete for segment in self._segments.values()):
             return newest
         return max(newest, time.time_ns() // 1_000_000)
 
     @property
     def waiting_since(self) -> float | None:
-        """Since when (s since the epoch) the oldest unread data waits; None if all is read."""
+        """Return since when (s since the epoch) the oldest unread data waits; None if all is read."""
         return min((s.since for s in list(self._ready) if s.unread), default=None)
 
     def refresh(self) -> None:
         """List the directory: new segments, those that are complete now, those that vanished."""
-        kept = self._kept()  # first: what the node has by now is linked by the time of the second listing
+        node_segments = (
+            self._list_node_directory()
+        )  # first: what the node has by now is linked by the time of the second listing
         try:
             with os.scandir(self.directory) as entries:
                 listed = list(entries)
@@ -116,17 +118,17 @@ class SegmentQueue:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot list: {error.strerror}", str(self.directory)) from None
         names = {parsed[1]: name for name in stats if (parsed := parse_name(name))}
         linked = {number: self.directory / name for number, name in names.items()}
-        there = linked | self._unlinked(kept, linked)
-        for number in self._segments.keys() - there.keys():
-            self._vanished(self._segments[number])
+        present = linked | self._find_unlinked(node_segments, linked)
+        for number in self._segments.keys() - present.keys():
+            self._handle_vanished(self._segments[number])
         finished = {s.id for s in self.finished}
-        for number in self._positions.segments.keys() - there.keys() - self._segments.keys() - finished:
-            self._went_before(number)
-        for number in sorted(there.keys() - self._segments.keys() - finished):
-            self._appeared(number, there[number])
+        for number in self._positions.segments.keys() - present.keys() - self._segments.keys() - finished:
+            self._report_missing(number)
+        for number in sorted(present.keys() - self._segments.keys() - finished):
+            self._add_segment(number, present[number])
         indexes = {e.name for e in listed if e.name.endswith("_cdc.idx")}
-        newest = max([*kept, *linked], default=0)
-        for number, path in there.items():
+        newest = max([*node_segments, *linked], default=0)
+        for number, path in present.items():
             segment = self._segments.get(number)
             if segment is None:
                 continue
@@ -142,19 +144,19 @@ class SegmentQueue:
             if segment.complete and segment not in self._watched:
                 self._watched.append(segment)
         self._watched.sort(key=lambda s: s.id)
-        if time.monotonic() - self._looked_again > _LOOK_AGAIN:
-            self._looked_again = time.monotonic()
+        if time.monotonic() - self._rescanned_at > _RESCAN_S:
+            self._rescanned_at = time.monotonic()
             self._watched = self.segments
-        self._note(kept, linked)
+        self._note_ids(node_segments, linked)
         self.size = sum(stats[name].st_size for name in names.values())
         metrics.RAW_BYTES.set(self.size)
         metrics.PENDING.set(len(self._segments))
 
-    def found(self) -> dict[int, int]:
+    def written_positions(self) -> dict[int, int]:
         """Return how far each segment is known to be written, by its id, of those that are to be read next."""
         return {s.id: s.unread[-1].end for s in self._ready if s.unread and not s.unread[-1].live}
 
-    def misses(self, segment: Segment) -> bool:
+    def is_unlinked(self, segment: Segment) -> bool:
         """Return whether cdc_raw has no such segment now: it may have been linked since the last listing."""
         return not (self.directory / segment.path.name).exists()
 
@@ -162,7 +164,7 @@ class SegmentQueue:
         """Return the segment to read from, None if there is nothing to read at the moment."""
         while self._ready and not self._ready[0].unread:
             self._ready.popleft()
-        while not self._ready and self._look():
+        while not self._ready and self._find_ready():
             pass
         return self._ready[0] if self._ready else None
 
@@ -177,18 +179,18 @@ class SegmentQueue:
 
     def rewind(self) -> None:
         """Go back to what is acknowledged."""
-        done = self._positions.done
+        processed = self._positions.done
         for segment in self.finished:
-            if segment.id not in done:
+            if segment.id not in processed:
                 self._segments[segment.id] = segment
-        self.finished = [segment for segment in self.finished if segment.id in done]
+        self.finished = [segment for segment in self.finished if segment.id in processed]
         self._segments = dict(sorted(self._segments.items()))
         self._watched = self.segments
         self._ready.clear()
         for segment in self._watched:
             mark = self._positions.segments.get(segment.id)
             segment.rewind(mark.offset if mark else 0)
-        for segment in self._watched[_AHEAD:]:
+        for segment in self._watched[_MAX_OPEN:]:
             segment.close()
 
     def close(self) -> None:
@@ -196,69 +198,71 @@ class SegmentQueue:
         for segment in self._segments.values():
             segment.close()
 
-    def _look(self) -> bool:
+    def _find_ready(self) -> bool:
         """Find what is to be read next; True if the oldest have nothing, but not all were looked at."""
-        oldest, later = self._split()
+        oldest, unlooked = self._split()
         newer_started = False
         ready: list[Segment] = []
         watched: list[Segment] = []
         for segment in reversed(oldest):
-            found = self._look_at(segment)
-            if found is None:
-                self._vanished(segment)
-            elif not found and segment.complete and segment.is_stable:
+            has_data = self._look_at(segment)
+            if has_data is None:
+                self._handle_vanished(segment)
+            elif not has_data and segment.complete and segment.is_stable:
                 self._finish(segment)
-            elif not found and newer_started and segment.is_stable:
+            elif not has_data and newer_started and segment.is_stable:
                 segment.close()
             else:
                 watched.append(segment)
-                if found:
+                if has_data:
                     if not segment.looked:
                         ready.clear()  # what is newer waits for the rest of this one
                     ready.append(segment)
-                if len(watched) > _AHEAD:
-                    watched[-_AHEAD - 1].close()
+                if len(watched) > _MAX_OPEN:
+                    watched[-_MAX_OPEN - 1].close()
             newer_started = newer_started or segment.started
         watched.reverse()
         ready.reverse()
-        self._watched = watched + later
-        self._ready.extend(ready[:_AHEAD])
-        return bool(later) and not ready
+        self._watched = watched + unlooked
+        self._ready.extend(ready[:_MAX_OPEN])
+        return bool(unlooked) and not ready
 
     def _split(self) -> tuple[list[Segment], list[Segment]]:
         """Return the segments to look at now, until enough of them have, or may have, something to read; and the
         rest.
         """
-        if len(self._watched) > _AHEAD:
+        if len(self._watched) > _MAX_OPEN:
             unread = 0
             for count, segment in enumerate(self._watched, 1):
                 unread += bool(segment.unread) or not segment.looked
-                if unread == _AHEAD:
+                if unread == _MAX_OPEN:
                     return self._watched[:count], self._watched[count:]
         return self._watched, []
 
     def _finish(self, segment: Segment) -> None:
-        """It is held open, as the last few are: if it is deleted before all is acknowledged, it can be read again."""
+        """Move a segment to `finished`. It is held open, as the last few are: if it is deleted before all is
+        acknowledged, it can be read again.
+        """
         self.finished.append(segment)
         del self._segments[segment.id]
-        if len(self.finished) > _AHEAD:
-            self.finished[-_AHEAD - 1].close()
+        if len(self.finished) > _MAX_OPEN:
+            self.finished[-_MAX_OPEN - 1].close()
 
     def _look_at(self, segment: Segment) -> bool | None:
         """Return whether there is something to read; None if the file is gone."""
         try:
             return segment.look()
         except Corrupt as error:
-            gaps.corrupt(segment, segment.position, str(error), segment.left)
+            gaps.corrupt(segment, segment.position, str(error), segment.remaining_bytes)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
         return bool(segment.unread)
 
-    def _kept(self) -> dict[int, Path]:
+    def _list_node_directory(self) -> dict[int, Path]:
         """Return the segments in the node's own directory, if that can be read."""
-        self._newest_kept = 0
+        self._newest_on_node = 0
         if self.commit_log is None:
             return {}
         try:
@@ -266,33 +270,33 @@ class SegmentQueue:
                 names = [entry.name for entry in entries]
         except OSError:
             return {}
-        kept = {parsed[1]: self.commit_log / name for name in names if (parsed := parse_name(name))}
-        self._newest_kept = max(kept, default=0)
-        return kept
+        paths = {parsed[1]: self.commit_log / name for name in names if (parsed := parse_name(name))}
+        self._newest_on_node = max(paths, default=0)
+        return paths
 
-    def _unlinked(self, kept: Mapping[int, Path], linked: Container[int]) -> dict[int, Path]:
+    def _find_unlinked(self, node_segments: Mapping[int, Path], linked: Container[int]) -> dict[int, Path]:
         """Return those that the node has, that are to be read, and that are not in cdc_raw."""
         if not self._positions.listed:
             return {}  # this agent's first start: it reads what is in cdc_raw
-        done = {*self._positions.done, *(segment.id for segment in self.finished)}
-        known = self._segments.keys() | self._positions.segments.keys()
+        processed = {*self._positions.done, *(segment.id for segment in self.finished)}
+        recorded = self._segments.keys() | self._positions.segments.keys()
         return {
             number: path
-            for number, path in kept.items()
-            if number not in linked and number not in done and has_index(path)
-            if number in known or number > self._positions.listed
+            for number, path in node_segments.items()
+            if number not in linked and number not in processed and has_index(path)
+            if number in recorded or number > self._positions.listed
         }
 
-    def _note(self, kept: Iterable[int], linked: Iterable[int]) -> None:
+    def _note_ids(self, node_segments: Iterable[int], linked: Iterable[int]) -> None:
         """Remember how far ids were seen, and count those that were skipped."""
-        last, new = self._positions.listed, sorted({*kept, *linked})
-        for number in new if last else ():
-            if last < number < last + _ONE_RUN:
+        last, numbers = self._positions.listed, sorted({*node_segments, *linked})
+        for number in numbers if last else ():
+            if last < number < last + _MAX_ID_STEP:
                 self.unseen += number - last - 1
             last = max(last, number)
-        self._positions.listed = max([last, *new])
+        self._positions.listed = max([last, *numbers])
 
-    def _appeared(self, number: int, path: Path) -> None:
+    def _add_segment(self, number: int, path: Path) -> None:
         mark = self._positions.segments.get(number)
         segment = Segment(path, mark.offset if mark else 0, mark.bad if mark else False, self._mode)
         if number in self._positions.done:
@@ -304,12 +308,12 @@ class SegmentQueue:
         self._segments[number] = segment
         self._watched.append(segment)
 
-    def _went_before(self, number: int) -> None:
+    def _report_missing(self, number: int) -> None:
         mark = self._positions.segments.pop(number)
         if mark.indexed:
             gaps.lost(self._positions, number, mark.offset, str(self.directory))
 
-    def _vanished(self, segment: Segment) -> None:
+    def _handle_vanished(self, segment: Segment) -> None:
         if segment.is_open:
             # Held open it can be read to its end, and that is where nothing more will come.
             segment.complete = True

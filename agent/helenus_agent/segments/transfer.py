@@ -44,7 +44,7 @@ def transfer_of(name: str, archive: Path | None) -> Transfer:
         if archive.exists() and not archive.is_dir():
             raise HelenusError(Kind.CONFIG, "segment.archive.dir is not a directory", str(archive))
         return lambda path: _archive(path, archive)
-    return _yours(name)
+    return _load_transfer(name)
 
 
 def delete(path: Path) -> None:
@@ -58,7 +58,7 @@ def delete(path: Path) -> None:
 
 
 def move(path: Path, directory: Path) -> Path:
-    """Move it into a directory, also one on another file system; returns its new path.
+    """Move it into a directory, also one on another file system; return its new path.
 
     Killed at any point, it is whole in one of the two places, and a second call ends the work. One that is in neither
     was deleted by somebody else: then nothing is at the new path. Raises HelenusError: TRANSFER_FAILED where it can't
@@ -68,7 +68,7 @@ def move(path: Path, directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            _put(path, target)
+            _link_or_copy(path, target)
         if index_path(path).exists():
             _copy(index_path(path), index_path(target))
         sync(directory)
@@ -87,11 +87,11 @@ def _archive(path: Path, directory: Path) -> None:
         _log.error("segment.not_archived", path=str(path), advice=advice)
 
 
-def _yours(name: str) -> Transfer:
+def _load_transfer(name: str) -> Transfer:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-        transfer = found() if inspect.isclass(found) else found
+        target = getattr(importlib.import_module(module), attribute)
+        transfer = target() if inspect.isclass(target) else target
     except Exception as error:
         raise HelenusError(
             Kind.CONFIG, f"segment.transfer: cannot load {name}: {type(error).__name__}: {error}", name
@@ -99,21 +99,21 @@ def _yours(name: str) -> Transfer:
     if not callable(transfer):
         raise HelenusError(Kind.CONFIG, "segment.transfer: it can't be called with a segment's path", name)
 
-    def guarded(path: Path) -> None:
+    def run_transfer(path: Path) -> None:
         try:
             transfer(path)
         except HelenusError:
             raise
         except Exception as error:
-            what = f"{name} failed: {type(error).__name__}: {error}"
-            raise HelenusError(Kind.TRANSFER_FAILED, what, str(path)) from error
+            message = f"{name} failed: {type(error).__name__}: {error}"
+            raise HelenusError(Kind.TRANSFER_FAILED, message, str(path)) from error
         if path.exists():
             raise HelenusError(Kind.TRANSFER_FAILED, f"{name} left it in cdc_raw", str(path))
 
-    return guarded
+    return run_transfer
 
 
-def _put(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     if target.exists():
         # From before a crash, and whole: both ways to make it are atomic. Or it is another node's.
         if not filecmp.cmp(source, target, shallow=False):

@@ -24,15 +24,15 @@ REFUSED = {
 }
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 # Those of `REFUSED` that concern the login, not the topic that is written to.
-_OF_ALL_TOPICS = {
+_LOGIN_ERRORS = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
     KafkaError._SSL,
 }
-_COLLIDES = "collides with existing topic"
+_COLLISION_TEXT = "collides with existing topic"
 """How Kafka words it when the names of two topics differ in `.` and `_` alone: its metrics have `_` for both."""
-_APART = (
+_COLLISION_ADVICE = (
     "Kafka takes one of two topics whose names differ in . and _ alone. Of events: leave one of the tables out with "
     "table.exclude.list, or recreate it under another name, or use Pulsar. Of records: give one connector another "
     "data.topic"
@@ -73,7 +73,7 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
     # librdkafka reports a certificate that it does not trust as _SSL or, if that happens while it reads, as _TRANSPORT.
     elif error.code() in REFUSED or "certificate verify failed" in error.str():
         kind = Kind.BROKER_REFUSED
-        advice = _APART if _COLLIDES in error.str() else ""
+        advice = _COLLISION_ADVICE if _COLLISION_TEXT in error.str() else ""
     else:
         kind = Kind.BROKER_UNREACHABLE
     return HelenusError(kind, f"Kafka: {text_of(error)}", where, advice)
@@ -89,7 +89,7 @@ def text_of(error: KafkaError) -> str:
 
 def topic_error(error: KafkaError, where: str, topic: str) -> HelenusError:
     """Return an error of a topic's records: a TopicError, unless the error is passing or concerns the login."""
-    found = broker_error(error, f"{where}, topic {topic}")
-    if found.action is Action.RETRY or error.fatal() or error.code() in _OF_ALL_TOPICS:
-        return found
-    return TopicError(found.kind, found.what, found.where, topic, found.advice)
+    kafka_error = broker_error(error, f"{where}, topic {topic}")
+    if kafka_error.action is Action.RETRY or error.fatal() or error.code() in _LOGIN_ERRORS:
+        return kafka_error
+    return TopicError(kafka_error.kind, kafka_error.what, kafka_error.where, topic, kafka_error.advice)

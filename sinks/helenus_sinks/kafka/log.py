@@ -17,11 +17,11 @@ from helenus_sinks.kafka.rights import TopicUse, missing_rights
 from helenus_sinks.kafka.settings import DEFAULTS, is_client
 from helenus_sinks.log import DeclaredSchemas, Headers, TopicError
 
-_ROOM_TIMEOUT = 60.0
-_LANDING_TIMEOUT = 5.0
-_SLICE = 0.2
-_POLL = 0.02
-_ASK_AGAIN = 60.0  # s after which a topic's limit is asked for again
+_QUEUE_TIMEOUT_S = 60.0
+_IN_FLIGHT_TIMEOUT_S = 5.0
+_SLICE_S = 0.2
+_POLL_S = 0.02
+_LIMIT_MAX_AGE_S = 60.0  # s after which a topic's limit is asked for again
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
 _FRAME_BYTES = 128  # size of a batch in addition to its records
 
@@ -43,24 +43,24 @@ class KafkaLog:
             )
         if "queue.buffering.max.kbytes" not in config:  # a record larger than the queue would wait for ever
             least = int(str(DEFAULTS["queue.buffering.max.kbytes"]))
-            self._config["queue.buffering.max.kbytes"] = str(max(least, self._most // 512))
+            self._config["queue.buffering.max.kbytes"] = str(max(least, self._max_request_bytes // 512))
         self._where = config["bootstrap.servers"]
         self._limits: dict[str, int] = {}  # of topics that take less than the producer does
-        self._asked = 0.0
+        self._limit_read_at = 0.0
         self._reports = DeliveryReports()
         client = {"log_level": "0", **{k: v for k, v in config.items() if is_client(k)}}
         self._topics = KafkaTopics(client, self._where, self._reports)
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
-        self._failing = ""  # the topic that `_error` concerns
-        self._latest = math.inf
+        self._failed_topic = ""  # the topic that `_error` concerns
+        self._deadline = math.inf
 
     def topics(self) -> dict[str, int]:
         """Return how many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
         return self._topics.partitions()
 
     def missing_rights(self, uses: Sequence[TopicUse]) -> Iterator[HelenusError]:
-        """As `rights.missing_rights`, of this login."""
+        """Yield what `rights.missing_rights` does, for this login."""
         yield from missing_rights({key: str(text) for key, text in self._config.items()}, uses)
 
     def cluster(self) -> str:
@@ -71,7 +71,7 @@ class KafkaLog:
         return self._topics.create(topic, partitions, config, self.replication_factor)
 
     def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
-        """Does nothing: schemas are in a registry."""
+        """Do nothing: schemas are in a registry."""
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         producer = self._producer or self._start()
@@ -81,26 +81,28 @@ class KafkaLog:
         while True:
             try:
                 if headers:
-                    producer.produce(topic, value, key, partition, self._failed, headers=list(headers))
+                    producer.produce(topic, value, key, partition, self._on_delivery_error, headers=list(headers))
                 else:
-                    producer.produce(topic, value, key, partition, self._failed)
+                    producer.produce(topic, value, key, partition, self._on_delivery_error)
                 return
             except BufferError:
-                deadline = deadline or time.monotonic() + _ROOM_TIMEOUT
-                if time.monotonic() > min(deadline, self._latest):
+                deadline = deadline or time.monotonic() + _QUEUE_TIMEOUT_S
+                if time.monotonic() > min(deadline, self._deadline):
                     raise HelenusError(Kind.APPEND_FAILED, "Kafka takes no records: the queue is full", topic) from None
             except KafkaException as failure:
                 if failure.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise _too_large(topic, partition, _size(key, value, headers), self._most) from None
-                raise self._refused(failure, topic) from None
+                    raise _too_large_error(
+                        topic, partition, _size(key, value, headers), self._max_request_bytes
+                    ) from None
+                raise self._producer_error(failure, topic) from None
             try:
                 producer.poll(0.1)
             except KafkaException as failure:
-                raise self._refused(failure, topic) from None
+                raise self._producer_error(failure, topic) from None
 
     def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         producer = self._producer or self._start()
-        produce, failed = producer.produce, self._failed
+        produce, failed = producer.produce, self._on_delivery_error
         limited = topic in self._limits
         try:
             for key, value in records:
@@ -111,7 +113,7 @@ class KafkaLog:
                 except BufferError:
                     self.append(topic, partition, key, value)
         except KafkaException as failure:
-            raise self._refused(failure, topic) from None
+            raise self._producer_error(failure, topic) from None
 
     def start(self) -> None:
         """Connect now: the first record would wait for it. Raises HelenusError(CONFIG)."""
@@ -119,37 +121,37 @@ class KafkaLog:
             self._start()
 
     def hurry(self, seconds: float) -> None:
-        self._latest = min(self._latest, time.monotonic() + seconds)
+        self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def flush(self, timeout: float) -> None:
         if self._producer is None:
             return
         # librdkafka's own flush returns at once on success, but no signal handler runs in it, so none calls `hurry`.
         try:
-            left = self._producer.flush(min(timeout, _SLICE))
-            least, since = left, time.monotonic()
-            while left and not self._error:
+            unacknowledged = self._producer.flush(min(timeout, _SLICE_S))
+            fewest, since = unacknowledged, time.monotonic()
+            while unacknowledged and not self._error:
                 now = time.monotonic()
-                if left < least:
-                    least, since = left, now
-                if now > min(since + timeout, self._latest):
+                if unacknowledged < fewest:
+                    fewest, since = unacknowledged, now
+                if now > min(since + timeout, self._deadline):
                     break
-                self._producer.poll(_POLL)
-                left = len(self._producer)
+                self._producer.poll(_POLL_S)
+                unacknowledged = len(self._producer)
         except KafkaException as failure:
-            raise self._refused(failure) from None
-        if left or self._error:
-            error, cause, topic = self._error, self._error or self._reports.last, self._failing
+            raise self._producer_error(failure) from None
+        if unacknowledged or self._error:
+            error, cause, topic = self._error, self._error or self._reports.last, self._failed_topic
             self.close()
             if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                self._limit_to(topic)
+                self._read_limit(topic)
                 raise topic_error(error, self._where, topic)
             if error is not None and error.code() in REFUSED | MISSING:
                 raise topic_error(error, self._where, topic)
             reason = f": {text_of(cause)}" if cause else ""
             raise HelenusError(
                 Kind.APPEND_FAILED,
-                f"Kafka did not acknowledge {left or 'some'} records in time{reason}",
+                f"Kafka did not acknowledge {unacknowledged or 'some'} records in time{reason}",
                 self._where,
             )
 
@@ -158,7 +160,7 @@ class KafkaLog:
             # Records in flight arrive before any that are written after this, if the broker acknowledges them in time.
             self._producer.purge(in_flight=False)
             with contextlib.suppress(KafkaException):
-                self._producer.flush(max(0.0, min(_LANDING_TIMEOUT, self._latest - time.monotonic())))
+                self._producer.flush(max(0.0, min(_IN_FLIGHT_TIMEOUT_S, self._deadline - time.monotonic())))
             self._producer.purge()
             with contextlib.suppress(KafkaException):  # it raises the error that broke it again
                 self._producer.flush(1)
@@ -169,29 +171,29 @@ class KafkaLog:
     @property
     def largest(self) -> int:
         """Return bytes of the largest record that every topic takes."""
-        return min([self._most, *self._limits.values()])
+        return min([self._max_request_bytes, *self._limits.values()])
 
     @property
-    def _most(self) -> int:
+    def _max_request_bytes(self) -> int:
         """Return bytes of the largest record, or batch of them, that the producer takes."""
         return int(str(self._config.get("message.max.bytes", _MESSAGE_MAX_BYTES)))
 
     def _check(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         size = _size(key, value, headers)
-        if size > self._limits[topic] and time.monotonic() > self._asked + _ASK_AGAIN:
-            self._limit_to(topic)  # somebody may have raised it
+        if size > self._limits[topic] and time.monotonic() > self._limit_read_at + _LIMIT_MAX_AGE_S:
+            self._read_limit(topic)  # somebody may have raised it
         if size > self._limits[topic]:
-            raise _too_large(topic, partition, size, self._limits[topic])
+            raise _too_large_error(topic, partition, size, self._limits[topic])
 
-    def _limit_to(self, topic: str) -> None:
+    def _read_limit(self, topic: str) -> None:
         """Learn a topic's limit, if this login may ask. From now on `append` raises for the record that is too large.
 
         A batch has to fit too, so the batches of all topics become that small.
         """
-        self._asked = time.monotonic()
-        most = self._topics.largest(topic)
-        if most is not None:
-            self._limits[topic] = min(max(1000, most - _FRAME_BYTES), self._most)
+        self._limit_read_at = time.monotonic()
+        max_bytes = self._topics.largest(topic)
+        if max_bytes is not None:
+            self._limits[topic] = min(max(1000, max_bytes - _FRAME_BYTES), self._max_request_bytes)
             self._config["batch.size"] = str(min(self.largest, int(str(self._config.get("batch.size", self.largest)))))
 
     def _start(self) -> Producer:
@@ -199,7 +201,7 @@ class KafkaLog:
         self._producer = new_client(Producer, self._config, self._reports, self._where)
         return self._producer
 
-    def _refused(self, failure: KafkaException, topic: str = "") -> HelenusError:
+    def _producer_error(self, failure: KafkaException, topic: str = "") -> HelenusError:
         """Return an error that a producer raised. After a fatal one it takes nothing more: the next record starts
         another.
         """
@@ -213,15 +215,15 @@ class KafkaLog:
             self.close()
         return topic_error(error, self._where, topic) if topic else broker_error(error, self._where)
 
-    def _failed(self, error: KafkaError | None, record: Any) -> None:
+    def _on_delivery_error(self, error: KafkaError | None, record: Any) -> None:
         if self._error is None:
-            self._error, self._failing = error, record.topic()
+            self._error, self._failed_topic = error, record.topic()
 
 
 def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     return len(key or b"") + len(value or b"") + sum(len(name) + len(content) for name, content in headers)
 
 
-def _too_large(topic: str, partition: int, size: int, limit: int) -> TopicError:
-    what = f"a record of {size} bytes, where {limit} are allowed"
-    return TopicError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}", topic)
+def _too_large_error(topic: str, partition: int, size: int, limit: int) -> TopicError:
+    message = f"a record of {size} bytes, where {limit} are allowed"
+    return TopicError(Kind.RECORD_TOO_LARGE, message, f"topic {topic}, partition {partition}", topic)

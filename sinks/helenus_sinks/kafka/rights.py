@@ -48,21 +48,21 @@ def missing_rights(config: Mapping[str, str], uses: Sequence[TopicUse]) -> Itera
             TopicCollection(topics), include_authorized_operations=True, request_timeout=_ANSWER_TIMEOUT
         )
     for use in uses:
-        place = f"{where}, topic {use.topic}"
+        location = f"{where}, topic {use.topic}"
         try:
             described = answers[use.topic].result()
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                yield _lacks(use.operations, place)
+                yield _missing_right(use.operations, location)
             elif error.code() not in MISSING:
-                raise broker_error(error, place) from None
-            elif use.partitions and (refusal := _refused_creation(admin, use, place)):
+                raise broker_error(error, location) from None
+            elif use.partitions and (refusal := _refused_creation(admin, use, location)):
                 yield refusal
             continue
         allowed = described.authorized_operations
-        if allowed is not None and (lacks := [name for name in use.operations if AclOperation[name] not in allowed]):
-            yield _lacks(lacks, place)
+        if allowed is not None and (missing := [name for name in use.operations if AclOperation[name] not in allowed]):
+            yield _missing_right(missing, location)
 
 
 def _refused_creation(admin: AdminClient, use: TopicUse, where: str) -> HelenusError | None:
@@ -75,11 +75,11 @@ def _refused_creation(admin: AdminClient, use: TopicUse, where: str) -> HelenusE
         if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return None
         if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
-            return _lacks(("CREATE",), where)
+            return _missing_right(("CREATE",), where)
         return broker_error(error, where)
     return None
 
 
-def _lacks(operations: Sequence[str], where: str) -> HelenusError:
+def _missing_right(operations: Sequence[str], where: str) -> HelenusError:
     names = " and ".join(operations)
     return HelenusError(Kind.BROKER_REFUSED, f"Kafka: this login lacks the right to {names}", where, _ADVICE)

@@ -35,7 +35,7 @@ _NO_TRANSACTIONS = "there are no transactions here: leave it out"
 _LOSES_ORDER = "without it, a record that is sent again may come before an older one: leave it out"
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 # What is used with some values of security.protocol alone, and which to advise.
-_NEED = (
+_PROTOCOL_DEPENDENT = (
     (re.compile(r"sasl\.(mechanisms?|username|password)"), ("sasl_ssl", "sasl_plaintext"), "SASL_SSL: sasl.*"),
     (re.compile(r"ssl\.(ca|certificate|key|keystore)\.(location|pem)"), ("sasl_ssl", "ssl"), "SSL or SASL_SSL: ssl.*"),
 )
@@ -65,30 +65,32 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
     them. Under security.protocol, which may be missing, also that others are not used.
     """
     refusal = _consumer_refusal if consumer else _refusal
-    found = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
-    found |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
-    found |= {key: _NO_FILE for key in checked if _FILES.fullmatch(key) and _is_missing(config[key])}
-    if unused := _unused(config):
-        found["security.protocol"] = unused
-    if not refusal({key: value for key, value in config.items() if key not in found}):
-        return found
-    for key in set(checked) - set(found):
+    reasons = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
+    reasons |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
+    reasons |= {key: _NO_FILE for key in checked if _FILES.fullmatch(key) and _is_missing(config[key])}
+    if unused := _unused_reason(config):
+        reasons["security.protocol"] = unused
+    if not refusal({key: value for key, value in config.items() if key not in reasons}):
+        return reasons
+    for key in set(checked) - set(reasons):
         reason = refusal({"bootstrap.servers": "none:1", key: config[key]})
         if reason and not reason.startswith(_CONFLICT):
-            found[key] = reason
-    left = {key: value for key, value in config.items() if key not in found}
-    while (reason := refusal(left)) and "" not in found:
-        named = (key for key in checked if key in left and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", reason))
+            reasons[key] = reason
+    remaining = {key: value for key, value in config.items() if key not in reasons}
+    while (reason := refusal(remaining)) and "" not in reasons:
+        named = (
+            key for key in checked if key in remaining and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", reason)
+        )
         key = next(named, "")
-        found[key] = reason
-        left.pop(key, None)
-    return {key: _NO_KERBEROS if "mechanism GSSAPI: recompile" in reason else reason for key, reason in found.items()}
+        reasons[key] = reason
+        remaining.pop(key, None)
+    return {key: _NO_KERBEROS if "mechanism GSSAPI: recompile" in reason else reason for key, reason in reasons.items()}
 
 
-def _unused(config: Mapping[str, str]) -> str | None:
+def _unused_reason(config: Mapping[str, str]) -> str | None:
     """Return why security.protocol is wrong where a login or certificates are given, and it uses none."""
     protocol = config.get("security.protocol", "plaintext").lower()
-    for keys, used_with, advice in _NEED:
+    for keys, used_with, advice in _PROTOCOL_DEPENDENT:
         if protocol in _PROTOCOLS and protocol not in used_with and any(keys.fullmatch(key) for key in config):
             return f"set it to {advice} is not used without it"
     return None

@@ -16,10 +16,10 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.connection import Access
 from helenus_sinks.pulsar.errors import advice, pulsar_error
 
-_TIMEOUT = 30.0
+_TIMEOUT_S = 30.0
 _CONFLICT = 409
 _COMPACT_BYTES = 100 * 1024 * 1024
-_KNOWN = ("retention.ms", "cleanup.policy")
+_SUPPORTED_CONFIG = ("retention.ms", "cleanup.policy")
 
 
 class Admin:
@@ -36,9 +36,9 @@ class Admin:
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create the topic `tenant/namespace/name`, if it is missing. `config` has Kafka's keys."""
-        if unknown := [key for key in config if key not in _KNOWN]:
-            what = f"Pulsar's topics know {' and '.join(_KNOWN)}, not {', '.join(unknown)}"
-            raise HelenusError(Kind.CONFIG, what, f"topic {topic}")
+        if unknown := [key for key in config if key not in _SUPPORTED_CONFIG]:
+            message = f"Pulsar's topics know {' and '.join(_SUPPORTED_CONFIG)}, not {', '.join(unknown)}"
+            raise HelenusError(Kind.CONFIG, message, f"topic {topic}")
         try:
             self.ask("PUT", f"persistent/{topic}/partitions", partitions)
         except Refused as error:
@@ -59,15 +59,15 @@ class Admin:
         if reply and reply.get("retentionTimeInMinutes"):
             return
         compacts = config.get("cleanup.policy") == "compact"
-        keep = -1 if compacts else int(config.get("retention.ms", "-1"))
-        minutes = -1 if keep < 0 else max(1, keep // 60_000)
+        retention_ms = -1 if compacts else int(config.get("retention.ms", "-1"))
+        minutes = -1 if retention_ms < 0 else max(1, retention_ms // 60_000)
         if compacts:
             self.ask("POST", f"persistent/{topic}/compactionThreshold", _COMPACT_BYTES)
         retention = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1}
         self.ask("POST", f"persistent/{topic}/retention", retention)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request; returns the answer's JSON, None if it has none."""
+        """Send a request; return the answer's JSON, None if it has none."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         data = json.dumps(body).encode() if body is not None else None
         try:
@@ -75,14 +75,14 @@ class Admin:
             if self._token:  # it is for this address alone: no redirect takes it along
                 request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             try:
-                with self._opener.open(request, timeout=_TIMEOUT) as answer:
+                with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
                     text = answer.read()
             except urllib.error.HTTPError as error:
                 with error:
                     refusal = _reason(error.read().decode(errors="replace"))
                     if self._token and error.code in (401, 403) and not error.url.startswith(self._url):
-                        elsewhere = error.url.partition("/admin/")[0]
-                        refusal += f"; it redirects to {elsewhere}, which is sent no login: name that, or a proxy"
+                        redirected_to = error.url.partition("/admin/")[0]
+                        refusal += f"; it redirects to {redirected_to}, which is sent no login: name that, or a proxy"
                     raise Refused(error.code, refusal, self._url, path) from None
             return json.loads(text) if text else None
         # urllib raises OSError; the others come from malformed addresses and answers.
@@ -100,8 +100,8 @@ class Refused(HelenusError):
 
     def __init__(self, status: int, reason: str, url: str = "", path: str = "") -> None:
         kind = Kind.BROKER_UNREACHABLE if status >= 500 else Kind.BROKER_REFUSED
-        what = f"Pulsar's admin API: {reason or 'no reason given'} ({status})"
-        super().__init__(kind, what, f"{url}, {path}", advice(kind))
+        message = f"Pulsar's admin API: {reason or 'no reason given'} ({status})"
+        super().__init__(kind, message, f"{url}, {path}", advice(kind))
         self.status = status
 
     def __reduce__(self) -> tuple[type[HelenusError], tuple[Kind, str, str, str]]:

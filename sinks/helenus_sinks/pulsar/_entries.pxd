@@ -4,7 +4,7 @@ cimport cython
 cdef bytes _NO_KEY, _NO_VALUE
 cdef tuple _SMALL, _SIZES
 cdef dict _names
-cdef Py_ssize_t _MOST_NAMES
+cdef Py_ssize_t _MAX_CACHED_NAMES
 
 @cython.locals(size=Py_ssize_t, name=str, content=bytes)
 cpdef object size_of(bytes key, bytes value, object headers)
@@ -17,5 +17,5 @@ cpdef bytes message(bytes key, bytes value, object headers, bint text_key)
 @cython.locals(start=bytes, encoded=bytes, size=bytes)
 cdef bytes _property(str name, bytes content)
 
-@cython.locals(out=bytes)
+@cython.locals(encoded=bytes)
 cdef bytes _varint(unsigned long long number)

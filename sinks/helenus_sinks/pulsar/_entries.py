@@ -22,12 +22,12 @@ _NO_VALUE = b"\x48\x01"
 _SMALL = tuple(bytes([n]) for n in range(128))
 _SIZES = tuple(n.to_bytes(4, "big") for n in range(512))
 _names: dict[str, bytes] = {}  # of properties, as they begin
-_MOST_NAMES = 1000
+_MAX_CACHED_NAMES = 1000
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """About how many bytes a record has: headers that are no ASCII have more. What its message needs in addition is
-    not in it.
+    """Return about how many bytes a record has: headers that are no ASCII have more. What its message needs in addition
+    is not in it.
     """
     size = len(key) * 4 // 3 if key else 0
     if value:
@@ -73,7 +73,7 @@ def _property(name: str, content: bytes) -> bytes:
     if start is None:
         encoded = name.encode()
         start = b"".join((b"\x0a", _varint(len(encoded)), encoded, b"\x12"))
-        if len(_names) < _MOST_NAMES:
+        if len(_names) < _MAX_CACHED_NAMES:
             _names[name] = start
     if not content.isascii():
         content = text_of(content).encode()
@@ -85,8 +85,8 @@ def _varint(number: int) -> bytes:
     """Return a number that is not negative: seven bits a byte, the low ones first."""
     if number < 128:
         return _SMALL[number]
-    out = b""
+    encoded = b""
     while number > 127:
-        out += bytes((number & 127 | 128,))
+        encoded += bytes((number & 127 | 128,))
         number >>= 7
-    return out + _SMALL[number]
+    return encoded + _SMALL[number]

@@ -18,17 +18,17 @@ from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import NOT_READY, Answered, pulsar_error
 from helenus_sinks.pulsar.wire import FRAME_MAX
 
-_PASSING_S = 5.0
-_ROOM_BYTES = 32 * 1024 * 1024
-_ROOM_RECORDS = 50_000
-_SLICE = 0.2
+_TRANSIENT_S = 5.0
+_QUEUE_BYTES = 32 * 1024 * 1024
+_QUEUE_RECORDS = 50_000
+_SLICE_S = 0.2
 T = TypeVar("T")
 
 
 class ProducerSession:
-    """The event loop's thread, from one start to the end or a failure. `left` counts records without acknowledgement.
+    """The event loop's thread, from one start to the end or a failure. `unacknowledged` counts records.
 
-    The caller's thread alone writes `taken*`, the loop's thread alone `done*`, so neither needs a lock.
+    The caller's thread alone writes `submitted*`, the loop's thread alone `completed*`, so neither needs a lock.
     """
 
     def __init__(self, settings: PulsarConfig) -> None:
@@ -39,33 +39,36 @@ class ProducerSession:
         self.error: HelenusError | None = None
         self.last_problem = ""
         self.largest = FRAME_MAX
-        self.taken = self.taken_bytes = self.done = self.done_bytes = 0
+        self.submitted = self.submitted_bytes = self.completed = self.completed_bytes = 0
         self.loop = asyncio.new_event_loop()
         self.client = Client(settings.service_url, settings.access)
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="helenus-pulsar", daemon=True)
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run_loop, name="helenus-pulsar", daemon=True)
         self._thread.start()
 
     @property
-    def left(self) -> int:
-        return self.taken - self.done
+    def unacknowledged(self) -> int:
+        return self.submitted - self.completed
 
     @property
-    def full(self) -> bool:
-        return self.taken - self.done >= _ROOM_RECORDS or self.taken_bytes - self.done_bytes >= _ROOM_BYTES
+    def is_full(self) -> bool:
+        return (
+            self.submitted - self.completed >= _QUEUE_RECORDS
+            or self.submitted_bytes - self.completed_bytes >= _QUEUE_BYTES
+        )
 
-    def take(self, writer: Writer, record: Record, size: int) -> None:
+    def submit(self, writer: Writer, record: Record, size: int) -> None:
         """Pass a record to a writer, from the caller's thread."""
-        self.taken += 1
-        self.taken_bytes += size + RECORD_BYTES
+        self.submitted += 1
+        self.submitted_bytes += size + RECORD_BYTES
         writer.records.append((record, writer.schema, size + RECORD_BYTES))
-        if not writer.called:
-            writer.called = True
-            self.loop.call_soon_threadsafe(writer.call)
+        if not writer.is_scheduled:
+            writer.is_scheduled = True
+            self.loop.call_soon_threadsafe(writer.schedule)
         elif len(writer.records) == FULL:
             self.loop.call_soon_threadsafe(writer.pump)
 
-    def hasten(self) -> None:
+    def send_lingering(self) -> None:
         """Send records that linger, from the caller's thread."""
         for writer in self.writers.values():
             if writer.records:
@@ -73,52 +76,52 @@ class ProducerSession:
 
     def wait(self, seconds: float) -> None:
         """Wait for news, such as an acknowledgement, from the caller's thread."""
-        with self._news:
-            if self.left and not self.error:
-                self._news.wait(seconds)
+        with self._changed:
+            if self.unacknowledged and not self.error:
+                self._changed.wait(seconds)
 
-    def acknowledged(self, records: int, size: int) -> None:
-        """From the loop's thread."""
-        self.done += records
-        self.done_bytes += size
-        with self._news:
-            self._news.notify_all()
+    def complete(self, records: int, size: int) -> None:
+        """Count records as acknowledged, from the loop's thread."""
+        self.completed += records
+        self.completed_bytes += size
+        with self._changed:
+            self._changed.notify_all()
 
-    def failed(self, error: HelenusError) -> None:
+    def fail(self, error: HelenusError) -> None:
         """Note an error that sending again does not fix, from the loop's thread."""
         self.error = self.error or error
-        with self._news:
-            self._news.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
-    def answer(self, question: Callable[[Client], Coroutine[Any, Any, T]], late: Callable[[], bool]) -> T:
+    def answer(self, question: Callable[[Client], Coroutine[Any, Any, T]], is_late: Callable[[], bool]) -> T:
         """Return the result of the coroutine `question(client)`, unless it gets late. Raises HelenusError.
 
         A topic that is just moving to another broker is looked up again until that is ready. Other passing errors, such
         as of a broker that loses a topic while it is used, are tried again for a few seconds only.
         """
         refusal = None
-        soon = time.monotonic() + _PASSING_S
-        asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
-        while not late():
+        retry_until = time.monotonic() + _TRANSIENT_S
+        future = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
+        while not is_late():
             try:
-                return asked.result(_SLICE)  # in slices, so that a signal handler can run
+                return future.result(_SLICE_S)  # in slices, so that a signal handler can run
             except concurrent.futures.TimeoutError:
                 continue
             except Answered as error:
                 may_pass = error.kind is Kind.BROKER_UNREACHABLE
-                if not may_pass or (error.code != NOT_READY and time.monotonic() > soon):
+                if not may_pass or (error.code != NOT_READY and time.monotonic() > retry_until):
                     raise
                 refusal = error
-                time.sleep(_SLICE)
-                asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
-        asked.cancel()
+                time.sleep(_SLICE_S)
+                future = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
+        future.cancel()
         raise refusal or pulsar_error(Kind.BROKER_UNREACHABLE, "Pulsar does not answer in time", self.where)
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work in the loop; nobody waits for it."""
-        asyncio.run_coroutine_threadsafe(work, self.loop)
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Start a coroutine in the loop; nobody waits for it."""
+        asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    async def greet(self) -> None:
+    async def connect(self) -> None:
         """Connect to the service. If that fails, the first record meets the error."""
         with contextlib.suppress(HelenusError):
             await self.client.service()
@@ -137,7 +140,7 @@ class ProducerSession:
         self.client.close()
         self.loop.stop()
 
-    def _work(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
         end_loop(self.loop)

@@ -39,37 +39,37 @@ class TopicSchemas:
         """
         names_table = schemas.key is not None and TABLE_ID in schemas.key  # those of events do not
         self._check_times(topic, schemas, names_table)
-        known = self._known_key(topic, schemas) if names_table else None
-        if known is not None and (what := recreated(parsed(known), parsed(schemas.key or ""))):
-            raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
+        existing = self._existing_key(topic, schemas) if names_table else None
+        if existing is not None and (reason := recreated(parsed(existing), parsed(schemas.key or ""))):
+            raise HelenusError(Kind.REGISTRY_REFUSED, reason, self._where)
         try:
-            return self._registered(topic, schemas)
+            return self._register(topic, schemas)
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_REFUSED:
                 raise
-            known = known or self._known_key(topic, schemas)
-            adapted = None if known is None else self._with_key(known, schemas)
+            existing = existing or self._existing_key(topic, schemas)
+            adapted = None if existing is None else self._with_key(existing, schemas)
             if adapted is None:
                 raise
-            return self._registered(topic, adapted)
+            return self._register(topic, adapted)
 
-    def _registered(self, topic: str, schemas: DeclaredSchemas) -> tuple[Any, bytes]:
+    def _register(self, topic: str, schemas: DeclaredSchemas) -> tuple[Any, bytes]:
         schema = schema_of(schemas)
         return schema, self._ask(lambda client: client.register(self._first(topic), schema))
 
-    def _known_key(self, topic: str, schemas: DeclaredSchemas) -> str | None:
+    def _existing_key(self, topic: str, schemas: DeclaredSchemas) -> str | None:
         """Return the topic's key schema, if it differs. None for JSON, which has names in its bytes, for a topic
         without schema, and if this login may not read it.
         """
         if schemas.key is None or schemas.kind == "JSON":
             return None
-        known, _ = self._known(topic)
+        existing, _ = self._existing_schemas(topic)
         try:
-            return None if known is None or known == schemas.key or parsed(known) is None else known
+            return None if existing is None or existing == schemas.key or parsed(existing) is None else existing
         except ValueError:  # none of Avro's
             return None
 
-    def _known(self, topic: str) -> tuple[str | None, str]:
+    def _existing_schemas(self, topic: str) -> tuple[str | None, str]:
         """Return the schemas of the topic's keys and values; None and "" if there is none, or if the login may not
         ask.
         """
@@ -85,28 +85,28 @@ class TopicSchemas:
         connector. Keys of events are left out: those say which agent wrote them.
         """
         checked = ((schemas.key if names_table or schemas.kind == "JSON" else None), schemas.value)
-        new = [parsed(one) if one else None for one in checked]
+        new = [parsed(schema) if schema else None for schema in checked]
         if not any(map(has_times, new)):
             return
-        for now, known in zip(new, self._known(topic), strict=True):
+        for declared, existing in zip(new, self._existing_schemas(topic), strict=True):
             try:
-                what = other_times(parsed(known), now) if now is not None and known else None
+                reason = other_times(parsed(existing), declared) if declared is not None and existing else None
             except ValueError:  # not JSON
                 continue
-            if what:
-                raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
+            if reason:
+                raise HelenusError(Kind.REGISTRY_REFUSED, reason, self._where)
 
-    def _with_key(self, known: str, schemas: DeclaredSchemas) -> DeclaredSchemas | None:
-        """These schemas with the `known` key schema, if that differs in names only; else None.
+    def _with_key(self, existing: str, schemas: DeclaredSchemas) -> DeclaredSchemas | None:
+        """Return these schemas with the `existing` key schema, if that differs in names only; else None.
 
         Raises REGISTRY_REFUSED where its names would be wrong.
         """
-        old, new, value = map(parsed, (known, schemas.key or "", schemas.value))
+        old, new, value = map(parsed, (existing, schemas.key or "", schemas.value))
         if without_names(old) != without_names(new):
             return None
-        if what := incompatibility(old, new, value):
-            raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
+        if reason := incompatibility(old, new, value):
+            raise HelenusError(Kind.REGISTRY_REFUSED, reason, self._where)
         if without_names(value) == without_names(new):  # a table of key columns only: its value has the key's schema
-            without = {name: part for name, part in json.loads(known).items() if name != TABLE_ID}
-            return replace(schemas, key=known, value=text(without))
-        return replace(schemas, key=known)
+            without = {name: part for name, part in json.loads(existing).items() if name != TABLE_ID}
+            return replace(schemas, key=existing, value=text(without))
+        return replace(schemas, key=existing)

@@ -43,8 +43,8 @@ class Owner(Protocol):
     by_key: bool
     linger: float
 
-    def acknowledged(self, records: int, size: int) -> None: ...
-    def failed(self, error: HelenusError) -> None: ...
+    def complete(self, records: int, size: int) -> None: ...
+    def fail(self, error: HelenusError) -> None: ...
 
 
 @dataclass
@@ -58,12 +58,14 @@ class _Batch:
 
 
 class Writer:
-    """Appends to `topic`, a partition of `whole`. Only `records`, `called` and `schema` are used outside the loop."""
+    """Appends to `topic`, a partition of `topic_name`. Only `records`, `is_scheduled` and `schema` are used outside of
+    the loop.
+    """
 
     def __init__(
         self,
         session: Owner,
-        whole: str,
+        topic_name: str,
         topic: str,
         name: str,
         number: int,
@@ -71,10 +73,10 @@ class Writer:
         exclusive: bool,
     ) -> None:
         self.records: deque[tuple[Record, tuple[Any, bytes], int]] = deque()
-        self.called = False
+        self.is_scheduled = False
         self.schema: tuple[Any, bytes] = None, b""
         self._session = session
-        self._whole = whole
+        self._topic_name = topic_name
         self._topic = topic
         self._name = name
         self._sequences = sequences
@@ -84,12 +86,12 @@ class Writer:
         self._unacknowledged: deque[_Batch] = deque()
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._again = 0.0
+        self._retry_s = 0.0
         self._epoch = 0
         self._topic_epoch: int | None = None
 
-    def call(self) -> None:
-        """There are records: send them after a moment, in which others may follow."""
+    def schedule(self) -> None:
+        """Send the records after a moment, in which others may follow."""
         self._session.loop.call_later(self._session.linger, self.pump)
 
     def pump(self) -> None:
@@ -98,7 +100,7 @@ class Writer:
             if self._opening is None and not self._session.error:
                 self._opening = self._session.loop.create_task(self._open())
             return
-        self.called = False  # before the queue is read: a record that comes now calls again
+        self.is_scheduled = False  # before the queue is read: a record that comes now calls again
         while self.records:
             batch = self._pack(self._connection.largest)
             if batch is None:
@@ -107,8 +109,8 @@ class Writer:
             self._connection.write(batch.frame)
 
     def receipt(self, sequence: int) -> None:
-        """A batch is stored, perhaps by an earlier attempt: a deduplicating broker acknowledges it again."""
-        self._again = 0.0
+        """Note that a batch is stored, perhaps by an earlier attempt: a deduplicating broker acknowledges it again."""
+        self._retry_s = 0.0
         waiting = self._unacknowledged
         if not waiting or sequence < waiting[0].sequence:
             return
@@ -116,18 +118,18 @@ class Writer:
             self._reopen("Pulsar acknowledged a batch before an earlier one")
             return
         batch = waiting.popleft()
-        self._session.acknowledged(batch.records, batch.size)
+        self._session.complete(batch.records, batch.size)
 
     def refused(self, code: int, message: str) -> None:
-        """A batch was not stored. After a passing error it is sent again."""
+        """Handle a batch that was not stored: after a transient error it is sent again."""
         error = self._error(code, message)
         if error.action is Action.RETRY:
             self._reopen(error.what)
         else:
-            self._session.failed(error)
+            self._session.fail(error)
 
     def lost(self, why: str) -> None:
-        """The producer is gone; another one sends what it left, if anything."""
+        """Replace a producer that is gone; the next one sends what it left, if anything."""
         self._session.last_problem = why
         self._connection = None
         if self._unacknowledged or self.records:
@@ -147,16 +149,16 @@ class Writer:
         """Make the producer, again and again until a broker takes it, and send what is unacknowledged, in order."""
         try:
             while not self._session.error:
-                if self._again:
-                    await asyncio.sleep(self._again * random.uniform(0.8, 1.2))
-                first, most = _BACKOFF
-                self._again = min(max(first, self._again * 2), most)
+                if self._retry_s:
+                    await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))
+                first_wait, max_wait = _BACKOFF
+                self._retry_s = min(max(first_wait, self._retry_s * 2), max_wait)
                 try:
                     connection = await self._produce()
                 except HelenusError as error:
                     self._session.last_problem = error.what
                     if fatal := self._fatal(error):
-                        self._session.failed(fatal)
+                        self._session.fail(fatal)
                     continue
                 if connection.closed or self._id not in connection.producers:
                     continue
@@ -208,41 +210,45 @@ class Writer:
             error = pulsar_error(Kind.BROKER_REFUSED, f"{error.what}: another writer took over", error.where)
         if error.action is Action.RETRY or code == AUTHENTICATION:
             return error
-        return TopicError(error.kind, error.what, error.where, self._whole, error.advice)
+        return TopicError(error.kind, error.what, error.where, self._topic_name, error.advice)
 
     def _pack(self, largest: int) -> _Batch | None:
         """Return the next records as one frame; None if the first is larger than the broker takes."""
-        record, declared, size = self.records[0]
+        record, declared_schema, size = self.records[0]
         key, value, headers = record
         if size - RECORD_BYTES > largest - FRAME_BYTES:
-            what = f"a record of {size - RECORD_BYTES} bytes, where the broker takes {largest - FRAME_BYTES}"
+            message = f"a record of {size - RECORD_BYTES} bytes, where the broker takes {largest - FRAME_BYTES}"
             self._session.largest = largest
-            self._session.failed(TopicError(Kind.RECORD_TOO_LARGE, what, f"topic {self._topic}", self._whole))
+            self._session.fail(TopicError(Kind.RECORD_TOO_LARGE, message, f"topic {self._topic}", self._topic_name))
             return None
-        schema, version = declared
+        schema, version = declared_schema
         text_key = schema is not None and schema.type != KEY_VALUE
         metadata: dict[str, Any] = {"producer_name": self._name, "publish_time": int(time.time() * 1000)}
         if version:
             metadata["schema_version"] = version
         limit = min(_BATCH_BYTES, largest - FRAME_BYTES)
-        taken: list[Record] = []
+        batched: list[Record] = []
         total = 0
-        while self.records and len(taken) < _BATCH_RECORDS:
-            following, same, size = self.records[0]
-            if taken and (total + size > limit or same is not declared or (self._by_key and following[0] != key)):
+        while self.records and len(batched) < _BATCH_RECORDS:
+            following, following_schema, size = self.records[0]
+            if batched and (
+                total + size > limit
+                or following_schema is not declared_schema
+                or (self._by_key and following[0] != key)
+            ):
                 break
             self.records.popleft()
-            taken.append(following)
+            batched.append(following)
             total += size
         sequence = self._sequences.get(self._topic, 0)
-        self._sequences[self._topic] = sequence + len(taken)
-        if len(taken) == 1:
+        self._sequences[self._topic] = sequence + len(batched)
+        if len(batched) == 1:
             payload = value or b""
             metadata |= keyed(key, value, headers, text_key)
         else:
-            payload = batch(taken, text_key)
-            metadata["num_messages_in_batch"] = len(taken)
+            payload = batch(batched, text_key)
+            metadata["num_messages_in_batch"] = len(batched)
             if self._by_key:
                 metadata |= keyed(key, b"", (), text_key)
-        frame = send(self._id, sequence, len(taken), metadata, payload)
-        return _Batch(sequence, frame, len(taken), total)
+        frame = send(self._id, sequence, len(batched), metadata, payload)
+        return _Batch(sequence, frame, len(batched), total)

@@ -14,16 +14,16 @@ from helenus_sinks.pulsar.errors import TOPIC_NOT_FOUND, Answered, pulsar_error
 from helenus_sinks.pulsar.wire import command
 
 _CONNECT_TIMEOUT = 5.0
-_HOPS = 20
+_MAX_LOOKUPS = 20
 _CONNECT = 1
 
 
 def end_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Close a loop that is not running; its tasks are cancelled first."""
-    while left := asyncio.all_tasks(loop):  # one that ends may have begun another
-        for task in left:
+    while tasks := asyncio.all_tasks(loop):  # one that ends may have begun another
+        for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     loop.run_until_complete(asyncio.sleep(0))  # in which sockets are closed
     loop.close()
 
@@ -58,32 +58,34 @@ class Client:
         opening = self._connections.get(address)
         if opening is None:
             opening = self._connections[address] = asyncio.ensure_future(self._open(address))
-            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            opening.add_done_callback(lambda future: future.cancelled() or future.exception())
         try:
-            found = await asyncio.shield(opening)
+            connection = await asyncio.shield(opening)
         except HelenusError:
             if self._connections.get(address) is opening:
                 del self._connections[address]
             raise
-        return found
+        return connection
 
     async def broker(self, topic: str) -> Connection:
         """Return a connection to the broker that has the topic. Raises HelenusError."""
-        asked = await self.service()
+        connection = await self.service()
         authoritative = False
-        for _ in range(_HOPS):
-            reply = await asked.ask("lookup", topic=topic, authoritative=authoritative)
-            url = reply.brokerServiceUrlTls if asked.address.tls else reply.brokerServiceUrl
+        for _ in range(_MAX_LOOKUPS):
+            reply = await connection.ask("lookup", topic=topic, authoritative=authoritative)
+            url = reply.brokerServiceUrlTls if connection.address.tls else reply.brokerServiceUrl
             (address,) = Address.parse(url)[:1]
             if reply.proxy_through_service_url and (address.host, address.port) != (
-                asked.address.host,
-                asked.address.port,
+                connection.address.host,
+                connection.address.port,
             ):
-                address = Address(asked.address.host, asked.address.port, asked.address.tls, str(address))
-            found = await self.connection(address)
+                address = Address(
+                    connection.address.host, connection.address.port, connection.address.tls, str(address)
+                )
+            next_connection = await self.connection(address)
             if reply.response == _CONNECT:
-                return found
-            asked, authoritative = found, reply.authoritative
+                return next_connection
+            connection, authoritative = next_connection, reply.authoritative
         raise pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: brokers send us round in circles for {topic}")
 
     async def partitions(self, topic: str) -> int | None:
@@ -101,7 +103,7 @@ class Client:
         return int(reply.partitions)
 
     async def register(self, topic: str, schema: Any) -> bytes:
-        """Register a schema at a topic, or one of its partitions; returns its version. Raises HelenusError."""
+        """Register a schema at a topic, or one of its partitions; return its version. Raises HelenusError."""
         connection = await self.broker(topic)
         try:
             reply = await connection.ask("schema", topic=topic, schema=schema)
@@ -137,15 +139,15 @@ class Client:
             await asyncio.wait_for(opening, _CONNECT_TIMEOUT)
             await asyncio.wait_for(asyncio.shield(connection.ready), _CONNECT_TIMEOUT)
         except asyncio.TimeoutError:
-            what = f"Pulsar does not answer within {_CONNECT_TIMEOUT:.0f} s"
-            raise pulsar_error(Kind.BROKER_UNREACHABLE, what, str(address)) from None
+            message = f"Pulsar does not answer within {_CONNECT_TIMEOUT:.0f} s"
+            raise pulsar_error(Kind.BROKER_UNREACHABLE, message, str(address)) from None
         except ssl.SSLCertVerificationError as error:
             advice = "does pulsar.tls.cafile name who signed the broker's certificate?"
-            what = f"Pulsar: certificate verify failed: {error.verify_message}; {advice}"
-            raise pulsar_error(Kind.BROKER_REFUSED, what, str(address)) from None
+            message = f"Pulsar: certificate verify failed: {error.verify_message}; {advice}"
+            raise pulsar_error(Kind.BROKER_REFUSED, message, str(address)) from None
         except ssl.SSLError as error:
-            what = f"Pulsar: {error.reason or error}; is this the port for pulsar+ssl://?"
-            raise pulsar_error(Kind.BROKER_UNREACHABLE, what, str(address)) from None
+            message = f"Pulsar: {error.reason or error}; is this the port for pulsar+ssl://?"
+            raise pulsar_error(Kind.BROKER_UNREACHABLE, message, str(address)) from None
         except (OSError, OverflowError, UnicodeError) as error:  # the last two for an illegal port or host
             why = getattr(error, "strerror", None) or error
             raise pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: {why}", str(address)) from None

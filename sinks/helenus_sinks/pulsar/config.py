@@ -39,7 +39,7 @@ class PulsarConfig:
         exclusive: bool = False,
         linger: float = 0.005,
     ) -> PulsarConfig:
-        """From a command's properties."""
+        """Return the configuration in a command's properties."""
         return PulsarConfig(
             settings.pulsar_service_url,
             settings.pulsar_admin_url,

@@ -34,12 +34,12 @@ class Address:
         HelenusError(CONFIG).
         """
         try:
-            scheme, found = pulsar_addresses(url)
+            scheme, hosts = pulsar_addresses(url)
         except ValueError:
-            what = f"pulsar.service.url: not pulsar://host:port or pulsar+ssl://host:port: {url}"
-            raise HelenusError(Kind.CONFIG, what) from None
+            message = f"pulsar.service.url: not pulsar://host:port or pulsar+ssl://host:port: {url}"
+            raise HelenusError(Kind.CONFIG, message) from None
         tls = scheme == "pulsar+ssl"
-        return [Address(host, port or (6651 if tls else 6650), tls) for host, port in found]
+        return [Address(host, port or (6651 if tls else 6650), tls) for host, port in hosts]
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -91,7 +91,7 @@ class Consuming(Protocol):
     their frames.
     """
 
-    def message(self, said: Any, data: bytes) -> None: ...
+    def message(self, message: Any, data: bytes) -> None: ...
     def lost(self, why: str) -> None: ...
 
 
@@ -101,17 +101,17 @@ class Connection(asyncio.Protocol):
     `consumers`: added by their users, removed when the broker closes them; None for one that reads nothing.
     """
 
-    def __init__(self, address: Address, token: str | None, gone: Callable[[Connection], None]) -> None:
+    def __init__(self, address: Address, token: str | None, on_close: Callable[[Connection], None]) -> None:
         self.address = address
         self.largest = FRAME_MAX
         self.producers: dict[int, Producing] = {}
         self.consumers: dict[int, Consuming | None] = {}
         self._token = token
-        self._gone = gone
+        self._on_close = on_close
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._request = 0
+        self._pending_answers: dict[int, asyncio.Future[Any]] = {}
+        self._request_number = 0
         self._received = True
         self._timer: asyncio.TimerHandle | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -142,12 +142,12 @@ class Connection(asyncio.Protocol):
         self._received = True
         self._buffer += data
         try:
-            for name, reply, rest in commands(self._buffer):
+            for name, reply, payload in commands(self._buffer):
                 if name == "message":
                     if consumer := self.consumers.get(reply.consumer_id):
-                        consumer.message(reply, rest)
+                        consumer.message(reply, payload)
                 else:
-                    self._take(name, reply)
+                    self._handle_command(name, reply)
         except ValueError as error:
             self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: {error}", str(self.address)))
 
@@ -161,33 +161,33 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     async def ask(self, name: str, **fields: Any) -> Any:
-        """Send a request; returns its answer. Raises HelenusError: an error answer, or none in time."""
-        self._request += 1
-        number = self._request
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        """Send a request; return its answer. Raises HelenusError: an error answer, or none in time."""
+        self._request_number += 1
+        number = self._request_number
+        answer = self._pending_answers[number] = asyncio.get_running_loop().create_future()
         try:
             if self.closed:
                 raise pulsar_error(Kind.BROKER_UNREACHABLE, "Pulsar: the connection was closed", str(self.address))
             self.write(command(name, request_id=number, **fields))
             return await asyncio.wait_for(answer, _REQUEST_TIMEOUT)
         except asyncio.TimeoutError:
-            what = f"Pulsar does not answer within {_REQUEST_TIMEOUT:.0f} s"
-            self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, what, str(self.address)))
-            raise pulsar_error(Kind.BROKER_UNREACHABLE, what, str(self.address)) from None
+            message = f"Pulsar does not answer within {_REQUEST_TIMEOUT:.0f} s"
+            self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, message, str(self.address)))
+            raise pulsar_error(Kind.BROKER_UNREACHABLE, message, str(self.address)) from None
         finally:
-            self._waiting.pop(number, None)
+            self._pending_answers.pop(number, None)
 
     def fail(self, error: HelenusError) -> None:
         """Close at once, and report the error to all requests and producers."""
         if self.closed:
             return
         self.closed = True
-        self._gone(self)
+        self._on_close(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
-        for answer in [self.ready, *self._waiting.values()]:
+        for answer in [self.ready, *self._pending_answers.values()]:
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()  # marks it as seen: nobody may wait for it
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
                 consumer.lost(error.what)
         self.consumers.clear()
 
-    def _take(self, name: str, reply: Any) -> None:
+    def _handle_command(self, name: str, reply: Any) -> None:
         if name == "send_receipt":
             if producer := self.producers.get(reply.producer_id):
                 producer.receipt(reply.sequence_id)
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, name: str, reply: Any) -> None:
         if name == "producer_success" and reply.HasField("producer_ready") and not reply.producer_ready:
             return  # another one has exclusive access: the answer comes when that one is gone
-        answer = self._waiting.get(reply.request_id)
+        answer = self._pending_answers.get(reply.request_id)
         if answer is None or answer.done():
             return
         code, message = ("error_code", "error_message") if name.endswith("schema_response") else ("error", "message")
@@ -242,8 +242,8 @@ class Connection(asyncio.Protocol):
 
     def _keep_alive(self) -> None:
         if not self._received:
-            what = f"Pulsar does not answer for {_KEEP_ALIVE:.0f} s"
-            self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, what, str(self.address)))
+            message = f"Pulsar does not answer for {_KEEP_ALIVE:.0f} s"
+            self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, message, str(self.address)))
             return
         self._received = False
         self.write(command("ping"))

@@ -12,9 +12,11 @@ _ADVICE = {
         "check pulsar.auth.token, pulsar.tls.*, the topic's name, and what the token's role may do in the namespace"
     ),
 }
-_LONG = 400
+_MAX_TEXT = 400
 _NO_UPDATES = "schema auto updating is disabled"
-_STORAGE = ".SchemaException: "  # the class itself: schemas can't be read or stored just now; its subclasses refuse
+_STORAGE_ERROR = (
+    ".SchemaException: "  # the class itself: schemas can't be read or stored just now; its subclasses refuse
+)
 
 
 def advice(kind: Kind) -> str:
@@ -22,16 +24,16 @@ def advice(kind: Kind) -> str:
     return _ADVICE.get(kind, "")
 
 
-def pulsar_error(kind: Kind, what: str, where: str = "") -> HelenusError:
+def pulsar_error(kind: Kind, message: str, where: str = "") -> HelenusError:
     """Return a HelenusError with advice about Pulsar."""
-    return HelenusError(kind, what, where, advice(kind))
+    return HelenusError(kind, message, where, advice(kind))
 
 
 class Answered(HelenusError):
     """A broker's error answer, and its code."""
 
-    def __init__(self, kind: Kind, what: str, where: str = "", code: int = 0) -> None:
-        super().__init__(kind, what, where, advice(kind))
+    def __init__(self, kind: Kind, message: str, where: str = "", code: int = 0) -> None:
+        super().__init__(kind, message, where, advice(kind))
         self.code = code
 
 
@@ -39,12 +41,12 @@ def broker_error(code: int, message: str, where: str) -> HelenusError:
     """Return a broker's error answer as ours, with the broker's own words."""
     kind = Kind.BROKER_REFUSED if code in _REFUSED else Kind.BROKER_UNREACHABLE
     text = " ".join(message.split()) or "it says no more"
-    if len(text) > _LONG:  # with two schemas in it, say
-        text = text.partition(" caused by ")[0][:_LONG]
+    if len(text) > _MAX_TEXT:  # with two schemas in it, say
+        text = text.partition(" caused by ")[0][:_MAX_TEXT]
     if _NO_UPDATES in message:
         kind = Kind.BROKER_REFUSED
         text += "; allow it by isAllowAutoUpdateSchema of the namespace, or upload what helenus-connector schemas says"
-    elif _STORAGE in message:
+    elif _STORAGE_ERROR in message:
         kind = Kind.BROKER_UNREACHABLE
     elif code == INCOMPATIBLE_SCHEMA or "SchemaParseException" in message or "SchemaException" in message:
         kind = Kind.REGISTRY_REFUSED

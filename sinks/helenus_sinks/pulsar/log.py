@@ -28,9 +28,9 @@ from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.errors import AUTHENTICATION, Answered, advice
 from helenus_sinks.pulsar.wire import FRAME_MAX
 
-_ANSWER_TIMEOUT = 30.0
-_ROOM_TIMEOUT = 60.0
-_SLICE = 0.2
+_ANSWER_TIMEOUT_S = 30.0
+_QUEUE_TIMEOUT_S = 60.0
+_SLICE_S = 0.2
 T = TypeVar("T")
 
 
@@ -47,15 +47,15 @@ class PulsarLog:
         self._name = f"helenus-{uuid.uuid4().hex[:12]}"
         self._session: ProducerSession | None = None
         self._topic_schemas = TopicSchemas(
-            self._where, lambda question: self._asked(question), lambda topic: self._place(topic, 0)
+            self._where, lambda question: self._answer(question), lambda topic: self._partition_name(topic, 0)
         )
         self._schemas: dict[str, tuple[Any, bytes]] = {}
         self._declared: dict[str, DeclaredSchemas] = {}
-        self._whole: set[str] = set()  # topics without partitions
+        self._unpartitioned: set[str] = set()  # topics without partitions
         self._retained: set[str] = set()  # topics whose retention is set
         self._sequences: dict[str, int] = {}
         self._largest = FRAME_MAX
-        self._latest = math.inf
+        self._deadline = math.inf
 
     @property
     def largest(self) -> int:
@@ -78,47 +78,49 @@ class PulsarLog:
                 await client.broker(self._settings.name("any"))
             return [str(topic) for topic in reply.topics]
 
-        found: dict[str, int] = {}
-        whole: set[str] = set()
+        partition_counts: dict[str, int] = {}
+        unpartitioned: set[str] = set()
         try:
-            names = self._asked(ask)
+            names = self._answer(ask)
         except HelenusError as error:
             raise error.with_location(f"{error.where}, namespace {namespace}") from None
-        for full in names:
-            name = full.rpartition("/")[2]
+        for full_name in names:
+            name = full_name.rpartition("/")[2]
             topic, _, partition = name.rpartition("-partition-")
             if topic and partition.isdigit():
-                found[topic] = max(found.get(topic, 0), int(partition) + 1)
+                partition_counts[topic] = max(partition_counts.get(topic, 0), int(partition) + 1)
             else:
-                whole.add(name)
-        self._whole = whole - found.keys()
-        return {**dict.fromkeys(self._whole, 1), **found}
+                unpartitioned.add(name)
+        self._unpartitioned = unpartitioned - partition_counts.keys()
+        return {**dict.fromkeys(self._unpartitioned, 1), **partition_counts}
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         try:
             return self._create(topic, partitions, config)
         except HelenusError as error:
-            raise _of_topic(error, error.where, topic) from None
+            raise _as_topic_error(error, error.where, topic) from None
 
     def _create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        full = self._settings.name(topic)
-        if known := self._asked(lambda client: client.partitions(full)):
+        full_name = self._settings.name(topic)
+        if partition_count := self._answer(lambda client: client.partitions(full_name)):
             if self._admin is not None and topic not in self._retained:
                 with contextlib.suppress(Refused):  # without permission the operator's retention applies
-                    self._admin.retain(full.partition("://")[2], config)
+                    self._admin.retain(full_name.partition("://")[2], config)
                 self._retained.add(topic)
-            return known
+            return partition_count
         if self._admin is None:
-            what = "the topic is missing: set pulsar.admin.url to have it made, or make it, with partitions"
+            message = "the topic is missing: set pulsar.admin.url to have it made, or make it, with partitions"
             raise TopicError(
-                Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}", topic, advice(Kind.BROKER_REFUSED)
+                Kind.BROKER_REFUSED, message, f"{self._where}, topic {full_name}", topic, advice(Kind.BROKER_REFUSED)
             )
-        self._admin.create(full.partition("://")[2], partitions, config)
+        self._admin.create(full_name.partition("://")[2], partitions, config)
         self._retained.add(topic)
-        if known := self._asked(lambda client: client.partitions(full)):
-            return known
-        what = "a topic without partitions has this name: delete it, or choose another"
-        raise TopicError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}", topic, advice(Kind.BROKER_REFUSED))
+        if partition_count := self._answer(lambda client: client.partitions(full_name)):
+            return partition_count
+        message = "a topic without partitions has this name: delete it, or choose another"
+        raise TopicError(
+            Kind.BROKER_REFUSED, message, f"{self._where}, topic {full_name}", topic, advice(Kind.BROKER_REFUSED)
+        )
 
     def declare(self, topic: str, schemas: DeclaredSchemas) -> None:
         if self._declared.get(topic) == schemas:
@@ -126,19 +128,19 @@ class PulsarLog:
         try:
             self._schemas[topic] = self._topic_schemas.register(topic, schemas)
         except HelenusError as error:
-            raise _of_topic(error, f"{self._where}, topic {topic}", topic) from None
+            raise _as_topic_error(error, f"{self._where}, topic {topic}", topic) from None
         self._declared[topic] = schemas
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         size = size_of(key, value, headers)
         session = self._session or self._start()
-        most = min(self._largest, session.largest) - FRAME_BYTES
-        if size > most:
-            what = f"a record of {size} bytes, where {most} are allowed"
-            raise TopicError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}", topic)
-        if session.full:
+        max_bytes = min(self._largest, session.largest) - FRAME_BYTES
+        if size > max_bytes:
+            message = f"a record of {size} bytes, where {max_bytes} are allowed"
+            raise TopicError(Kind.RECORD_TOO_LARGE, message, f"topic {topic}, partition {partition}", topic)
+        if session.is_full:
             self._wait_for_room(session, topic)
-        session.take(self._writer(session, topic, partition), (key, value, headers), size)
+        session.submit(self._writer(session, topic, partition), (key, value, headers), size)
 
     def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         for key, value in records:
@@ -147,26 +149,26 @@ class PulsarLog:
     def start(self) -> None:
         """Connect now: the first record would wait for it."""
         session = self._session or self._start()
-        session.run(session.greet())
+        session.run(session.connect())
 
     def hurry(self, seconds: float) -> None:
-        self._latest = min(self._latest, time.monotonic() + seconds)
+        self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def flush(self, timeout: float) -> None:
         session = self._session
         if session is None:
             return
-        session.hasten()
-        least, since = session.left, time.monotonic()
-        while session.left and not session.error:
+        session.send_lingering()
+        fewest, since = session.unacknowledged, time.monotonic()
+        while session.unacknowledged and not session.error:
             now = time.monotonic()
-            if session.left < least:
-                least, since = session.left, now
-            if now > min(since + timeout, self._latest):
+            if session.unacknowledged < fewest:
+                fewest, since = session.unacknowledged, now
+            if now > min(since + timeout, self._deadline):
                 break
-            session.wait(min(_SLICE, timeout or _SLICE))
-        left, error, last_problem = session.left, session.error, session.last_problem
-        if not left and not error:
+            session.wait(min(_SLICE_S, timeout or _SLICE_S))
+        unacknowledged, error, last_problem = session.unacknowledged, session.error, session.last_problem
+        if not unacknowledged and not error:
             return
         self.close()
         if error is not None:
@@ -175,7 +177,7 @@ class PulsarLog:
             raise error
         reason = f": {last_problem}" if last_problem else ""
         raise HelenusError(
-            Kind.APPEND_FAILED, f"Pulsar did not acknowledge {left} records in time{reason}", self._where
+            Kind.APPEND_FAILED, f"Pulsar did not acknowledge {unacknowledged} records in time{reason}", self._where
         )
 
     def close(self) -> None:
@@ -191,36 +193,38 @@ class PulsarLog:
     def _writer(self, session: ProducerSession, topic: str, partition: int) -> Writer:
         writer = session.writers.get((topic, partition))
         if writer is None:
-            full = self._place(topic, partition)
+            full_name = self._partition_name(topic, partition)
             number = len(session.writers) + 1
-            alone = self._settings.exclusive and topic in self._schemas
-            writer = Writer(session, topic, full, f"{self._name}-{partition}", number, self._sequences, alone)
+            is_exclusive = self._settings.exclusive and topic in self._schemas
+            writer = Writer(
+                session, topic, full_name, f"{self._name}-{partition}", number, self._sequences, is_exclusive
+            )
             session.writers[topic, partition] = writer
         writer.schema = self._schemas.get(topic, (None, b""))
         return writer
 
-    def _place(self, topic: str, partition: int) -> str:
-        full = self._settings.name(topic)
-        return full if topic in self._whole else f"{full}-partition-{partition}"
+    def _partition_name(self, topic: str, partition: int) -> str:
+        full_name = self._settings.name(topic)
+        return full_name if topic in self._unpartitioned else f"{full_name}-partition-{partition}"
 
     def _wait_for_room(self, session: ProducerSession, topic: str) -> None:
-        session.hasten()
-        deadline = time.monotonic() + _ROOM_TIMEOUT
-        while session.full and not session.error:
-            if time.monotonic() > min(deadline, self._latest):
+        session.send_lingering()
+        deadline = time.monotonic() + _QUEUE_TIMEOUT_S
+        while session.is_full and not session.error:
+            if time.monotonic() > min(deadline, self._deadline):
                 reason = f": {session.last_problem}" if session.last_problem else ""
                 raise HelenusError(Kind.APPEND_FAILED, f"Pulsar takes no records: the queue is full{reason}", topic)
-            session.wait(_SLICE)
+            session.wait(_SLICE_S)
         if session.error:
             raise session.error  # the flush that has to follow drops the records that are held
 
-    def _asked(self, question: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    def _answer(self, question: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         session = self._session or self._start()
-        deadline = time.monotonic() + _ANSWER_TIMEOUT
-        return session.answer(question, lambda: time.monotonic() > min(deadline, self._latest))
+        deadline = time.monotonic() + _ANSWER_TIMEOUT_S
+        return session.answer(question, lambda: time.monotonic() > min(deadline, self._deadline))
 
 
-def _of_topic(error: HelenusError, where: str, topic: str) -> HelenusError:
+def _as_topic_error(error: HelenusError, where: str, topic: str) -> HelenusError:
     """Return an error of a request about a topic: a TopicError if Pulsar answered it, and not about the login."""
     answered = isinstance(error, Refused) or (isinstance(error, Answered) and error.code != AUTHENTICATION)
     ours = isinstance(error, TopicError) or error.kind is Kind.REGISTRY_REFUSED

@@ -97,8 +97,8 @@ def _messages() -> tuple[Any, dict[int, str]]:
         name, _, fields = line.partition(":")
         message = file.message_type.add(name=name)
         for text in filter(None, map(str.strip, fields.split(","))):
-            place, kind = text.split()
-            field, number = place.split("=")
+            assignment, kind = text.split()
+            field, number = assignment.split("=")
             label = kinds.LABEL_REPEATED if kind.startswith("*") else kinds.LABEL_OPTIONAL
             added = message.field.add(name=field, number=int(number), label=label)
             kind = kind.lstrip("*")
@@ -139,10 +139,10 @@ def commands(buffer: bytearray) -> Iterator[tuple[str, Any, bytes]]:
             reply = messages.BaseCommand.FromString(bytes(buffer[8 : 8 + inner]))
         except Exception as error:  # protobuf has an error of its own for each of its implementations
             raise ValueError(f"this is not Pulsar's protocol: {error}") from None
-        rest = bytes(buffer[8 + inner : size + 4])
+        payload = bytes(buffer[8 + inner : size + 4])
         del buffer[: size + 4]
         if reply.type in _TYPES:
-            yield _TYPES[reply.type], getattr(reply, _TYPES[reply.type]), rest
+            yield _TYPES[reply.type], getattr(reply, _TYPES[reply.type]), payload
 
 
 def keyed(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> dict[str, Any]:
@@ -219,5 +219,5 @@ def payload_of(schemas: DeclaredSchemas) -> dict[str, Any]:
     if schemas.key is not None:
         sides = {"key": json.loads(schemas.key), "value": json.loads(schemas.value)}
         text = json.dumps(sides, separators=(",", ":"), ensure_ascii=False)
-    properties = {one.key: one.value for one in schema_of(schemas).properties}
+    properties = {pair.key: pair.value for pair in schema_of(schemas).properties}
     return {"type": schemas.kind if schemas.key is None else "KEY_VALUE", "schema": text, "properties": properties}

@@ -208,7 +208,7 @@ def decoded(
                 size *= 2  # an entry is longer than that
             if batch.unknown:  # a table that was dropped
                 assert batch.unknown.column is None, batch.unknown
-                plans[batch.unknown.table] = light[batch.unknown.table] = decoder.TablePlan(known=False)
+                plans[batch.unknown.table] = light[batch.unknown.table] = decoder.TablePlan(is_known=False)
             else:
                 assert batch.next, path
             segment.advance(at + batch.next)
