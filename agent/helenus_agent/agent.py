@@ -328,7 +328,7 @@ class Agent:
         self._appended_at = time.monotonic()
 
     def _commit(self, timeout: float) -> None:
-        """7 commit: flush, save, remove."""
+        """Commit, step 7: flush, save, remove."""
         started = time.monotonic()
         self._outbox.flush(timeout)
         reach("agent.after-flush")
@@ -356,8 +356,8 @@ class Agent:
         self._committed_at = time.monotonic()
 
     def _report_unreadable(self) -> None:
-        """All is read. Offline nothing is added any more: a segment with bytes, of which nothing could be read, is
-        corrupt.
+        """Report segments with bytes of which nothing could be read as corrupt, when all is read offline: nothing is
+        added any more.
         """
         if not self._offline:
             return

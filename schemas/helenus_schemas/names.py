@@ -9,7 +9,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9_]")
 
 
 def topic(prefix: str, keyspace: str, table: str) -> str:
-    """`<prefix><keyspace>.<table>`; characters that Kafka refuses in a topic's name become `_`."""
+    """Return `<prefix><keyspace>.<table>`; characters that Kafka refuses in a topic's name become `_`."""
     return prefix + re.sub(r"[^A-Za-z0-9._-]", "_", f"{keyspace}.{table}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def use_plain(name: str, package: str) -> None:
-    """If it is asked for, load a module of the package whose `__init__.py` is the file `package`, from its .py."""
+    """Load a module from its .py, if HELENUS_PURE is set. `package`: the file `__init__.py` of its package."""
     if os.environ.get("HELENUS_PURE", "") in ("", "0"):
         return
     spec = importlib.util.spec_from_file_location(name, Path(package).with_name(f"{name.rpartition('.')[2]}.py"))

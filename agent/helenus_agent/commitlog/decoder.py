@@ -174,12 +174,12 @@ class TablePlan:
         self.column_texts: dict[bytes, Described] = {}
 
     def describe(self, names: list[bytes]) -> bytes:
-        """Columns as events with cells have them: an Avro string."""
+        """Return columns as events with cells have them: an Avro string."""
         text = columns_text([self.column_texts[name] for name in names]).encode()
         return long_bytes(len(text)) + text
 
     def give_up(self, column: bytes) -> None:
-        """The schema does not know this column either: entries that name it can't be decoded."""
+        """Note that the schema does not have this column either: entries that name it can't be decoded."""
         self.columns[column] = (_NO_COLUMN, 0)
 
 
@@ -844,7 +844,7 @@ def cells(plan: TablePlan, columns: bytes, lows: bytes, flags: bytes, data: byte
 
 
 def times(newest: int, expires: int) -> bytes:
-    """When it was written, and when its first cell expires."""
+    """Return when it was written, and when its first cell expires."""
     written = b"\0" if newest == _NONE else b"\2" + long_bytes(newest)
     if expires == _NEVER:
         return written + b"\0"

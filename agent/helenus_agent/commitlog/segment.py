@@ -39,13 +39,13 @@ marker, or after the last one an entry's own CRCs. See `helenus_agent.segments.s
 _NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
 _VERSIONS = (6, 7, 8)
 _INDEXED = 7  # the first version with an index
-_MARKER_BYTES = 8
-_EMPTY_MARKER = bytes(_MARKER_BYTES)
+_MARKER = 8  # bytes of a sync marker
+_EMPTY_MARKER = bytes(_MARKER)
 _ENTRY_OVERHEAD = 12  # what an entry adds to its mutation
 _MAX_POSITION = (1 << 31) - 1  # positions are ints
 _TORN_READ_S = 1.0  # s: a read may meet a half-written int, but not for long
 _MAX_SECTIONS = 1000  # at which a look ends: some 200 bytes of memory each
-_TAIL_BYTES = 1 << 16  # bytes after the last marker that are read at once
+_TAIL = 1 << 16  # bytes after the last marker that are read at once
 
 
 class Corrupt(Exception):
@@ -97,9 +97,8 @@ def read_header(data: bytes, version: int, id: int) -> Header | None:
     if header_version == 0 or len(data) < 18 + size:
         return None
     options = data[14 : 14 + size]
-    crc = crc32(
-        options, crc32(struct.pack(">iIII", header_version, header_id & 0xFFFFFFFF, header_id >> 32 & 0xFFFFFFFF, size))
-    )
+    low, high = header_id & 0xFFFFFFFF, header_id >> 32 & 0xFFFFFFFF
+    crc = crc32(options, crc32(struct.pack(">iIII", header_version, low, high, size)))
     if crc != struct.unpack_from(">I", data, 14 + size)[0]:
         return None
     if (header_version, header_id) != (version or header_version, id):
@@ -128,16 +127,12 @@ def _block_reader(options: bytes) -> Decompress | None:
 
 
 def read_marker(data: bytes, id: int, offset: int) -> int | None:
-    """Return the end of the section whose marker `data` is at `offset`; None if it is half written. Raises
-    Corrupt.
-    """
+    """Return the end of the section whose marker, `data`, is at `offset`; None if half written. Raises Corrupt."""
     end, crc = struct.unpack(">iI", data)
     if end and not crc:
         return None
-    if (
-        crc != crc32(struct.pack(">III", id & 0xFFFFFFFF, id >> 32 & 0xFFFFFFFF, offset))
-        or end < offset + _MARKER_BYTES
-    ):
+    checked = struct.pack(">III", id & 0xFFFFFFFF, id >> 32 & 0xFFFFFFFF, offset)
+    if crc != crc32(checked) or end < offset + _MARKER:
         raise Corrupt(f"a sync marker that is none: end {end}, crc {crc:08x}")
     return int(end)
 
@@ -172,8 +167,7 @@ class Segment:
         self.path = path
         self.bad = bad
         self.complete = self.indexed = self._version < _INDEXED
-        self.looked = False
-        self.unlinked = False
+        self.looked = self.unlinked = False
         self.since = 0.0
         self.unread: deque[Section] = deque()
         self._mode = mode
@@ -226,8 +220,7 @@ class Segment:
         return self._broken or self._suspect is None
 
     def is_blank(self) -> bool:
-        """True if nothing is in it but a header, and the markers of sections without a byte. Raises OSError, but
-        not for a file that is gone.
+        """Return whether it has only a header and markers of empty sections. Raises OSError, unless it is gone.
 
         A stopped node leaves the segment that it had prepared like this. Once the node's own name for it is gone,
         nothing will be written there.
@@ -236,19 +229,15 @@ class Segment:
             return False
         try:
             with open(self.path, "rb") as file:
-                start = file.read(_TAIL_BYTES)
+                start = file.read(_TAIL)
                 if read_header(start, self._version, self.id) is None:
                     return False
-                offset = 18 + int.from_bytes(start[12:14], "big")
-                while (marker := start[offset : offset + _MARKER_BYTES]) != _EMPTY_MARKER and len(
-                    marker
-                ) == _MARKER_BYTES:
-                    if read_marker(marker, self.id, offset) != offset + _MARKER_BYTES:
+                end = 18 + int.from_bytes(start[12:14], "big")
+                while (marker := start[end : end + _MARKER]) != _EMPTY_MARKER and len(marker) == _MARKER:
+                    if read_marker(marker, self.id, end) != end + _MARKER:
                         break
-                    offset += _MARKER_BYTES
-                self._written = any(start[offset:]) or any(
-                    any(piece) for piece in iter(lambda: file.read(_TAIL_BYTES), b"")
-                )
+                    end += _MARKER
+                self._written = any(start[end:]) or any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
         except (FileNotFoundError, Corrupt):
             return False
         return not self._written
@@ -259,7 +248,7 @@ class Segment:
             if self.is_blank():
                 return False
             with open(self.path, "rb") as file:
-                return any(any(piece) for piece in iter(lambda: file.read(_TAIL_BYTES), b""))
+                return any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -297,10 +286,10 @@ class Segment:
 
     def has_news(self) -> bool:
         """Return whether a look may find more than the last one: something follows what that found. Raises OSError."""
-        return self._fd < 0 or not self.is_stable or any(os.pread(self._fd, _MARKER_BYTES + 8, self._marker))
+        return self._fd < 0 or not self.is_stable or any(os.pread(self._fd, _MARKER + 8, self._marker))
 
     def read(self, max_bytes: int) -> tuple[bytes, int, bool]:
-        """At most so many bytes of the first section of `unread`, their position, and whether they reach its end.
+        """Read at most so many bytes of the first section of `unread`, their position, and whether they reach its end.
 
         Raises OSError, and Corrupt if the section can't be read.
         """
@@ -308,7 +297,7 @@ class Segment:
         section = self.unread[0]
         start = section.start
         if section.live:
-            return os.pread(self._fd, max(_TAIL_BYTES, section.end - start), start), start, False
+            return os.pread(self._fd, max(_TAIL, section.end - start), start), start, False
         if self._header is not None and self._header.decompress is not None:
             offset = start - section.base
             data = bytes(self._decompressed(section, self._header.decompress)[offset : offset + max_bytes])
@@ -319,7 +308,7 @@ class Segment:
         return data, start, start + len(data) == section.end
 
     def advance(self, position: int) -> None:
-        """All before `position`, in the first section of `unread`, is read."""
+        """Note that all before `position`, in the first section of `unread`, is read."""
         section = self.unread.popleft()
         if section.live:
             self._position = position
@@ -371,9 +360,9 @@ class Segment:
 
     def _next_section(self) -> Section | None:
         """Return the section after the last one that was found, None if it isn't there or may not be read yet."""
-        data = os.pread(self._fd, _MARKER_BYTES + 4, self._marker)
+        data = os.pread(self._fd, _MARKER + 4, self._marker)
         try:
-            if data[:_MARKER_BYTES] == _EMPTY_MARKER or len(data) < _MARKER_BYTES:
+            if data[:_MARKER] == _EMPTY_MARKER or len(data) < _MARKER:
                 section = None
                 if self.complete:
                     self._check_end()
@@ -390,7 +379,7 @@ class Segment:
         return section if section and self._may_read(section.end) else None
 
     def _parse_section(self, data: bytes) -> Section | None:
-        end = read_marker(data[:_MARKER_BYTES], self.id, self._marker)
+        end = read_marker(data[:_MARKER], self.id, self._marker)
         if end is None:
             if self.complete:
                 raise Corrupt("a sync marker without crc")
@@ -403,16 +392,14 @@ class Segment:
             if compressed and not self.complete:
                 return None  # it is being written
             raise Corrupt(f"a section that ends at {end} in a file of {self._size} bytes")
-        file_offset, base = self._marker + _MARKER_BYTES, self._end + _MARKER_BYTES
+        file_offset, base = self._marker + _MARKER, self._end + _MARKER
         if not compressed:
             return Section(min(max(base, self._position), end), end, base, file_offset, end - file_offset)
-        length = int.from_bytes(data[_MARKER_BYTES:], "big", signed=True)
+        length = int.from_bytes(data[_MARKER:], "big", signed=True)
         if end < file_offset + 4 or not 0 <= length <= _MAX_POSITION - base:
             raise Corrupt(f"a section of {end - file_offset} bytes that come to {length}")
-        content_end = base + length
-        section = Section(
-            min(max(base, self._position), content_end), content_end, base, file_offset, end - file_offset
-        )
+        last = base + length
+        section = Section(min(max(base, self._position), last), last, base, file_offset, end - file_offset)
         if not length:
             self._decompressed(section, compressed)
         return section
@@ -434,7 +421,7 @@ class Segment:
         assert self._header is not None
         if self._header.decompress is not None:
             return None
-        start = max(self._end + _MARKER_BYTES, self._position)
+        start = max(self._end + _MARKER, self._position)
         head = os.pread(self._fd, 8, start)
         size, crc = struct.unpack(">iI", head) if len(head) == 8 else (0, 0)
         if size <= 0 or crc != crc32(head[:4]):
@@ -445,7 +432,7 @@ class Segment:
         return Section(start, start + size + _ENTRY_OVERHEAD, start, start, size + _ENTRY_OVERHEAD, live=True)
 
     def _check_end(self) -> None:
-        """A complete segment's sections go as far as its index says, unless a restarted node wrote that."""
+        """Raise Corrupt if the sections end before the index says; not if a restarted node wrote that index."""
         index = read_index(self.path)
         if index is None or index[0] <= self._end:
             return

@@ -230,7 +230,9 @@ def _has_virtual_tables(release: str) -> bool:
 
 
 def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Stamp]:
-    """`options` are rows of all kinds that an ALTER TABLE or CREATE INDEX changes; those of tables come first."""
+    """Return when each table was altered, with a digest of its `options`: the rows that an ALTER TABLE or CREATE INDEX
+    changes, those of tables first.
+    """
     digests: dict[tuple[str, str], Any] = {}
     for row in (row for rows in options for row in rows):
         digest = digests.setdefault((row.keyspace_name, row.table_name), hashlib.md5(usedforsecurity=False))

@@ -265,16 +265,11 @@ class KnownTables:
             self._retiring.pop(table.id, None)
         if not self._is_included(table.full_name):
             return plan_table(table, reason="excluded")
-        if table.unsupported:
+        if (refusal := _refusal(table)) is not None:
+            reason, message = refusal
             if old is None or not old.cdc:
-                report.refused.append((table, table.unsupported))
-            return plan_table(table, reason="unsupported_table")
-        try:
-            KeyCodec(table)
-        except ValueError as error:
-            if old is None or not old.cdc:
-                report.refused.append((table, str(error)))
-            return plan_table(table, reason="unsupported_key")
+                report.refused.append((table, message))
+            return plan_table(table, reason=reason)
         if table.id in self._indexes:
             index = self._indexes[table.id]
             self.followed[index] = table
@@ -346,6 +341,17 @@ class KnownTables:
         if any(pattern.fullmatch(name) for pattern in self._exclude):
             return False
         return not self._include or any(pattern.fullmatch(name) for pattern in self._include)
+
+
+def _refusal(table: Table) -> tuple[str, str] | None:
+    """Return why a table's changes can't be published: the reason for metrics, and a message. None if they can."""
+    if table.unsupported:
+        return "unsupported_table", table.unsupported
+    try:
+        KeyCodec(table)
+    except ValueError as error:
+        return "unsupported_key", str(error)
+    return None
 
 
 def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:

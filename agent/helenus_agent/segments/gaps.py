@@ -89,7 +89,7 @@ def cdc_is_on(positions: Positions, is_on: bool | None) -> None:
 
 
 def check_deleted(positions: Positions, first: int, present: Collection[int]) -> None:
-    """At the start, on a node that deletes unread segments when cdc_raw is full: check whether it may have done so.
+    """Check at the start, for a node that deletes unread segments when cdc_raw is full, whether it may have done so.
 
     It deletes the oldest. If the `first` segment that was not fully processed when the agent stopped is gone, and none
     that old is `present`, that one and later ones may have held changes.

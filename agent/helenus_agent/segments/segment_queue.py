@@ -103,9 +103,8 @@ class SegmentQueue:
 
     def refresh(self) -> None:
         """List the directory: new segments, those that are complete now, those that vanished."""
-        node_segments = (
-            self._list_node_directory()
-        )  # first: what the node has by now is linked by the time of the second listing
+        # First: what the node has by now is linked by the time of the second listing.
+        node_segments = self._list_node_directory()
         try:
             with os.scandir(self.directory) as entries:
                 listed = list(entries)
@@ -129,20 +128,9 @@ class SegmentQueue:
         indexes = {e.name for e in listed if e.name.endswith("_cdc.idx")}
         newest = max([*node_segments, *linked], default=0)
         for number, path in present.items():
-            segment = self._segments.get(number)
-            if segment is None:
-                continue
-            segment.path, segment.unlinked = path, number not in linked
-            if segment.complete or segment.unlinked:
-                continue
-            if path.name.replace(".log", "_cdc.idx") in indexes:
-                if index := read_index(path):
-                    segment.indexed = True
-                    segment.complete = index[1]
-            elif stats[path.name].st_nlink == 1 and number < newest and not segment.indexed:
-                segment.complete = segment.is_blank()
-            if segment.complete and segment not in self._watched:
-                self._watched.append(segment)
+            if (segment := self._segments.get(number)) is not None:
+                segment.path, segment.unlinked = path, number not in linked
+                self._update_completion(segment, indexes, stats, newest)
         self._watched.sort(key=lambda s: s.id)
         if time.monotonic() - self._rescanned_at > _RESCAN_S:
             self._rescanned_at = time.monotonic()
@@ -151,6 +139,24 @@ class SegmentQueue:
         self.size = sum(stats[name].st_size for name in names.values())
         metrics.RAW_BYTES.set(self.size)
         metrics.PENDING.set(len(self._segments))
+
+    def _update_completion(
+        self, segment: Segment, indexes: Container[str], stats: Mapping[str, os.stat_result], newest: int
+    ) -> None:
+        """Set whether a segment is complete, by its index. Without one it is complete if it is blank, the node has
+        deleted its own name for it, and there is a newer segment.
+        """
+        if segment.complete or segment.unlinked:
+            return
+        name = segment.path.name
+        if name.replace(".log", "_cdc.idx") in indexes:
+            if index := read_index(segment.path):
+                segment.indexed = True
+                segment.complete = index[1]
+        elif stats[name].st_nlink == 1 and segment.id < newest and not segment.indexed:
+            segment.complete = segment.is_blank()
+        if segment.complete and segment not in self._watched:
+            self._watched.append(segment)
 
     def written_positions(self) -> dict[int, int]:
         """Return how far each segment is known to be written, by its id, of those that are to be read next."""

@@ -276,14 +276,14 @@ _SCHEMAS = {"type", "items", "values", "fields"}
 
 
 def _check(key: CqlType) -> None:
-    """A map's key is shown as text: every type has that form, except custom ones."""
+    """Raise Unmappable for a map key without a text form: of a custom type, at any depth."""
     for t in walk([key]):
         if t.name == "custom":
             raise Unmappable(f"a map with keys of the type {t}")
 
 
 def _java_hash(text: str) -> int:
-    """Java's `String.hashCode`, unsigned: part of the name that DataStax gives a tuple's record."""
+    """Return Java's `String.hashCode`, unsigned: part of the name that DataStax gives a tuple's record."""
     value = 0
     units = text.encode("utf-16-be")
     for i in range(0, len(units), 2):

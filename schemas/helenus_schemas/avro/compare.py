@@ -189,7 +189,7 @@ def other_form(existing: Schema, proposed: Schema) -> Literal["decimal", "varint
 
 
 def _form(schema: Schema) -> str:
-    """`cql_decimal` or `cql_varint` for their exact forms, a plain type's name for others."""
+    """Return `cql_decimal` or `cql_varint` for their exact forms, a plain type's name for others."""
     schema = _present(schema)
     if isinstance(schema, dict):
         return str(schema.get("logicalType") or schema.get("type"))
@@ -206,7 +206,9 @@ def _columns(key: Schema) -> str:
 
 
 def _reused_names(existing: Schema, proposed: Schema, outer_names: Iterable[str] = ()) -> Iterator[str]:
-    """Names in a schema that another field has in a schema of the same form, at any depth: `column.field` in a type."""
+    """Yield the names in the existing schema that another field of the proposed one has, at any depth: `column.field`
+    in a type.
+    """
     if isinstance(existing, list):
         for branches in zip(existing, proposed, strict=True):
             yield from _reused_names(*branches)

@@ -61,7 +61,8 @@ def plain(t: CqlType, key: bool = False) -> Encode:
 def optionals(
     types: Sequence[CqlType], key: bool = False, head: bytes = b""
 ) -> Callable[[Sequence[bytes | None]], bytes]:
-    """As `plain`, for values of several types: each goes to the union of null and its type, all of them after `head`.
+    """Return a function as `plain`, for values of several types: each goes to the union of null and its type, all of
+    them after `head`.
 
     None is null; so are no bytes, unless they are a value of their type.
     """
@@ -72,7 +73,7 @@ def optionals(
 
 
 def functions(types: Sequence[CqlType], key: bool, head: bytes) -> Callable[[Sequence[bytes | None]], bytes]:
-    """As `optionals`, by a function for each type alone."""
+    """Return a function as `optionals`, made of one function for each type."""
     types_with_empty_value = MAY_BE_EMPTY if key else EMPTY_IS_A_VALUE
     items = [(plain(t, key), t.name in types_with_empty_value) for t in types]
 

@@ -92,7 +92,7 @@ def encoder(t: CqlType, key: bool = False) -> Encode:
 def objects(
     names: Sequence[str], types: Sequence[CqlType], nulls: bool = True, keys: int = 0, datastax: bool = False
 ) -> Callable[[Sequence[bytes | None]], str]:
-    """As `encoder`, for values of several types: an object of them, with its nulls or without.
+    """Return a function as `encoder`, for values of several types: to an object of them, with its nulls or without.
 
     None is null; so is a value of no bytes, unless its type has it. The first `keys` columns are in the form of a key;
     `datastax`: in DataStax's form of keys.
@@ -121,7 +121,7 @@ def _datastax(t: CqlType) -> Encode:
 
 
 def _shown_as(t: CqlType) -> Encode:
-    """Return a decimal, varint or time as its type is `shown_as`."""
+    """Return the encoder of a decimal, varint or time in the form that its type's `shown_as` names."""
     if t.shown_as == "microseconds":
         return lambda data: str(as_microseconds(data))
     text = as_text(t)
@@ -156,7 +156,7 @@ def _float(data: bytes) -> str:
 
 
 def _quoted(number: str) -> str:
-    """JSON has neither NaN nor infinite numbers."""
+    """Quote NaN and infinite numbers, which JSON does not have."""
     return number if number[-1].isdigit() else f'"{number}"'
 
 

@@ -77,7 +77,7 @@ def _timeuuid(data: bytes) -> Any:
 
 
 def _uuid(data: bytes) -> Any:
-    """By version; those of version 1 by their time, then byte for byte."""
+    """Return the sort key of a UUID: its version; then of version 1 the time; then the bytes."""
     version = data[6] >> 4
     if version == 1:
         return version, _timeuuid(data)

@@ -15,7 +15,7 @@ from helenus_schemas.cql.types import CqlType, parse, quote, walk
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; `kind` is `partition_key`, `clustering`, `static` or `regular`, `position` its place in the key."""
+    """A column; `kind` is `partition_key`, `clustering`, `static` or `regular`, `position` its index in the key."""
 
     name: str
     type: CqlType
@@ -56,7 +56,7 @@ class Table:
 
     @property
     def full_name(self) -> str:
-        """`keyspace.table`, unquoted, as topics and records are named."""
+        """Return `keyspace.table`, unquoted, as topics and records are named."""
         return f"{self.keyspace}.{self.name}"
 
     @cached_property
@@ -85,13 +85,15 @@ class Table:
         return self.regulars + self.statics
 
     def only(self, pattern: str) -> Table:
-        """This table as if it had, besides its key, only the columns whose whole name matches a regular expression."""
+        """Return this table with its key and only those other columns whose whole name matches a regular expression."""
         keys = ("partition_key", "clustering")
         columns = tuple(c for c in self.columns if c.kind in keys or re.fullmatch(pattern, c.name))
         return self if len(columns) == len(self.columns) else replace(self, columns=columns)
 
     def shown(self, forms: Mapping[str, str]) -> Table:
-        """This table with the decimals, varints and times of its values, not of its key, as `CqlType.shown` has it."""
+        """Return this table with the decimals, varints and times of its values, not of its key, as `CqlType.shown` has
+        it.
+        """
         keys = ("partition_key", "clustering")
         columns = (c if c.kind in keys else replace(c, type=c.type.shown(forms)) for c in self.columns)
         return replace(self, columns=tuple(columns)) if forms else self
@@ -123,7 +125,7 @@ class Table:
 
     @cached_property
     def schema_id(self) -> str:
-        """MD5 of `cql`, 32 hexadecimal characters: names this version of the table."""
+        """Return the MD5 of `cql`, 32 hexadecimal characters: it names this version of the table."""
         return hashlib.md5(self.cql.encode(), usedforsecurity=False).hexdigest()
 
     @cached_property
@@ -194,9 +196,10 @@ def read_tables(session: Any, keyspace: str | None = None, table: str | None = N
 
 
 def _hides_columns(table: Any, columns: Iterable[Column]) -> bool:
-    """By the flags of Cassandra 3.11 to 5.0: `compound` for tables that are not compact, `dense` for compact tables
-    with clustering columns. Without either the columns are static ones, next to a hidden clustering column and a hidden
-    value. A dense table of key columns only hides its value, of the type `empty`. Super columns hide a map.
+    """Return whether rows have columns that CQL hides, by the flags of Cassandra 3.11 to 5.0: `compound` for tables
+    that are not compact, `dense` for compact tables with clustering columns. Without either the columns are static
+    ones, next to a hidden clustering column and a hidden value. A dense table of key columns only hides its value, of
+    the type `empty`. Super columns hide a map.
     """
     flags = getattr(table, "flags", None)
     if flags is None or ("compound" in flags and "dense" not in flags):

@@ -143,7 +143,9 @@ def _nearest(value: float) -> float:
 
 
 def _date(days: int) -> str:
-    """ISO 8601 of days since 1970-01-01. Source: Howard Hinnant, "chrono-compatible low-level date algorithms"."""
+    """Return the ISO 8601 date of days since 1970-01-01. Source: Howard Hinnant, "chrono-compatible low-level date
+    algorithms".
+    """
     days += 719_468
     era, day_of_era = divmod(days, 146_097)
     year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365

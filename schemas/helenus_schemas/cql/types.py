@@ -69,7 +69,9 @@ class CqlType:
         return _WIDTHS.get(self.name, 0)
 
     def shown(self, forms: Mapping[str, str]) -> CqlType:
-        """This type with its decimals, varints and times as `forms` says, by type. Keys of maps are text anyway."""
+        """Return this type with its decimals, varints and times as `forms` says, by type. Keys of maps are text
+        anyway.
+        """
         if not self.args:
             return replace(self, shown_as=forms[self.name]) if self.name in forms else self
         keep = 1 if self.name == "map" else 0
@@ -144,30 +146,13 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _parse(tokens: list[_Token], index: int, udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, int]:
+    """Parse the type at `index`; return it and the index after it."""
     name, quoted, custom = tokens[index]
     index += 1
     if custom is not None:
         return CqlType("custom", label=custom), index
     if index < len(tokens) and tokens[index][0] == "<" and quoted is None:
-        args: list[CqlType] = []
-        dimension = 0
-        while tokens[index][0] != ">":
-            index += 1
-            if name == "vector" and args:
-                dimension = _dimension(tokens[index][0], args[0], text)
-                index += 1
-            else:
-                arg, index = _parse(tokens, index, udts, text)
-                args.append(arg)
-            if tokens[index][0] not in (",", ">"):
-                raise ValueError(f"not a CQL type: {_excerpt(text)}")
-        index += 1
-        if len(args) != _ARGS.get(name, len(args) if name == "tuple" else -1) or (name == "vector" and not dimension):
-            raise ValueError(f"not a CQL type: {_excerpt(text)}")
-        if name == "frozen":
-            return replace(args[0], frozen=True), index
-        # An element of a collection is stored whole, whether or not its type is written as frozen.
-        return CqlType(name, tuple(args), frozen=name in ("tuple", "vector"), dimension=dimension), index
+        return _parse_parameterized(name, tokens, index, udts, text)
     if quoted is None and name in SCALARS:
         return CqlType(name), index
     if quoted is None and name == "varchar":
@@ -178,6 +163,31 @@ def _parse(tokens: list[_Token], index: int, udts: Mapping[str, CqlType], text: 
     if name not in udts:
         raise ValueError(f"unknown CQL type {_excerpt(name)} in {_excerpt(text)}")
     return udts[name], index
+
+
+def _parse_parameterized(
+    name: str, tokens: list[_Token], index: int, udts: Mapping[str, CqlType], text: str
+) -> tuple[CqlType, int]:
+    """Parse the arguments of a collection, tuple, vector or `frozen`, from the `<` at `index` on."""
+    args: list[CqlType] = []
+    dimension = 0
+    while tokens[index][0] != ">":
+        index += 1
+        if name == "vector" and args:
+            dimension = _dimension(tokens[index][0], args[0], text)
+            index += 1
+        else:
+            arg, index = _parse(tokens, index, udts, text)
+            args.append(arg)
+        if tokens[index][0] not in (",", ">"):
+            raise ValueError(f"not a CQL type: {_excerpt(text)}")
+    index += 1
+    if len(args) != _ARGS.get(name, len(args) if name == "tuple" else -1) or (name == "vector" and not dimension):
+        raise ValueError(f"not a CQL type: {_excerpt(text)}")
+    if name == "frozen":
+        return replace(args[0], frozen=True), index
+    # An element of a collection is stored whole, whether or not its type is written as frozen.
+    return CqlType(name, tuple(args), frozen=name in ("tuple", "vector"), dimension=dimension), index
 
 
 def _dimension(text: str, element: CqlType, type_text: str) -> int:

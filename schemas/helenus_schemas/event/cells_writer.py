@@ -16,7 +16,7 @@ _LONG = (1 << 64) - 1
 
 
 def encode_cells(cells: Cells) -> bytes:
-    """Return what `decode_cells` reads, for the scopes ROW and STATIC."""
+    """Encode the field `cells`, as `decode_cells` reads it, for the scopes ROW and STATIC."""
     cells_by_column: dict[str, list[Cell]] = {}
     for cell in cells.cells:
         cells_by_column.setdefault(cell.column, []).append(cell)
@@ -48,7 +48,7 @@ def encode_cells(cells: Cells) -> bytes:
 
 
 def _in_order(names: Iterable[str], columns: Mapping[str, CqlType]) -> list[str]:
-    """As the commit log has them: those of one cell first."""
+    """Sort names as the commit log does: columns of one cell first."""
     return sorted(names, key=lambda name: (columns[name].multicell, name))
 
 

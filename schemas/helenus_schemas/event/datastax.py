@@ -39,7 +39,7 @@ def sorted_value(value: bytes) -> bytes:
 
 
 def unsorted_value(value: bytes) -> bytes:
-    """Undoes `sorted_value`; any other value is returned as it is."""
+    """Undo `sorted_value`; any other value is returned as it is."""
     if len(value) < _NO_NODE or value[:3] != b"\0\2@" or not (value[35] == 0 or value[35:37] == b"\2H"):
         return value
     width = THREE_FIELDS if value[35] else _NO_NODE

@@ -58,7 +58,7 @@ class Match:
 
     @property
     def digest(self) -> bytes:
-        """32 hexadecimal characters."""
+        """Return 32 hexadecimal characters."""
         return self.value[_DIGEST:_DIGEST_END]
 
     @property
@@ -120,7 +120,7 @@ def parse_match(match: Match) -> Change:
 
 @lru_cache(4096)
 def _effect(data: bytes) -> int:
-    """Cached: a table's writes have few different effects."""
+    """Read an effect. Cached: a table's writes have few different ones."""
     return read_long(data, 0)[0]
 
 

@@ -15,7 +15,7 @@ LEAST_TOKEN, MOST_TOKEN = -(1 << 63), (1 << 63) - 1
 
 
 def token_range(text: str) -> tuple[int, int]:
-    """Of `AFTER:UNTIL`: two tokens, for those above the first, up to the second. Either may be left out. Raises
+    """Parse `AFTER:UNTIL`, the range of the tokens above the first, up to the second. Either may be left out. Raises
     ValueError.
     """
     match = re.fullmatch(r"\s*(-?\d{1,19})?\s*:\s*(-?\d{1,19})?\s*", text, re.ASCII)

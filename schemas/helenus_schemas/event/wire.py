@@ -185,7 +185,7 @@ def without_cells(value: bytes) -> bytes | None:
 
 
 def without_frames(key: bytes | None, value: bytes) -> tuple[bytes | None, bytes]:
-    """Key and value of an event without the registry's frames that DataStax's Kafka agents may write.
+    """Return key and value of an event without the registry's frames that DataStax's Kafka agents may write.
 
     A frame is a zero byte and the 4 bytes of a schema's id. Only in their values a digest's length, 32, follows it.
     """

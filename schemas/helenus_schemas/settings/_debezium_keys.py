@@ -49,7 +49,7 @@ def _truth(value: str) -> bool:
 
 
 def _node(value: str) -> str | None:
-    """Theirs may be any nodes of the cluster; the agent asks its own, whose address cassandra.yaml has."""
+    """Return a single host; None for several: the agent asks its own node, whose address cassandra.yaml has."""
     return None if "," in value else value
 
 
@@ -97,7 +97,7 @@ def _snapshot(value: str) -> str:
 
 
 def _mode(value: str) -> str:
-    """Theirs are in small letters or capitals."""
+    """Return a mode in small letters: theirs may have capitals."""
     return value.strip().lower()
 
 

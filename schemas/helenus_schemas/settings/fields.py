@@ -134,7 +134,7 @@ def _login(value: SecretStr | None) -> SecretStr | None:
 
 
 def _token(value: SecretStr | None) -> SecretStr | None:
-    """Checked here, since errors of HTTP libraries show an illegal header: the whole token."""
+    """Check a token here, since errors of HTTP libraries show an illegal header: the whole token."""
     if value is not None and not re.fullmatch("[!-~]+", value.get_secret_value()):
         raise ValueError("a token has no spaces and no line break, and ASCII characters only")
     return value

@@ -52,7 +52,7 @@ class CassandraSettings(Settings):
 
     @property
     def server(self) -> tuple[object, ...]:
-        """Identifies a Cassandra cluster and the login there: equal settings can share a session."""
+        """Return what identifies a Cassandra cluster and the login there: equal settings can share a session."""
         return tuple(getattr(self, field) for field in CassandraSettings.model_fields)
 
 

@@ -21,7 +21,7 @@ DEFAULTS: dict[str, object] = {
     "log_level": "0",
     # `create` makes topics, with the right settings. Brokers that create topics by themselves use other settings.
     "allow.auto.create.topics": "false",
-    # Success needs no call: `flush` counts the records that are left, and `_failed` is called on errors.
+    # Success needs no call: `flush` counts the records that are left, and `_on_delivery_error` is called on errors.
     "delivery.report.only.error": True,
     # The queue while the broker is away; each record takes about 250 bytes in addition to its own.
     "queue.buffering.max.messages": "50000",
@@ -64,20 +64,19 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
     up a promise: a reason for each wrong one of those that are `checked`, and under "" a reason that names none of
     them. Under security.protocol, which may be missing, also that others are not used.
     """
-    refusal = _consumer_refusal if consumer else _refusal
-    reasons = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
-    reasons |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
-    reasons |= {key: _NO_FILE for key in checked if _FILES.fullmatch(key) and _is_missing(config[key])}
+    refuse = _consumer_refusal if consumer else _refusal
+    reasons = _broken_promises(config, checked)
     if unused := _unused_reason(config):
         reasons["security.protocol"] = unused
-    if not refusal({key: value for key, value in config.items() if key not in reasons}):
+    if not refuse({key: value for key, value in config.items() if key not in reasons}):
         return reasons
     for key in set(checked) - set(reasons):
-        reason = refusal({"bootstrap.servers": "none:1", key: config[key]})
+        reason = refuse({"bootstrap.servers": "none:1", key: config[key]})
         if reason and not reason.startswith(_CONFLICT):
             reasons[key] = reason
+    # What is left is refused in combination: each refusal names a setting, which is left out of the next try.
     remaining = {key: value for key, value in config.items() if key not in reasons}
-    while (reason := refusal(remaining)) and "" not in reasons:
+    while (reason := refuse(remaining)) and "" not in reasons:
         named = (
             key for key in checked if key in remaining and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", reason)
         )
@@ -85,6 +84,14 @@ def wrong_settings(config: Mapping[str, str], checked: Collection[str], consumer
         reasons[key] = reason
         remaining.pop(key, None)
     return {key: _NO_KERBEROS if "mechanism GSSAPI: recompile" in reason else reason for key, reason in reasons.items()}
+
+
+def _broken_promises(config: Mapping[str, str], checked: Collection[str]) -> dict[str, str]:
+    """Return the settings that librdkafka accepts, and that lose order, begin transactions, or name missing files."""
+    reasons = {key: _NO_TRANSACTIONS for key in checked if key == "transactional.id"}
+    reasons |= {key: _LOSES_ORDER for key in checked if key == "enable.idempotence" and config[key].lower() == "false"}
+    reasons |= {key: _NO_FILE for key in checked if _FILES.fullmatch(key) and _is_missing(config[key])}
+    return reasons
 
 
 def _unused_reason(config: Mapping[str, str]) -> str | None:
