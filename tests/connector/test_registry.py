@@ -308,7 +308,9 @@ def test_a_changed_mode_is_named(number: str, cql_type: str, tmp_path: Path) -> 
             Column("w", parse("frozen<list<text>>")),
         ),
     )
-    schemas = [avro.text(avro.value_schema(table.shown({number: m} if m != "precise" else {}))) for m in MODES[number]]
+    schemas = [
+        avro.text(avro.value_schema(table.with_forms({number: m} if m != "precise" else {}))) for m in MODES[number]
+    ]
 
     class Refusing(Answer):
         latest: str

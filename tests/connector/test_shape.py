@@ -179,9 +179,9 @@ def test_a_table_whose_last_column_was_dropped_shows_its_key() -> None:
 def test_columns_leave_out_what_they_do_not_name() -> None:
     of = table(("a", "int"), ("ab", "text"), ("odd", "'x.Y'"))
     with pytest.raises(HelenusError, match=r"column odd: the type 'x\.Y' has no Avro form") as caught:
-        row_schemas(of.only("a|odd"), settings())
+        row_schemas(of.select_columns("a|odd"), settings())
     assert caught.value.kind is Kind.TABLE_UNSUPPORTED
-    assert made(of.only("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
+    assert made(of.select_columns("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
 
 
 def test_a_key_that_cannot_be_encoded_is_refused_by_name() -> None:

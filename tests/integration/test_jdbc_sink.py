@@ -189,7 +189,7 @@ def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> No
     of_shop = next(t for t in read_tables(session, "shop").values() if t.full_name == SHOP)
     registry = Registry(settings, pipeline.directory / "ids")
     with pytest.raises(HelenusError, match=r"was decimal\.handling\.mode changed\?"):
-        registry.register(f"data-{SHOP}-value", row_schemas(of_shop.shown(settings.forms), settings)[1])
+        registry.register(f"data-{SHOP}-value", row_schemas(of_shop.with_forms(settings.forms), settings)[1])
     registry.close()
 
 

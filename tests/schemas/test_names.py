@@ -124,7 +124,7 @@ def test_a_type_keeps_its_name_whatever_fields_it_gets() -> None:
     for of in ({"f": "int"}, {"f": "int", "g": "decimal"}):
         t = udt("u", **of)
         table = Table("ks", "t", uuid.UUID(int=1), (Column("k", t, "partition_key", 0), Column("v", t)))
-        table = table.shown({"decimal": "string"})
+        table = table.with_forms({"decimal": "string"})
         assert [record["name"] for record in records(avro.value_schema(table))] == ["t", "u"]
         names = [record["name"] for record in records(avro.json_schema(table, avro.row_schema(table)))]
         assert [name for name in names if name != "cql_decimal"] == ["t", "u_in_key_64ccca3f", "u"]

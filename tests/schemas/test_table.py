@@ -144,11 +144,11 @@ def test_a_table_of_some_columns() -> None:
     columns = [column("pk", "int", "partition_key", 0), column("ck", "int", "clustering", 0)]
     columns += [column("a", "int"), column("ab", "int"), column("s", "int", "static")]
     whole = read_tables(schema(*columns))[ID]
-    assert whole.only(".*") is whole
-    some = whole.only("a|s")
+    assert whole.select_columns(".*") is whole
+    some = whole.select_columns("a|s")
     assert [c.name for c in some.primary_key + some.values] == ["pk", "ck", "a", "s"]
     assert some.schema_id != whole.schema_id
-    assert whole.only("none").values == ()
+    assert whole.select_columns("none").values == ()
 
 
 def test_types_whose_names_need_quotes() -> None:

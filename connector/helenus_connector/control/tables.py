@@ -210,7 +210,7 @@ def _check_gate(settings: ConnectorSettings, session: Any) -> None:
 
 def _obstacle(settings: ConnectorSettings, table: Table, session: Any) -> HelenusError | None:
     try:
-        row_schemas(table.only(settings.published), settings)
+        row_schemas(table.select_columns(settings.published), settings)
     except HelenusError as error:
         return error
     if settings.cassandra_username is not None:

@@ -44,7 +44,7 @@ _MAX_FORMER_TYPES = 256  # former tables that are tried at most: their number gr
 class KeyCodec:
     """Encodes and decodes the keys of one table. Raises ValueError for a key column without Avro form, by name.
 
-    With `grows` a type in the key may get fields: then events may hold keys in former forms.
+    `may_grow`: a type in the key may get fields, and then events may hold keys in former forms.
     """
 
     def __init__(self, table: Table, compat: Compat = "exact") -> None:

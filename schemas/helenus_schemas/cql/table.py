@@ -84,18 +84,18 @@ class Table:
         """Return the columns of a data record's value, in their order there: all outside the key."""
         return self.regulars + self.statics
 
-    def only(self, pattern: str) -> Table:
+    def select_columns(self, pattern: str) -> Table:
         """Return this table with its key and only those other columns whose whole name matches a regular expression."""
         keys = ("partition_key", "clustering")
         columns = tuple(c for c in self.columns if c.kind in keys or re.fullmatch(pattern, c.name))
         return self if len(columns) == len(self.columns) else replace(self, columns=columns)
 
-    def shown(self, forms: Mapping[str, str]) -> Table:
-        """Return this table with the decimals, varints and times of its values, not of its key, as `CqlType.shown` has
-        it.
+    def with_forms(self, forms: Mapping[str, str]) -> Table:
+        """Return this table with the decimals, varints and times of its values, not of its key, as `CqlType.with_forms`
+        has it.
         """
         keys = ("partition_key", "clustering")
-        columns = (c if c.kind in keys else replace(c, type=c.type.shown(forms)) for c in self.columns)
+        columns = (c if c.kind in keys else replace(c, type=c.type.with_forms(forms)) for c in self.columns)
         return replace(self, columns=tuple(columns)) if forms else self
 
     def column(self, name: str) -> Column | None:

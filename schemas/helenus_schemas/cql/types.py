@@ -68,14 +68,14 @@ class CqlType:
             return 16 if self.label == "org.apache.cassandra.db.marshal.LexicalUUIDType" else 0
         return _WIDTHS.get(self.name, 0)
 
-    def shown(self, forms: Mapping[str, str]) -> CqlType:
+    def with_forms(self, forms: Mapping[str, str]) -> CqlType:
         """Return this type with its decimals, varints and times as `forms` says, by type. Keys of maps are text
         anyway.
         """
         if not self.args:
             return replace(self, shown_as=forms[self.name]) if self.name in forms else self
         keep = 1 if self.name == "map" else 0
-        return replace(self, args=(*self.args[:keep], *(a.shown(forms) for a in self.args[keep:])))
+        return replace(self, args=(*self.args[:keep], *(a.with_forms(forms) for a in self.args[keep:])))
 
     def __str__(self) -> str:
         if self.name == "udt":

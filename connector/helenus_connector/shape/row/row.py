@@ -292,7 +292,7 @@ def shown_table(table: Table, settings: ConnectorSettings) -> Table:
     Raises HelenusError CONFIG as `check_columns`: every way to a record leads through here.
     """
     check_columns(table, settings)
-    return table.only(settings.published).shown(settings.forms)
+    return table.select_columns(settings.published).with_forms(settings.forms)
 
 
 def row_schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
