@@ -273,7 +273,7 @@ class Agent:
             segment.skip()
             return
         except Corrupt as error:
-            gaps.corrupt(segment, segment.position, str(error), segment.unread[0].end - segment.position)
+            gaps.report_corrupt(segment, segment.position, str(error), segment.unread[0].end - segment.position)
             segment.skip()
             return
         except OSError as error:
@@ -307,11 +307,11 @@ class Agent:
         self._followed.emit_drops_before(batch.changes)
         tables = self._followed.tables
         for index, error in self._outbox.append(batch):
-            gaps.too_large(self._positions, tables.followed[index], error)
+            gaps.report_too_large(self._positions, tables.followed[index], error)
         is_first = segment.unlinked and segment.id not in self._read_unlinked
         if is_first and batch.changes and self._queue.is_unlinked(segment):
             self._read_unlinked.add(segment.id)
-            gaps.unlinked(segment.id, segment.path)
+            gaps.report_unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
@@ -319,11 +319,11 @@ class Agent:
         for table in tables.followed_now if "malformed_key" in batch.skipped else ():
             plan = tables.plans[table.id.bytes]
             if plan.malformed:
-                gaps.malformed(self._positions, table, plan.malformed, segment.id)
+                gaps.report_malformed(self._positions, table, plan.malformed, segment.id)
                 plan.malformed = 0
         for position, problem in batch.problems:
             breaks_section = batch.broken and (position, problem) == batch.problems[-1]
-            gaps.corrupt(segment, position, problem, segment.unread[0].end - position if breaks_section else 0)
+            gaps.report_corrupt(segment, position, problem, segment.unread[0].end - position if breaks_section else 0)
         self._has_progress = True
         self._appended_at = time.monotonic()
 
@@ -363,7 +363,7 @@ class Agent:
             return
         for segment in self._queue.segments:
             if not segment.started and not segment.bad and segment.holds_bytes():
-                gaps.corrupt(
+                gaps.report_corrupt(
                     segment, segment.position, "bytes, but no header or no sync marker", segment.remaining_bytes
                 )
 
@@ -373,7 +373,7 @@ class Agent:
         metrics.UNSEEN.inc(count)
         self._unseen += count
         if self._unseen and (self._read_unlinked or (count and started and self._positions.deletes)):
-            gaps.unseen(self._positions, self._unseen)
+            gaps.report_unseen(self._positions, self._unseen)
             self._unseen = 0
 
     def _handle_failure(self, retry: RetryCallState) -> None:

@@ -52,8 +52,8 @@ def _pkcs12(value: str) -> str:
 
 
 _LIVE = "segments are read while they are written; poll.interval.ms says how often"
-_ONE = "one thread reads the commit log, in its order"
-_BOUND = "kafka.producer.queue.buffering.max.messages and .max.kbytes limit what waits for the broker"
+_ONE_THREAD = "one thread reads the commit log, in its order"
+_QUEUE_LIMIT = "kafka.producer.queue.buffering.max.messages and .max.kbytes limit what waits for the broker"
 _REPROCESS = "what cannot be read is quarantined: helenus-agent reprocess reads it again"
 _QUEUE = "batches leave as they fill, and 32 MB at most wait for the broker"
 _TLS = "set kafka.producer.security.protocol=SSL and kafka.producer.ssl.*, whose files are PEM or PKCS12"
@@ -64,8 +64,8 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
     ("cdcWorkingDir", "CDC_WORKING_DIR", "state.dir"),
     ("cdcPollIntervalMs", "CDC_DIR_POLL_INTERVAL_MS", Alias(why=_LIVE)),
     ("errorCommitLogReprocessEnabled", "CDC_ERROR_COMMITLOG_REPROCESS_ENABLED", Alias(why=_REPROCESS)),
-    ("cdcConcurrentProcessors", "CDC_CONCURRENT_PROCESSORS", Alias(why=_ONE)),
-    ("maxInflightMessagesPerTask", "CDC_MAX_INFLIGHT_MESSAGES_PER_TASK", Alias(why=_BOUND)),
+    ("cdcConcurrentProcessors", "CDC_CONCURRENT_PROCESSORS", Alias(why=_ONE_THREAD)),
+    ("maxInflightMessagesPerTask", "CDC_MAX_INFLIGHT_MESSAGES_PER_TASK", Alias(why=_QUEUE_LIMIT)),
     ("messagingProvider", "CDC_MESSAGING_PROVIDER", Alias("log", convert=str.lower)),
     ("kafkaBootstrapServers", "CDC_KAFKA_BOOTSTRAP_SERVERS", "kafka.bootstrap.servers"),
     ("kafkaAcks", "CDC_KAFKA_ACKS", Alias(why="always all: with less, changes are lost")),

@@ -64,7 +64,7 @@ def _check_http_host(host: str) -> str:
     return host
 
 
-def same(directory: Path, path: object) -> bool:
+def is_same_directory(directory: Path, path: object) -> bool:
     """Return whether another path names this directory too."""
     return isinstance(path, str) and bool(path) and Path(path).resolve() == directory.resolve()
 
@@ -248,7 +248,7 @@ def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
         encryption = node.get("transparent_data_encryption_options")
         if isinstance(encryption, dict) and encryption.get("enabled") is True:
             raise HelenusError(Kind.CDC_ENCRYPTED, "the commit log is encrypted", str(settings.cassandra_config))
-        if directory is not None and same(directory, node.get("commitlog_directory")):
+        if directory is not None and is_same_directory(directory, node.get("commitlog_directory")):
             raise HelenusError(Kind.CONFIG, f"cdc.raw.dir: {_COMMITLOG}", str(directory))
         if directory is None:
             named = node.get("cdc_raw_directory")

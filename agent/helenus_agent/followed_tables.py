@@ -105,7 +105,7 @@ class FollowedTables:
         self.headroom.set(node.raw_limit, node.blocks_writes)
         metrics.RAW_LIMIT.set(node.raw_limit or 0)
         before = self._positions.cdc_off, self._positions.deletes
-        gaps.cdc_is_on(self._positions, node.has_cdc)
+        gaps.note_cdc_state(self._positions, node.has_cdc)
         self._positions.deletes = not node.blocks_writes
         if (self._positions.cdc_off, self._positions.deletes) != before:
             self.must_save = True
@@ -172,7 +172,7 @@ class FollowedTables:
         notices = self.truncations.take_due(self.reached)
         metrics.TRUNCATIONS.inc(len(notices))
         if self._positions.gaps:
-            notices += gaps.due(self._positions, self.tables.followed_ids, self.reached)
+            notices += gaps.take_due(self._positions, self.tables.followed_ids, self.reached)
         for notice in notices:
             self._outbox.append_notice(self.tables.index(notice.table), notice, self._positions.host_id)
 
@@ -254,7 +254,7 @@ class FollowedTables:
             self._commit(_FLUSH_S)
         failed: list[tuple[Table, HelenusError]] = []
         for table in refused:
-            notice = gaps.of_refused(table.id, self.reached)
+            notice = gaps.refused_topic_notice(table.id, self.reached)
             try:
                 self._outbox.probe(self.tables.index(table.id), table, notice, self._positions.host_id, _FLUSH_S)
             except HelenusError as error:
@@ -266,7 +266,7 @@ class FollowedTables:
             self.tables.admit(table.id)
             self.truncations.follow(table.id, self._queue.oldest, self.reached)
             self.refused.remove(table)
-            gaps.refused_ended(table.full_name)
+            gaps.report_topic_accepted(table.full_name)
             self.must_save = True  # that its gap is reported
         self._leave_out(failed)
 
@@ -280,7 +280,7 @@ class FollowedTables:
         self._positions.reached = self.reached
         self.truncations.note_emitted()
         self._drops.confirm_emitted()
-        gaps.acknowledged(self._positions)
+        gaps.forget_acknowledged(self._positions)
 
     def forget_acknowledged(self) -> None:
         """Forget what was needed to go back to the previous positions: the new ones are saved."""
@@ -323,6 +323,6 @@ class FollowedTables:
             then = "what it logged is published, then the drop"
             _log.warning("table.dropped", table=table.full_name, id=str(table.id), then=then)
         for table, column in report.added_again:
-            gaps.added_again(self._positions, table.id, table.full_name, column)
+            gaps.report_readded_column(self._positions, table.id, table.full_name, column)
         for table in report.resumed:
-            gaps.resumed(self._positions, table.id, table.full_name)
+            gaps.report_resumed(self._positions, table.id, table.full_name)

@@ -166,14 +166,14 @@ def is_held(directory: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError as error:
-        raise unseen("whether an agent runs", directory, error) from None
+        raise unreadable_error("whether an agent runs", directory, error) from None
     finally:
         if lock >= 0:
             os.close(lock)
     return False
 
 
-def unseen(subject: str, directory: Path, error: OSError) -> HelenusError:
+def unreadable_error(subject: str, directory: Path, error: OSError) -> HelenusError:
     """Return the error for `subject`, which can't be seen in a directory of the agent's."""
     advice = "run this as the agent's user" if isinstance(error, PermissionError) else ""
     return HelenusError(Kind.STATE, f"cannot see {subject}: {error.strerror}", str(directory), advice)

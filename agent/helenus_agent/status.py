@@ -18,7 +18,7 @@ from helenus_agent.commitlog.segment import parse_name, read_index
 from helenus_agent.config import AgentSettings, raw_directory, read_yaml
 from helenus_agent.node.cassandra import Node
 from helenus_agent.positions import Positions, SegmentMark
-from helenus_agent.segments.reprocess import quarantined
+from helenus_agent.segments.reprocess import list_quarantined
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.names import counted
 
@@ -95,7 +95,7 @@ def read_status(settings: AgentSettings) -> AgentStatus:
     segments = _read_segments(raw, saved or Positions())
     quarantined_paths: list[str] = []
     try:
-        quarantined_paths = [str(path) for path in quarantined(settings.state_dir)]
+        quarantined_paths = [str(path) for path in list_quarantined(settings.state_dir)]
     except HelenusError as error:
         trouble.append(str(error))
     if quarantined_paths:

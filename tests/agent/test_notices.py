@@ -389,14 +389,14 @@ def test_a_gap_that_could_not_be_emitted_is_saved(bench: Bench, monkeypatch: pyt
 def test_losses_of_one_moment_are_one_gap() -> None:
     positions = Positions()
     for number in range(5):
-        gaps.lost(positions, number, 0, "x")
+        gaps.report_lost(positions, number, 0, "x")
     first = positions.gaps[0].time
     assert len(positions.gaps) == 1
-    assert len(gaps.due(positions, [TABLE.id, OTHER.id], (7, 8))) == 2
-    gaps.lost(positions, 9, 0, "x")
+    assert len(gaps.take_due(positions, [TABLE.id, OTHER.id], (7, 8))) == 2
+    gaps.report_lost(positions, 9, 0, "x")
     assert len(positions.gaps) == 2
     assert positions.gaps[1].time >= first
-    gaps.acknowledged(positions)
+    gaps.forget_acknowledged(positions)
     assert [g.appended for g in positions.gaps] == [False]
 
 

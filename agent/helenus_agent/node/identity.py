@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from helenus_agent.config import AgentSettings, read_yaml, same
+from helenus_agent.config import AgentSettings, is_same_directory, read_yaml
 from helenus_agent.node.cassandra import Node
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -33,11 +33,11 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
     if wanted and node.data_center and node.data_center != wanted:
         message = f"cassandra.local.dc={wanted}: the node is of {node.data_center}"
         raise HelenusError(Kind.CONFIG, message, where)
-    if same(directory, node.settings.get("commitlog_directory")):
+    if is_same_directory(directory, node.settings.get("commitlog_directory")):
         message = "cdc.raw.dir is the node's commitlog_directory, in which nothing may be deleted"
         raise HelenusError(Kind.CONFIG, message, str(directory))
     theirs = node.settings.get("cdc_raw_directory")
-    if theirs and not same(directory, theirs):
+    if theirs and not is_same_directory(directory, theirs):
         _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")
     if not node.addresses:
         return

@@ -25,7 +25,7 @@ _ADVICE = "re-snapshot the table, or repair what reads its events: they receive 
 _log = structlog.get_logger(__name__)
 
 
-def corrupt(segment: Segment, position: int, problem: str, unread_bytes: int = 0) -> None:
+def report_corrupt(segment: Segment, position: int, problem: str, unread_bytes: int = 0) -> None:
     """Report that something in a segment can't be read. `unread_bytes`: those after it that are not read either."""
     segment.bad = True
     metrics.PROBLEMS.inc()
@@ -34,34 +34,34 @@ def corrupt(segment: Segment, position: int, problem: str, unread_bytes: int = 0
     )
 
 
-def lost(positions: Positions, segment: int, position: int, directory: str) -> None:
+def report_lost(positions: Positions, segment: int, position: int, directory: str) -> None:
     """Report that a segment that is known to hold changes of CDC tables is gone; it was read up to `position`."""
     metrics.LOST.inc()
     _log.error("segment.lost", directory=directory, segment=segment, position=position, advice=_ADVICE)
-    _note(positions, "", "lost")
+    _note_gap(positions, "", "lost")
 
 
-def malformed(positions: Positions, table: Table, changes: int, segment: int) -> None:
+def report_malformed(positions: Positions, table: Table, changes: int, segment: int) -> None:
     """Report that changes are skipped because their key can't be encoded: consumers miss them."""
     _log.error("key.malformed", table=table.full_name, changes=changes, segment=segment, advice=_ADVICE)
-    _note(positions, str(table.id), "malformed_key")
+    _note_gap(positions, str(table.id), "malformed_key")
 
 
-def too_large(positions: Positions, table: Table, error: HelenusError) -> None:
+def report_too_large(positions: Positions, table: Table, error: HelenusError) -> None:
     """Report that an event is larger than its topic accepts. It is skipped: consumers miss it."""
     metrics.SKIPPED.labels("record_too_large").inc()
     advice = "raise max.message.bytes of the topic and kafka.producer.message.max.bytes, on Pulsar maxMessageSize, and "
     _log.error("event.too_large", table=table.full_name, why=error.what, where=error.where, advice=advice + _ADVICE)
-    _note(positions, str(table.id), "record_too_large")
+    _note_gap(positions, str(table.id), "record_too_large")
 
 
-def quarantined(positions: Positions, path: Path) -> None:
+def report_quarantined(positions: Positions, path: Path) -> None:
     """Report that a segment is in quarantine. What could not be read in it is missing until it is reprocessed."""
     _log.error("segment.quarantined", path=str(path))
-    _note(positions, "", "quarantined")
+    _note_gap(positions, "", "quarantined")
 
 
-def unlinked(segment: int, path: Path) -> None:
+def report_unlinked(segment: int, path: Path) -> None:
     """Report that another program deleted a segment with changes from cdc_raw; it is read from the commit log's own
     directory.
     """
@@ -69,21 +69,21 @@ def unlinked(segment: int, path: Path) -> None:
     _log.error("segment.unlinked", segment=segment, read_from=str(path), advice=advice)
 
 
-def unseen(positions: Positions, count: int) -> None:
+def report_unseen(positions: Positions, count: int) -> None:
     """Report that so many segments came and went unread, and some of them may have held changes of CDC tables."""
     metrics.POSSIBLE_LOSS.inc()
     _log.error("log.possible_loss", unseen_segments=count, advice=_ADVICE)
-    _note(positions, "", "possible_loss")
+    _note_gap(positions, "", "possible_loss")
 
 
-def cdc_is_on(positions: Positions, is_on: bool | None) -> None:
+def note_cdc_state(positions: Positions, is_on: bool | None) -> None:
     """Note cdc_enabled as the node reports it, None if it does not. A gap is reported once it is on again."""
     if is_on is None or is_on is not positions.cdc_off:
         return
     positions.cdc_off = not is_on
     if is_on:
         _log.warning("node.cdc_on", advice="what was written with cdc_enabled: false is missing; " + _ADVICE)
-        _note(positions, "", "cdc_was_off")
+        _note_gap(positions, "", "cdc_was_off")
     else:
         _log.error("node.cdc_off", advice="the node runs with cdc_enabled: false: nothing it writes is published")
 
@@ -99,23 +99,23 @@ def check_deleted(positions: Positions, first: int, present: Collection[int]) ->
         return
     metrics.POSSIBLE_LOSS.inc()
     _log.error("log.possible_loss", first_missing=first, first_present=oldest, advice=_ADVICE)
-    _note(positions, "", "possible_loss")
+    _note_gap(positions, "", "possible_loss")
 
 
-def resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
+def report_resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
     """Report that a table has CDC again."""
     _log.warning("table.resumed", table=name, advice="what was written with cdc = false is missing; " + _ADVICE)
-    _note(positions, str(table), "cdc_was_off")
+    _note_gap(positions, str(table), "cdc_was_off")
 
 
-def added_again(positions: Positions, table: uuid.UUID, name: str, column: str) -> None:
+def report_readded_column(positions: Positions, table: uuid.UUID, name: str, column: str) -> None:
     """Report that a column was dropped and added again: rows lost their values of it, and no write shows that."""
     advice = "values from before the DROP stay on the topic until their rows are written again; " + _ADVICE
     _log.warning("column.added_again", table=name, column=column, advice=advice)
-    _note(positions, str(table), "column_added_again")
+    _note_gap(positions, str(table), "column_added_again")
 
 
-def of_refused(table: uuid.UUID, reached: LogPosition) -> Notice:
+def refused_topic_notice(table: uuid.UUID, reached: LogPosition) -> Notice:
     """Return the first event when the topic of a refused table accepts records again: up to here, changes may be
     missing.
     """
@@ -123,13 +123,13 @@ def of_refused(table: uuid.UUID, reached: LogPosition) -> Notice:
     return Notice(Scope.GAP, table, now, now, *reached)
 
 
-def refused_ended(name: str) -> None:
+def report_topic_accepted(name: str) -> None:
     """Report that a refused table's topic accepts records again, and has acknowledged its gap event."""
     metrics.GAPS.labels("refused_topic").inc()
     _log.warning("table.resumed", table=name, advice="what was written while it was left out is missing; " + _ADVICE)
 
 
-def due(positions: Positions, followed: Collection[uuid.UUID], reached: LogPosition) -> list[Notice]:
+def take_due(positions: Positions, followed: Collection[uuid.UUID], reached: LogPosition) -> list[Notice]:
     """Return events for the gaps not appended yet, each for its table or for all that are followed. Each is returned
     once.
     """
@@ -144,8 +144,8 @@ def due(positions: Positions, followed: Collection[uuid.UUID], reached: LogPosit
     return notices
 
 
-def acknowledged(positions: Positions) -> None:
-    """Forget the gaps that `due` returned: they are acknowledged."""
+def forget_acknowledged(positions: Positions) -> None:
+    """Forget the gaps that `take_due` returned: they are acknowledged."""
     positions.gaps = [gap for gap in positions.gaps if not gap.appended]
 
 
@@ -155,7 +155,7 @@ def rewind(positions: Positions) -> None:
         gap.appended = False
 
 
-def _note(positions: Positions, table: str, reason: str) -> None:
+def _note_gap(positions: Positions, table: str, reason: str) -> None:
     now = time.time_ns() // 1000
     for gap in positions.gaps:
         if not gap.appended and gap.table == table:

@@ -35,7 +35,7 @@ class Removal:
         for path in quarantine.glob("*.log"):
             number = (parse_name(path.name) or (0, 0))[1]
             if number in positions.segments:
-                gaps.quarantined(positions, path)  # killed before that was saved
+                gaps.report_quarantined(positions, path)  # killed before that was saved
             positions.finish(number)
 
     @property
@@ -76,10 +76,10 @@ class Removal:
             if segment.bad and segment.path.exists() and not segment.unlinked:
                 path = move(segment.path, self._quarantine)
                 self._positions.finish(segment.id)
-                gaps.quarantined(self._positions, path)
+                gaps.report_quarantined(self._positions, path)
             elif segment.bad:
                 self._positions.finish(segment.id)
-                gaps.lost(self._positions, segment.id, segment.position, str(segment.path.parent))
+                gaps.report_lost(self._positions, segment.id, segment.position, str(segment.path.parent))
             elif segment.unlinked:
                 _log.info("segment.done", segment=segment.id)  # the file is the node's
             else:

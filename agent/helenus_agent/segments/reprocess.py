@@ -11,12 +11,12 @@ from pathlib import Path
 
 from helenus_agent.commitlog.segment import parse_name
 from helenus_agent.segments.transfer import move
-from helenus_agent.state import StateDirectory, owned, quarantine, unseen
+from helenus_agent.state import StateDirectory, owned, quarantine, unreadable_error
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
 
-def quarantined(state: Path) -> list[Path]:
+def list_quarantined(state: Path) -> list[Path]:
     """Return the segments in quarantine, the oldest first. Raises HelenusError(STATE) where this user can't see
     them.
     """
@@ -26,7 +26,7 @@ def quarantined(state: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise unseen("what is in quarantine", directory, error) from None
+        raise unreadable_error("what is in quarantine", directory, error) from None
     named_paths = ((parse_name(path.name), path) for path in paths)
     return [path for name, path in sorted((name, path) for name, path in named_paths if name)]
 
@@ -47,7 +47,7 @@ def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> 
 
 
 def _reprocess(state: StateDirectory, raw: Path, names: Collection[str]) -> list[Path]:
-    paths = {str((parse_name(path.name) or (0, 0))[1]): path for path in quarantined(state.directory)}
+    paths = {str((parse_name(path.name) or (0, 0))[1]): path for path in list_quarantined(state.directory)}
     wanted = {name: Path(name).name.removesuffix(".log").rpartition("-")[2] for name in names}
     unknown = [name for name, number in wanted.items() if number not in paths]
     if unknown:

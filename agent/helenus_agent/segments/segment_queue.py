@@ -259,7 +259,7 @@ class SegmentQueue:
         try:
             return segment.look()
         except Corrupt as error:
-            gaps.corrupt(segment, segment.position, str(error), segment.remaining_bytes)
+            gaps.report_corrupt(segment, segment.position, str(error), segment.remaining_bytes)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -317,7 +317,7 @@ class SegmentQueue:
     def _report_missing(self, number: int) -> None:
         mark = self._positions.segments.pop(number)
         if mark.indexed:
-            gaps.lost(self._positions, number, mark.offset, str(self.directory))
+            gaps.report_lost(self._positions, number, mark.offset, str(self.directory))
 
     def _handle_vanished(self, segment: Segment) -> None:
         if segment.is_open:
@@ -328,7 +328,7 @@ class SegmentQueue:
         unacknowledged = segment.position > (mark.offset if mark else 0)
         self._forget(segment)
         if segment.indexed and (segment.unread or segment.bad or not segment.looked or unacknowledged):
-            gaps.lost(self._positions, segment.id, segment.position, str(self.directory))
+            gaps.report_lost(self._positions, segment.id, segment.position, str(self.directory))
 
     def _forget(self, segment: Segment) -> None:
         del self._segments[segment.id]

@@ -183,7 +183,7 @@ SCALARS: dict[str, Encode] = {
     "decimal": _decimal,
     "duration": _duration,
 }
-ONE_FORM: dict[str, Encode] = {
+CANONICAL_SCALARS: dict[str, Encode] = {
     "decimal": _canonical_decimal,
     "varint": lambda data: sized(shortest_varint(data)),
     "float": _canonical_float(4, 0x7F80_0000),

@@ -19,7 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from helenus_schemas.codec import _columns
-from helenus_schemas.codec._avro_scalars import ONE_FORM, SCALARS, Encode, exact_boolean, shown_as, sized, string, utf8
+from helenus_schemas.codec._avro_scalars import (
+    CANONICAL_SCALARS,
+    SCALARS,
+    Encode,
+    exact_boolean,
+    shown_as,
+    sized,
+    string,
+    utf8,
+)
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.to_json import distinct, map_key
 from helenus_schemas.cql.types import CqlType
@@ -123,7 +132,7 @@ class _Form(NamedTuple):
 
 
 _PARTITION = _Form({"boolean": exact_boolean}, _check_field_count)
-_CLUSTERING = _Form(ONE_FORM, _pad_fields)
+_CLUSTERING = _Form(CANONICAL_SCALARS, _pad_fields)
 _PLAIN = _Form({"ascii": utf8, "text": utf8}, key=False)
 _PLAIN_KEY = _Form({"varint": sized})
 

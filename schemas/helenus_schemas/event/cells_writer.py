@@ -11,8 +11,8 @@ from helenus_schemas.event.cells import VERSION, Cell, Cells, Deletion, columns_
 _LIVENESS, _EXPIRES, _DELETION, _ALL_COLUMNS = 4, 8, 16, 32
 _COLUMN_DELETIONS = 64
 _TOMBSTONE, _CELL_EXPIRES, _NO_BYTES = 1, 2, 4
-_NONE = Deletion(-(1 << 63), 0)
-_LONG = (1 << 64) - 1
+_NO_DELETION = Deletion(-(1 << 63), 0)
+_LONG_MASK = (1 << 64) - 1
 
 
 def encode_cells(cells: Cells) -> bytes:
@@ -37,8 +37,8 @@ def encode_cells(cells: Cells) -> bytes:
         column_cells, t = cells_by_column.get(name, []), cells.columns[name]
         if t.multicell:
             if cells.deletions:
-                deletion = cells.deletions.get(name, _NONE)
-                out += [_vint(deletion.write_time - low & _LONG), _vint(deletion.deleted_at)]
+                deletion = cells.deletions.get(name, _NO_DELETION)
+                out += [_vint(deletion.write_time - low & _LONG_MASK), _vint(deletion.deleted_at)]
             out.append(_vint(len(column_cells)))
         out += [_cell(cell, width_of(t), low) for cell in column_cells]
     data = b"".join(out)

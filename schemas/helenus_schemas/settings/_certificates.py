@@ -13,20 +13,20 @@ from pathlib import Path
 from helenus_schemas.settings import regular_files
 
 
-def unusable(files: Mapping[str, Path], passwords: Mapping[str, str]) -> dict[str, str]:
+def find_unusable(files: Mapping[str, Path], passwords: Mapping[str, str]) -> dict[str, str]:
     """Return why files can't be used, by their fields."""
     missing = {name for name, path in files.items() if not os.access(path, os.R_OK)}
     wrong: dict[str, str | None] = dict.fromkeys(missing, "there is no such file, or it may not be read")
     for name, path in files.items():
         key = name.removesuffix("certfile") + "keyfile"
         if name.endswith("cafile") and name not in missing:
-            wrong[name] = _no_authorities(path)
+            wrong[name] = _check_authorities(path)
         elif name.endswith("certfile") and not missing & {name, key}:
-            wrong[name] = _no_pair(path, files.get(key), passwords.get(f"{key}_password", ""))
+            wrong[name] = _check_pair(path, files.get(key), passwords.get(f"{key}_password", ""))
     return {name: why for name in files if (why := wrong.get(name)) is not None}
 
 
-def _no_authorities(file: Path) -> str | None:
+def _check_authorities(file: Path) -> str | None:
     try:
         regular_files.check(file)
         ssl.create_default_context(cafile=file)
@@ -35,7 +35,7 @@ def _no_authorities(file: Path) -> str | None:
     return None
 
 
-def _no_pair(certificate: Path, key: Path | None, password: str) -> str | None:
+def _check_pair(certificate: Path, key: Path | None, password: str) -> str | None:
     try:
         regular_files.check(certificate, key)
         # Without a function, OpenSSL would ask for the key's password at the terminal.

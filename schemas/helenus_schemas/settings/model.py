@@ -174,7 +174,7 @@ class Settings(BaseModel):
         values = {name: getattr(self, name) for name in type(self).model_fields}
         files = {name: path for name, path in values.items() if name.endswith("file") and isinstance(path, Path)}
         passwords = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
-        if wrong := _certificates.unusable(files, passwords):
+        if wrong := _certificates.find_unusable(files, passwords):
             keys = type(self).model_fields
             raise ConfigError([Problem(source, keys[n].alias or n, str(files[n]), why) for n, why in wrong.items()])
 
