@@ -640,6 +640,6 @@ def test_a_transfer_that_says_stop(refused: Any) -> None:
     with pytest.raises(HelenusError, match="the bucket is away"):
         work(agent)
     assert "CommitLog-7-10.log" in raw.names
-    agent._removal._next = 0.0
+    agent._removal._next_try_at = 0.0
     work(agent)
     assert raw.names == ["CommitLog-7-12.log"]

@@ -253,14 +253,14 @@ def test_tries_become_rare(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
     waits: list[float] = []
     for _ in range(8):
         tries.postpone()
-        waits.append(tries._next - now)
+        waits.append(tries._next_try_at - now)
         assert not tries.is_due
-        now = tries._next
+        now = tries._next_try_at
         assert tries.is_due
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     now += 1000.0
     tries.postpone()
-    assert tries._next - now == 1.0
+    assert tries._next_try_at - now == 1.0
 
 
 @pytest.mark.parametrize("way", ["cdc", "dropped", "excluded"])

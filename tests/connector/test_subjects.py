@@ -191,8 +191,8 @@ def pulsar(before: DeclaredSchemas, monkeypatch: pytest.MonkeyPatch) -> PulsarLo
             raise HelenusError(Kind.REGISTRY_REFUSED, "incompatible")
         return schemas, b""
 
-    monkeypatch.setattr(log, "_asked", lambda question: schema_of(before))
-    monkeypatch.setattr(log._topic_schemas, "_registered", registered)
+    monkeypatch.setattr(log, "_answer", lambda question: schema_of(before))
+    monkeypatch.setattr(log._topic_schemas, "_register", registered)
     return log
 
 
@@ -205,7 +205,7 @@ def test_a_topic_of_pulsars_whose_schema_nobody_knows(monkeypatch: pytest.Monkey
     def asked(question: object) -> Any:
         raise broker_error(code, "Topic not found or no-schema", "b")
 
-    monkeypatch.setattr(log, "_asked", asked)
+    monkeypatch.setattr(log, "_answer", asked)
     assert log._topic_schemas.register("data-ks.t", new)[0] == new
 
 

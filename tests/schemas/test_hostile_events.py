@@ -182,7 +182,7 @@ def test_keys(columns: str, data: st.DataObject) -> None:
         except ValueError:  # no bytes of a type that has them not
             continue
         bad = data.draw(damaged(valid))
-        for read in (codec.decode, codec.decode_nullable, codec.current):
+        for read in (codec.decode, codec.decode_nullable, codec.current_key):
             hostile.read(read, bad, Malformed)
         found: Any = hostile.read(codec._decode, bad, Malformed)
         reader = PLAIN_KEYS.KeyBytesReader([c.type for c in table.partition_key], [c.type for c in table.clustering])

@@ -61,7 +61,7 @@ def test_a_topic_that_is_between_being_there_and_not(address: str, monkeypatch: 
         return {"half": answer}
 
     monkeypatch.setattr(AdminClient, "create_topics", create)
-    monkeypatch.setattr(_topics, "_ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr(_topics, "_ANSWER_TIMEOUT_S", 1.0)
     with pytest.raises(TopicError, match="not described to us") as error:
         KafkaLog({"bootstrap.servers": address}).create("half", 3, {})
     assert error.value.kind is Kind.BROKER_REFUSED
@@ -72,7 +72,7 @@ def test_records_in_flight_arrive_before_the_log_is_closed(monkeypatch: pytest.M
     slow = {"test.mock.num.brokers": "1", "test.mock.broker.rtt": "400", "allow.auto.create.topics": "true"}
     log = KafkaLog({"bootstrap.servers": "none:1", "linger.ms": "0", **slow})
     heard: list[Any] = []
-    monkeypatch.setattr(log, "_failed", lambda error, _: heard.append(error.name()))
+    monkeypatch.setattr(log, "_on_delivery_error", lambda error, _: heard.append(error.name()))
     log.append("there", 0, b"k", b"first")
     log.flush(30)
     log.append("there", 0, b"k", b"on its way")
@@ -95,7 +95,7 @@ def test_one_client_and_one_listing_serve_for_all_topics(address: str, monkeypat
             return super().list_topics(*given, **more)
 
     monkeypatch.setattr(_topics, "AdminClient", Counted)
-    monkeypatch.setattr(_topics, "_FRESH", 60.0)
+    monkeypatch.setattr(_topics, "_LISTING_MAX_AGE_S", 60.0)
     before = KafkaLog({"bootstrap.servers": address, "allow.auto.create.topics": "true"})
     for n in range(50):
         before.append(f"many{n}", 0, b"k", b"v")

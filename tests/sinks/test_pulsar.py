@@ -241,7 +241,7 @@ def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) 
         with pytest.raises(HelenusError):
             log.flush(LONGER_THAN_A_TEST_S)
         timer.join()
-        log._latest = float("inf")
+        log._deadline = float("inf")
         log.extend("stalls", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
     finally:
         stack.resume("pulsar")
@@ -252,7 +252,7 @@ def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) 
 
 
 def test_room_is_bounded(stack: Stack, log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "_ROOM_TIMEOUT", 1.0)
+    monkeypatch.setattr(log_module, "_QUEUE_TIMEOUT_S", 1.0)
     log.create("full", 1, KEEP)
     log.append("full", 0, b"k", b"v")
     log.flush(20)

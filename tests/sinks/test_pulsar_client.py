@@ -333,7 +333,7 @@ def test_an_end_while_nobody_answers_leaves_nothing_behind(
     silent: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection was not answered in time, and the question gave up before that."""
-    monkeypatch.setattr(log_module, "_ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(log_module, "_ANSWER_TIMEOUT_S", 0.1)
     log = PulsarLog(PulsarConfig(f"pulsar://{silent}"))
     with pytest.raises(HelenusError, match="does not answer in time") as error:
         log.topics()

@@ -48,7 +48,7 @@ def test_of_kafka(code: int, alone: bool) -> None:
     ],
 )
 def test_of_pulsar(error: HelenusError, alone: bool) -> None:
-    found = pulsar._of_topic(error, "b", "t")
+    found = pulsar._as_topic_error(error, "b", "t")
     assert isinstance(found, TopicError) is alone
     assert (found.kind, found.what) == (error.kind, error.what)
 
