@@ -113,7 +113,7 @@ def test_rewind_follows_retired_tables_again() -> None:
     tables.rewind()
     assert index(tables, A) == 0
     tables.retire_before(11)
-    tables.acknowledged()
+    tables.forget_retired()
     tables.rewind()
     assert index(tables, A) == -1
 
@@ -237,7 +237,7 @@ def test_views_and_the_schema() -> None:
     view = uuid.uuid4()
     schema = table_of("tables", "pk text pk, v int", cdc=False, keyspace="system_schema")
     tables.update({schema.id: schema}, (view,), 0)
-    assert tables.plans[view.bytes].known
+    assert tables.plans[view.bytes].is_known
     assert tables.plans[view.bytes].index == -1
     assert tables.plans[schema.id.bytes].schema
 
@@ -248,7 +248,7 @@ def test_giving_up() -> None:
     stranger = UnknownSchema(bytes(16))
     assert not tables.knows(stranger)
     tables.give_up(stranger)
-    assert not tables.plans[bytes(16)].known
+    assert not tables.plans[bytes(16)].is_known
     column = UnknownSchema(A.id.bytes, b"u")
     assert not tables.knows(column)
     assert tables.knows(UnknownSchema(A.id.bytes, b"v"))
