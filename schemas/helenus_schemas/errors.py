@@ -174,7 +174,7 @@ class HelenusError(Exception):
         return POLICIES[self.kind].action
 
     def with_location(self, where: str) -> HelenusError:
-        """Return the same error with another place."""
+        """Return the same error with another location."""
         return HelenusError(self.kind, self.what, where, self.advice)
 
     def __str__(self) -> str:
