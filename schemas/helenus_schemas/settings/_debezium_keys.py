@@ -65,14 +65,16 @@ def _pkcs12(value: str) -> str:
     return value
 
 
-def _login(of: str) -> Convert:
-    def take(value: str) -> str:
-        found = re.search(rf"""\b{of}\s*=\s*(["'])(.*?)\1""", value)
-        if found is None:
-            raise ValueError(f"it names no {of}: set kafka.producer.sasl.username and kafka.producer.sasl.password")
-        return found[2]
+def _login(setting: str) -> Convert:
+    def read_login(value: str) -> str:
+        match = re.search(rf"""\b{setting}\s*=\s*(["'])(.*?)\1""", value)
+        if match is None:
+            raise ValueError(
+                f"it names no {setting}: set kafka.producer.sasl.username and kafka.producer.sasl.password"
+            )
+        return match[2]
 
-    return take
+    return read_login
 
 
 def _transfer(value: str) -> None:
