@@ -235,7 +235,7 @@ def envelope_schema(table: Table) -> str:
 
     optional = {kind: ["null", kind] for kind in ("string", "long")}
     source = record(
-        "ChangeSource",
+        "Source",
         **dict.fromkeys(("version", "connector", "name"), "string"),
         **dict.fromkeys(("ts_ms", "ts_us", "ts_ns"), "long"),
         **dict.fromkeys(("snapshot", "db"), "string"),
