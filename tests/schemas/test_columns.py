@@ -109,7 +109,7 @@ def test_sizes(columns: ModuleType, size: int) -> None:
 
 
 def test_types_of_another_form(columns: ModuleType) -> None:
-    shown = parse("list<decimal>").shown({"decimal": "string"})
+    shown = parse("list<decimal>").with_forms({"decimal": "string"})
     raw = struct.pack(">ii", 1, 5) + bytes(4) + b"\5"
     assert made(columns, [shown, CqlType("inet")], [raw, b"\1\2\3\4"]) is not None
 
