@@ -52,7 +52,7 @@ class Gated:
         reader: Any = SimpleNamespace(table=SimpleNamespace(clustering=()))
         self.resolver._reader, self.resolver._codec = reader, codec
         intake = Intake()
-        self.resolver.take(self.gate.admit(events, codec, made_at, intake), due, made_at)
+        self.resolver.take_changes(self.gate.admit(events, codec, made_at, intake), due, made_at)
         found = self.resolver._works
         return Batch(
             intake.read,

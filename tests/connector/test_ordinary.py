@@ -278,7 +278,7 @@ def test_works_that_are_read(
         again = {(raw(1),): [more]} if more.events else {}
         answers = [((raw(1),), found)]
         asked = {(raw(1),): each}
-        nodes, is_undone = of._gate.nodes, of._evidence.is_undone
+        nodes, is_undone = of._gate.count_replicas, of._evidence.is_undone
         group = ordinary.prove_row_reads(
             asked, answers, again, 7.5, least, nodes, lambda _: deletes, is_undone, shows_all, prepare
         )
@@ -290,7 +290,11 @@ def test_works_that_are_read(
     )
     is_shown = found is not None and not is_undone
     plain = each.unconfirmed is None and each.verifying is None
-    if plain and is_shown and all(found.shows(one.write_time) and not one.effect for one in each.awaited.values()):  # type: ignore[union-attr]
+    if (
+        plain
+        and is_shown
+        and all(found.shows_write(one.write_time) and not one.effect for one in each.awaited.values())
+    ):  # type: ignore[union-attr]
         assert not any(each is one for one in prepared), "the ordinary case goes the short way"
 
 

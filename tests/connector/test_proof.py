@@ -56,7 +56,7 @@ def test_the_level_of_a_second_read_is_enough(rf: int, nodes: int, cl: int) -> N
 
 def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
     image = Image((b"", b"", None), 9, [n.to_bytes(8, "big", signed=True) for n in (-5, 9)] + [None])
-    assert [n for n in (None, -5, 0, 8, 9, 10) if image.shows(n)] == [-5, 9]
+    assert [n for n in (None, -5, 0, 8, 9, 10) if image.shows_write(n)] == [-5, 9]
     assert not Image((), None).shows(0)
 
 
@@ -167,7 +167,7 @@ def test_a_second_write_of_the_same_time_is_another_change() -> None:
     assert said(LIVE | V, 5, None, 5) is AGAINST
     assert said(LIVE | V, 5, 5, 5) is SHOWN
     image = Image((b"", b""), 5, [None, (5).to_bytes(8, "big")], TIMED)
-    assert (image.shows(5), image.shows(5, LIVE | V), image.shows(5, LIVE | W)) == (True, False, True)
+    assert (image.shows_write(5), image.shows_write(5, LIVE | V), image.shows_write(5, LIVE | W)) == (True, False, True)
 
 
 def test_columns_that_share_a_bit_count_as_one() -> None:

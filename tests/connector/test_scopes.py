@@ -192,10 +192,10 @@ def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: Row
             continue
         statics, rows = answer
         static = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
-        assert static is None or (statics is not None and statics.oldest() == 9), "their own time"
+        assert static is None or (statics is not None and statics.oldest_write_time() == 9), "their own time"
         try:
             images = list(rows)
-            assert {image.oldest() for _, image in images} <= {5}
+            assert {image.oldest_write_time() for _, image in images} <= {5}
             assert all((image.expires is not None) == reader.asks_ttl for _, image in images)
             found[place] = static, [number(k[1] or b"") for k, _ in images]
         except HelenusError as error:

@@ -50,7 +50,7 @@ class OneGate:
         admitted = self._admitted(events, made_at, intake)
         return chain(admitted, self._overdue(waits, made_at, intake)) if waits.overdue else admitted
 
-    def nodes(self, topic: str, partition: int, values: Key, change: bytes) -> int:
+    def count_replicas(self, topic: str, partition: int, values: Key, change: bytes) -> int:
         cache = self._caches.of(topic, partition)
         entry = cache.look(change)
         if self._partition_columns is None:

@@ -1,11 +1,12 @@
-"""The three interfaces of the pipeline, and what passes between them.
+"""The three interfaces of the pipeline, and the types that pass between them.
 
 Others use `gate`, `resolver` and `shape`:
 
-    gate      events → those that go on                      `Gate`, `Event`, `AdmittedChange`
-    resolver  those that go on → what their rows are now     `Resolver`, `ResolvedKey`
-    shape     what their rows are now → records              `Shape`, `Record`
+    gate      change events → admitted changes               `Gate`, `Event`, `AdmittedChange`
+    resolver  admitted changes → current rows of their keys  `Resolver`, `ResolvedKey`
+    shape     current rows → records of the data topic       `Shape`, `Record`
 
-`event` has what comes in, `admitted_change` what goes on, `resolved_key` what a resolver says of a key, `image` a row
-as it was read, `merged_change` what an operator with state says of a change, and `store` what that keeps.
+`event` defines the input, `admitted_change` a change that passed the gate, `resolved_key` a resolver's result for one
+key, `image` a row as a read returned it, `merged_change` the result of an operator with state for one change, and
+`store` the key-value store of that operator.
 """

@@ -1,4 +1,4 @@
-# C types for admitted.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+# C types for admitted_change.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
 from helenus_schemas.event.own_format cimport Match
 

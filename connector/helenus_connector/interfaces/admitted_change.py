@@ -1,6 +1,7 @@
-"""A change event that goes on from the gate to the resolver.
+"""A change event that the gate passes on to the resolver.
 
-It runs as it is, and compiled by Cython with the types of `admitted.pxd`: a backlog has one for each of its changes.
+The module runs as plain Python, and compiled by Cython with the types of `admitted_change.pxd`: a backlog creates one
+object for each of its changes.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ COMPILED = not __file__.endswith(".py")
 
 
 class AdmittedChange:
-    """A change event that goes on: the `event` as it was read, or of its copies the one that completed it, and what
-    the first of them says: its `match`, if that was scanned, or else its `change`.
+    """A change that the gate admits to the resolver.
 
-    `key` is the key in today's form, `values` are the CQL bytes of its columns (none if it concerns the whole table).
-    `id` names the change among its replicas' copies; None if they can't be recognised, then each of them goes on.
-    `copies` counts the events of this batch that are it, itself included, and those that waited at the gate: it is
-    right once all events are read. It came again and again if `pause_s` is not 0: its key is not to be read before so
-    many seconds have passed, unless something else asks for it. With `is_published` an earlier batch published the
-    change, and its read is not confirmed yet. `nodes` reported it, where that is counted.
+    `event` is the event as it was read; where replicas are counted, the copy that completed the change. The content is
+    that of the first copy: its `match`, if the event was only scanned, or else its `change`.
 
-    One that waited for too long may go on below its level: if it is `verifying`, it is to be published if a read at the
-    gate's level shows it; with `is_released` in any case, marked as such.
+    `key` is the key in the current format, `values` are the CQL bytes of its columns (empty if the change concerns the
+    whole table). `id` identifies the change among the copies that its replicas report; it is None if copies can't be
+    recognised, and then each copy is admitted. `copies` counts the events of this batch that report the change,
+    including this one and those that waited at the gate: the number is final once all events are read. If `pause_s` is
+    not 0, the same node reported the change repeatedly: the key is not read before that many seconds have passed,
+    unless another change requests it. `is_published` says that an earlier batch published the change and that no read
+    has confirmed it yet. `nodes` are the nodes that reported it, where replicas are counted.
+
+    A change that waited too long may be admitted below the gate's consistency level. If `verifying` is set, the change
+    is published only if a read at that level shows it; with `is_released` it is published in any case, and marked.
     """
 
     event: Event
@@ -72,7 +76,7 @@ class AdmittedChange:
 
     @property
     def change(self) -> Change:
-        """What the event says; of a match it is read when this is first asked for."""
+        """Return the content of the event. A match is parsed at the first access."""
         change = self._change
         if change is None:
             assert self.match is not None
@@ -81,5 +85,5 @@ class AdmittedChange:
 
     @property
     def scope(self) -> Scope:
-        """What the change concerns."""
+        """Return what the change concerns: a row, static columns, a partition, a range or the table."""
         return self.change.scope if self.match is None else self.match.decode_scope()

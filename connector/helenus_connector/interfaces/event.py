@@ -1,4 +1,4 @@
-"""An event of an events topic, a gap that one reports, and a change that waits at the gate."""
+"""A record of an events topic, a commit log gap that it may report, and a change that waits at the gate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class Event(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A gap in a node's commit log, `until` a write time in µs: its agent reports it in each partition of a topic."""
+    """A gap in a node's commit log, up to the write time `until` in µs. Its agent reports it in each partition of a
+    topic.
+    """
 
     partition: int
     offset: int
@@ -27,16 +29,18 @@ class Gap(NamedTuple):
 
 
 Nodes = tuple[str, ...]
-"""Host ids of nodes, in order, each once."""
+"""Host ids of nodes: sorted, without duplicates."""
 
 
 @dataclass(slots=True)
 class WaitingChange:
-    """A change that waits at the gate: the first `event` of it, whole, and which `nodes` have reported it.
+    """A change that waits at the gate until enough replicas have reported it.
 
-    `copies` counts its events. The driver fills in `since`, when it first had it, s by the clock of the topic. Before
-    its time is over it is handed out with `is_early` to be verified to make room, and not to be dropped; or with
-    `is_recount`, to go on if the nodes that reported it are enough by now: the ring, or the replication, has changed.
+    `event` is the complete first event of the change, `nodes` are the nodes that have reported it so far, and `copies`
+    counts its events. The driver sets `since`, the time at which it received the change, in s of the topic's clock.
+    The driver hands a change out before its timeout in two cases: with `is_early`, so that it is verified by a read to
+    free memory, and not dropped; with `is_recount`, so that it is admitted if the nodes that reported it suffice by
+    now, because the ring or the replication may have changed.
     """
 
     id: bytes

@@ -1,10 +1,11 @@
-"""The interface of a gate: which change events go on to the resolver.
+"""The interface of a gate, which decides which change events are passed on to the resolver.
 
-    RF 3: three replicas report one INSERT, so three events come in. One goes on; the others are its copies.
-    At level LOCAL_QUORUM the first one waits, the second one completes the change and goes on, the third is a copy.
+    RF 3: three replicas report one INSERT, so three events come in. One is admitted; the others are duplicates.
+    At level LOCAL_QUORUM the first one waits, the second one completes the change and is admitted, the third is a
+    duplicate.
 
-A gate knows digests, the nodes that reported them and consistency levels. It knows no reads and no rows. What waits at
-it is kept by the driver, which gives it to each batch and takes back what became of it.
+A gate works with digests, with the nodes that reported them and with consistency levels. It reads no rows. The driver
+keeps the changes that wait at the gate: it gives them to each batch and takes the batch's result back.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from helenus_schemas.errors import HelenusError
 
 
 class GateWaits(NamedTuple):
-    """What waits at the gate of a topic when a batch begins, and may wait after it.
+    """The changes that wait at the gate of a topic when a batch begins, and how many more may wait after it.
 
-    `reports` has by partition and id which nodes reported a change that waits, and in how many events. `overdue` are
-    those of them that have waited for too long, or are handed out before that. `room` is how many bytes more may wait.
+    `reports` maps partition and change id to the nodes that reported a waiting change and the number of its events.
+    `overdue` are the waiting changes whose timeout has passed, or that are handed out early. `room` is the number of
+    further bytes that may wait.
     """
 
     reports: Mapping[int, Mapping[bytes, tuple[Nodes, int]]] = {}
@@ -36,13 +38,14 @@ NOTHING_WAITS = GateWaits()
 
 @dataclass(slots=True)
 class GateState:
-    """What a batch leaves at the gate, for the driver.
+    """The changes that a batch leaves at the gate. The driver applies it once the batch is complete.
 
-    `waits` are changes that wait, new or with more reports than before, `gone` those that no longer do, by partition
-    and id.
-    `truncated` says in which partition which node has truncated the table: its reports of before count no longer.
-    `stopped` says for partitions that were not read to their end, since nothing more may wait, from which offset on.
-    `completed`, `verified`, `released` and `dropped` count changes that had waited by what became of them.
+    `waits` are changes that wait, new ones or ones with more reports than before; `gone` are those that no longer wait,
+    as partition and change id.
+    `truncated` lists partition and node where a node has truncated the table: its earlier reports no longer count.
+    `stopped` maps each partition that was not read to its end, because no more changes may wait, to the offset from
+    which on it was not read.
+    `completed`, `verified`, `released` and `dropped` count the changes that had waited, by outcome.
     """
 
     waits: list[WaitingChange] = field(default_factory=list)
@@ -57,13 +60,13 @@ class GateState:
 
 @dataclass(slots=True)
 class Intake:
-    """What became of a batch's events that do not go on.
+    """The outcome of a batch's events that are not admitted.
 
-    read + those that waited before = copies of those that go on + confirmed + outdated + dropped + poison + those
-    that wait `at_gate` now. `paused` counts by node the events of changes that the node logged again and again.
-    `confirmed` are copies of changes that are fully processed, and `gaps`. `dropped` are events of changes that were
-    not reported by enough nodes in time. `outdated` are events of keys that the table can't have any more: it was
-    recreated, or a type in its partition key got a field, which older rows never have.
+    read + waiting before = copies of admitted changes + confirmed + outdated + dropped + poison + waiting `at_gate`
+    now. `paused` counts, by node, the events of changes that the node logged repeatedly. `confirmed` counts copies of
+    changes that are fully processed, and gaps, which `gaps` lists. `dropped` counts events of changes that not enough
+    nodes reported in time. `outdated` counts events of keys that the table can no longer have: it was recreated, or a
+    type in its partition key got a field, which older rows never have. `poison` are events that can't be decoded.
     """
 
     read: int = 0
@@ -77,10 +80,11 @@ class Intake:
 
 
 class Gate(Protocol):
-    """The gate of one table in one process.
+    """The gate of one table in one process. All methods are called by the thread that runs the table's batch.
 
-    One batch at a time: `admit`, then `mark` once the records are flushed, then `save`. What is not saved is forgotten
-    when the next batch is admitted, so a batch that failed can be done again: the same events go on.
+    There is one batch at a time, with these steps: `admit` once, `mark` after the records are flushed, `save` once.
+    Reports and marks that are not saved are forgotten when the next batch is admitted. So a batch that failed can be
+    repeated: the same events are admitted again.
     """
 
     def admit(
@@ -91,32 +95,42 @@ class Gate(Protocol):
         intake: Intake,
         waits: GateWaits = NOTHING_WAITS,
     ) -> Iterator[AdmittedChange]:
-        """The change events that go on, in the order in which they came, a change with the event that completed it;
-        then what is overdue of the changes that wait. Counts the others in `intake`, and says there what waits.
+        """Yield the admitted changes in the order of their events, each at the event that completed it; then the
+        overdue ones of the changes that wait.
 
-        To be read to its end. The table was made at `made_at`, s since the epoch: a key that it can't have is poison
-        only if it was written since. Raises nothing for an event: what can't be decoded is in `intake.poison`.
+        Called once per batch; the caller consumes the iterator to its end. All other events are counted in `intake`,
+        whose `at_gate` has the changes that wait afterwards. The table was created at `made_at`, s since the epoch: an
+        event whose key the table can't have is poison only if it was written since. No event raises: one that can't be
+        decoded is added to `intake.poison`.
         """
         ...
 
-    def nodes(self, topic: str, partition: int, values: Key, change: bytes) -> int:
-        """How many current replicas of a key, where it is read, reported a change, by its `id`."""
+    def count_replicas(self, topic: str, partition: int, values: Key, change: bytes) -> int:
+        """Return how many current replicas of a key, among those that the connector reads, reported a change.
+
+        `change` is the change's `id`. Called by the resolver during a batch, when it judges a read.
+        """
         ...
 
     def mark(
         self, topic: str, partition: int, changes: Iterable[bytes], is_confirmed: bool, by_age: bool = False
     ) -> None:
-        """Note that changes are published, and whether they are confirmed: their copies are dropped from now on.
+        """Mark changes as published, and as confirmed if `is_confirmed`: from now on their copies are dropped.
 
-        One that is confirmed `by_age` alone goes on once more if a node reports it a second time. Only after the flush
-        of their records is acknowledged. Unknown changes are ignored; the same call twice is the same as one.
+        Called by the resolver in `confirm`, so only after the log has acknowledged the flush of their records. A change
+        that is confirmed `by_age` alone is admitted once more if a node reports it a second time. Unknown changes are
+        ignored. The call is idempotent. The mark is durable once `save` returns.
         """
         ...
 
     def save(self) -> None:
-        """Keep for later batches, and other processes of this host, what was reported and marked in this one."""
+        """Make the reports and marks of this batch visible to later batches and to the host's other processes.
+
+        Called once per batch, after the last `mark`. They survive the end of this process, not the loss of the host's
+        disk: after that, changes may be published once more.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of files. What is not saved is forgotten."""
+        """Close files. Called once, between two batches. Reports and marks that are not saved are forgotten."""
         ...

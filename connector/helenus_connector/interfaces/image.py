@@ -1,4 +1,4 @@
-"""A row as it was read, and what is known of its cells' write times."""
+"""A row as a read returned it, and the write times of its cells as far as CQL shows them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ Bounds = tuple["Bound | None", "Bound | None"]
 
 
 class TimedColumns(NamedTuple):
-    """The columns whose write times a read shows: of each the `bits` in an effect, and whether it is `single`, of one
-    cell. `untimed` are the bits of columns whose times CQL does not show, `shared` those of several columns, and `many`
-    those of columns of many cells.
+    """The columns whose write times a read shows, and the bits that stand for columns in a change's effect.
+
+    For each column, `bits` has its bit and `single` says whether it has one cell only (it is no unfrozen collection or
+    UDT). `untimed` are the bits of columns whose write times CQL does not show, `shared` the bits that several columns
+    share, and `many` the bits of columns with many cells.
     """
 
     bits: tuple[int, ...] = ()
@@ -27,7 +29,7 @@ class TimedColumns(NamedTuple):
 
     @classmethod
     def from_columns(cls, timed: Sequence[Column], others: Sequence[Column]) -> TimedColumns:
-        """Of the columns whose times are read, in this order, and the others of the row."""
+        """Build it from the columns whose write times are read, in this order, and the other columns of the row."""
         bits = [column_bit(column.name) for column in (*timed, *others)]
         shared = sum({bit for bit in bits if bits.count(bit) > 1})
         untimed = sum(set(bits[len(timed) :]))
@@ -36,11 +38,11 @@ class TimedColumns(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
+    """A row as a read returned it. `values` are CQL bytes in the order of the data record's fields.
 
-    `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
-    CQL bytes, if there are several; `timed` are their columns. `expires`: when the first of its cells does, s since the
-    epoch, if that was asked for.
+    `write_time` is the newest write time of its own cells in µs, as far as CQL shows it; None if CQL shows none.
+    `times` are all write times as CQL bytes, if there are several, and `timed` describes their columns. `expires` is
+    the time at which the first of its cells expires, s since the epoch, if the read requested TTLs.
     """
 
     values: tuple[bytes | None, ...]
@@ -49,12 +51,12 @@ class Image(NamedTuple):
     timed: TimedColumns = TimedColumns()
     expires: int | None = None
 
-    def oldest(self) -> int | None:
-        """The oldest of its cells' write times."""
+    def oldest_write_time(self) -> int | None:
+        """Return the oldest write time of its cells, µs."""
         return min((int.from_bytes(time, "big", signed=True) for time in self.times if time), default=self.write_time)
 
-    def shows(self, write_time: int | None, effect: int = 0) -> bool:
-        """Whether one of its own cells was written at that very time; with an `effect`, one in its columns."""
+    def shows_write(self, write_time: int | None, effect: int = 0) -> bool:
+        """Return whether one of its own cells has exactly this write time; with an `effect`, a cell of its columns."""
         if write_time is None:
             return False
         wanted = write_time.to_bytes(8, "big", signed=True)
@@ -66,7 +68,7 @@ class Image(NamedTuple):
 
 
 class LiveRow(NamedTuple):
-    """A row that lives in the scope of a delete marker. `key` is None if it has no form: then it can't be published."""
+    """A live row in the scope of a delete marker. `key` is None if it can't be encoded: such a row is not published."""
 
     key: bytes | None
     values: Key

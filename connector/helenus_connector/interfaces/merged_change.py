@@ -1,4 +1,4 @@
-"""What a change did to the rows that are kept: one row, or the scope of a delete, as it was before and after."""
+"""The effect of a change on the rows in the store: one row, or the scope of a delete, before and after the change."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from helenus_connector.interfaces.image import Bounds
 from helenus_schemas.event.change import Scope
 
 ASK = "ask"
-"""A key is to be read, and comes again with what is there: that of an event without cells, or one that leaves its row
-in doubt; or of no event, where the state is in doubt by itself.
+"""The key has to be read; the result of the read comes back as an event. The reason is an event without cells, an event
+after which the row is uncertain, or, without an event, a row in the store that is uncertain by itself.
 """
 POISON = "poison"
-"""An event that is none of this table, or has cells that can't be read: `failure` says why."""
+"""An event that does not belong to this table, or whose cells can't be decoded: `failure` says why."""
 GAP = "gap"
-"""An event that says that changes are missing."""
+"""An event that reports that changes are missing."""
 
 
 class MergedChange(NamedTuple):
-    """A key, or a delete marker, as a change leaves it.
+    """A key, or a delete marker, after a change was merged.
 
-    `key` is the event's, in Avro. `op` is `c`, `u` or `d`; of a marker `d`; or one of those above, which have no more
-    than their `event`, if there is one. `before` and `after` are whole CQL values by column, static ones too; None:
-    there was, or is, no row. `write_time` in µs, `expires` in s since the epoch. `event` is the one that changed it;
-    None if it expired.
+    `key` is the event's key in Avro. `op` is `c`, `u` or `d` (a marker has `d`), or one of the three constants above,
+    which come with no more than their `event`, if there is one. `before` and `after` map columns, static ones included,
+    to complete CQL values; None means that there was, or is, no row. `write_time` is in µs, `expires` in s since the
+    epoch. `event` is the event that caused the change; None if the row expired.
 
-    An `ASK` has in `expires` the time of the batch that asks, before which the row is not read; in `write_time` up to
-    which write time what is not found is gone, if that is known; and how many `disturbances` its partition had: if it
-    has more when the answer comes, that may be of before.
+    In an `ASK`, `expires` is the time of the batch that requests the read: the row is not read before. `write_time` is
+    the write time up to which cells that the read does not show count as deleted, if that is known. `disturbances` is
+    the number of disturbances of the partition so far: if it is higher when the answer comes, the answer may be older
+    than one of them.
     """
 
     partition: int

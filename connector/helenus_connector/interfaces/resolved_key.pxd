@@ -1,4 +1,4 @@
-# C types for resolved.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+# C types for resolved_key.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 
 cdef class ResolvedKey:
     cdef public object topic, partition, scope, bounds, parts, event
@@ -6,5 +6,5 @@ cdef class ResolvedKey:
     cdef public tuple values
     cdef public long long events, records
     cdef public object newest, write_time, expires
-    cdef public object before, after, read_rows, known, failure, cells, op, _written
+    cdef public object before, after, read_rows, last_digest, failure, cells, op, _written
     cdef public bint continues, is_confirmed, is_released, published, dead_lettered

@@ -1,6 +1,7 @@
-"""What a resolver says of a key: what its row is now.
+"""A resolver's result for one key: the current row.
 
-It runs as it is, and compiled by Cython with the types of `resolved.pxd`: a backlog has one for each of its keys.
+The module runs as plain Python, and compiled by Cython with the types of `resolved_key.pxd`: a backlog creates one
+object for each of its keys.
 """
 
 from __future__ import annotations
@@ -22,24 +23,25 @@ COMPILED = not __file__.endswith(".py")
 
 
 class ResolvedKey:
-    """What a key's row is now; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
+    """The current row of a key; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
 
-    The resolver fills in, for the shape: `before` and `after`, the row as it was and as it is (None: not known, and
-    gone). Of a marker `after` has the partition's static columns, and `read_rows` reads its `rows`: a function of this
-    Resolved, so that it need not hold it; None of one row. `write_time` in µs and `expires` in s since the epoch are
-    what the record says, `newest` is the newest write time of the changes. `event` is the first event of the batch that
-    asks for it, of `events`; None if none does, as for a key that is read again. `parts` is the number of partitions
-    that share a truncation; one that `continues` was begun by an earlier batch, which published its marker. `known` is
-    the digest of what was published last, if that is known. `is_confirmed` says that the answer is final: no digest of
-    it is needed. With `is_released` fewer replicas reported the change than the gate's level asks for. `failure` is why
-    there is no answer and never will be: to be dead-lettered.
+    The resolver sets, for the shape: `before` and `after`, the previous and the current row (None: not known, and no
+    row). For a marker, `after` has the partition's static columns, and `read_rows` reads the rows of its scope; it
+    takes this object as its argument, so that it need not refer to it. For a single row `read_rows` is None.
+    `write_time` in µs and `expires` in s since the epoch are those of the record; `newest` is the newest write time of
+    the changes. `event` is the first of the batch's `events` events that concern the key; None if the key is only read
+    again. `parts` is the number of partitions that share a truncation; `continues` says that an earlier batch began it
+    and published its marker. `last_digest` is the digest of the records that were published last, if it is known.
+    `is_confirmed` says that the result is final: no digest of it is needed. `is_released` says that fewer replicas
+    reported the change than the gate's level requires. `failure` is why there is no result and never will be: the
+    event is to be dead-lettered.
 
-    Of a resolver that reads no rows, `cells` are those of the one change of `event`, `written` is what they say, and
-    `after` and `read_rows` are None; `events` are its copies.
+    From a resolver that reads no rows, `cells` are the encoded cells of the one change in `event`, `written` are the
+    decoded ones, `after` and `read_rows` are None, and `events` counts the change's copies.
 
-    Of one that keeps rows, `op` is the kind of operation, `c`, `u` or `d`, or `r` of a row that a snapshot read.
+    From a resolver with state, `op` is the kind of operation: `c`, `u` or `d`, or `r` for a row that a snapshot read.
 
-    The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
+    The stage sets: the `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
     appended.
     """
 
@@ -51,7 +53,7 @@ class ResolvedKey:
     before: Image | None
     after: Image | None
     read_rows: Callable[[Any], Iterator[LiveRow]] | None
-    known: bytes | None
+    last_digest: bytes | None
     failure: HelenusError | None
     cells: bytes | None
     op: str | None
@@ -80,7 +82,7 @@ class ResolvedKey:
         self.newest = self.write_time = self.expires = None
         self.before = self.after = None
         self.read_rows = None
-        self.known = self.failure = self.cells = self.op = self._written = None
+        self.last_digest = self.failure = self.cells = self.op = self._written = None
         self.continues = self.is_confirmed = self.is_released = False
         self.digest = b""
         self.published = self.dead_lettered = False
@@ -88,7 +90,7 @@ class ResolvedKey:
 
     @property
     def written(self) -> Cells | None:
-        """The cells, read when this is asked for. Raises Malformed."""
+        """Return the cells, decoded at the first access. Raises Malformed."""
         if self._written is None and self.cells is not None:
             self._written = decode_cells(self.cells, self.scope)
         return self._written
@@ -99,15 +101,15 @@ class ResolvedKey:
 
     @property
     def since(self) -> float:
-        """When the event that asks for it was appended, s since the epoch; now if none does: then it is news."""
+        """Return when the first event of the key was appended, s since the epoch; the current time if there is none."""
         return time.time() if self.event is None else self.event.timestamp / 1000
 
     @property
     def is_read(self) -> bool:
-        """Whether the answer was read from the table; all of a group are, or none."""
+        """Return whether the result was read from the table; that is the same for all members of a group."""
         return self.cells is None and self._written is None
 
     def rows(self) -> Iterator[LiveRow]:
-        """The rows that live in a marker's scope, from the first one, read as they are asked for. Raises RowsFailed."""
+        """Read the live rows in a marker's scope, lazily, from the first one at each call. Raises RowsFailed."""
         assert self.read_rows is not None, "of one row"
         return self.read_rows(self)

@@ -1,9 +1,9 @@
-"""The interface of a resolver: what a key's row is now.
+"""The interface of a resolver, which determines the current row of each changed key.
 
-    UPDATE and DELETE of one key in one batch → one Resolved, whose `after` is None: the row is gone.
+    UPDATE and DELETE of one key in one batch → one ResolvedKey, whose `after` is None: there is no row any more.
 
-A resolver owns what makes its answer true: coalescing, reads and their levels, and the keys that wait until their
-answer is confirmed.
+A resolver is responsible for everything that makes its result correct: it coalesces changes, chooses reads and their
+consistency levels, and names the keys that wait until a read confirms their result.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from helenus_schemas.errors import HelenusError
 
 
 class SchemaChanged(Exception):
-    """The table is not what it was: take its definition again, and resolve once more."""
+    """The table was altered: the caller reads its definition again, and calls `resolve` once more."""
 
 
 class RowsFailed(Exception):
-    """Raised by `ResolvedKey.rows`; `cause` is why no more rows can be had."""
+    """Raised by `ResolvedKey.rows`; `cause` is why no more rows can be read."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -33,13 +33,13 @@ class RowsFailed(Exception):
 
 @dataclass(slots=True)
 class ResolverOutcome:
-    """What a batch leaves: counts of events by outcome, and what the driver is to remember.
+    """The result of a batch: the numbers of events by outcome, and the keys that the driver has to remember.
 
-    `waiting` are keys that wait from now on, `done` those that no longer do, `places` what was published where: their
-    types are the resolver's own. `unread` counts keys that wait because they can't be read, `error` is why the first of
-    them can't. `contradicted` counts changes that are believed although their row spoke against them to the end. Of the
-    changes that were `verifying`, a read at the gate's level shows those that are `verified`, and not the `unseen`; the
-    others could not be read.
+    `waiting_keys` wait to be confirmed from now on, `settled_keys` no longer wait, and `published_keys` has by topic
+    and partition which keys were published; their element types are the resolver's own. `unread` counts keys that wait
+    because they can't be read, and `error` is why the first of them can't. `contradicted` counts changes that are
+    accepted although their row contradicted them to the end. Of the changes with `verifying` set, a read at the gate's
+    level shows the `verified_changes`, and does not show the `unseen_changes`; the others could not be read.
     """
 
     published: int = 0
@@ -52,55 +52,73 @@ class ResolverOutcome:
     unread: int = 0
     contradicted: int = 0
     error: HelenusError | None = None
-    verified: list[AdmittedChange] = field(default_factory=list)
-    unseen: list[AdmittedChange] = field(default_factory=list)
-    waiting: list[Any] = field(default_factory=list)
-    done: list[Any] = field(default_factory=list)
-    places: dict[tuple[str, int], Any] = field(default_factory=dict)
+    verified_changes: list[AdmittedChange] = field(default_factory=list)
+    unseen_changes: list[AdmittedChange] = field(default_factory=list)
+    waiting_keys: list[Any] = field(default_factory=list)
+    settled_keys: list[Any] = field(default_factory=list)
+    published_keys: dict[tuple[str, int], Any] = field(default_factory=dict)
 
 
 class Resolver(Protocol):
-    """The resolver of one table in one process.
+    """The resolver of one table in one process. All methods are called by the thread that runs the table's batch.
 
-    One batch at a time: `use`, `take`, then `resolve` until one call succeeds, then `confirm` after the flush.
+    There is one batch at a time, with these steps: `use_table`, `take_changes` once, `resolve` until one call succeeds,
+    then `confirm` once, after the flush.
     """
 
-    def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
-        """Go by this definition from now on. `is_certain`: it was read just now, so what is refused is not outdated."""
-        ...
+    def use_table(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
+        """Use this definition from now on.
 
-    def take(self, changes: Iterable[AdmittedChange], due: Sequence[Any], made_at: float) -> None:
-        """Take a batch's changes, in order, and the keys that are `due`: what waits since an earlier batch.
-
-        Changes of one key become one Resolved. The table was created at `made_at`, s since the epoch.
+        Called at the start of each batch, and again after SchemaChanged before `resolve` is repeated. `is_certain` says
+        that the definition was read just now: a key that Cassandra refuses then is invalid, and the definition is not
+        outdated.
         """
         ...
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
-        """Give the keys and markers of the batch: rows in groups, as they are read, each marker alone and before the
-        rows within it.
+    def take_changes(self, changes: Iterable[AdmittedChange], due_keys: Sequence[Any], made_at: float) -> None:
+        """Take over a batch's changes, in order, and `due_keys`, the keys of earlier batches that are to be read again.
 
-        The stage appends the records of one group before it asks for the next, calls `publishing` before the first of
-        a Resolved, and `failed` if its rows can't be had. A repeated call starts again from the first key.
-        `trusts_known` says that no earlier attempt at this batch can have published anything newer than what is
-        `known`. At most `may_wait` keys of this batch are left to wait because they can't be read.
-
-        Raises SchemaChanged, and HelenusError CASSANDRA_READ or CASSANDRA_AUTH: then the batch is not done.
+        Called once per batch, before `resolve`; it consumes `changes` to the end. Changes of one key become one
+        ResolvedKey. The table was created at `made_at`, s since the epoch.
         """
         ...
 
-    def publishing(self, resolved: Iterable[ResolvedKey]) -> None:
-        """Records of these are about to be appended: what was published of their keys before is the last no longer."""
+    def resolve(self, trusts_digests: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
+        """Yield the keys and markers of the batch: rows in groups, as they are read; each marker alone, and before the
+        rows in its scope.
+
+        The stage appends the records of one group before it requests the next one. It calls `note_publishing` before
+        the first record of each ResolvedKey, and `note_failure` if the rows of a marker can't be read. A repeated call
+        starts again from the first key. `trusts_digests` says that no earlier attempt at this batch can have published
+        anything newer than what `last_digest` describes. At most `may_wait` keys with events of this batch may be left
+        to wait because they can't be read.
+
+        Raises SchemaChanged, and HelenusError CASSANDRA_READ or CASSANDRA_AUTH: then the batch has failed.
+        """
         ...
 
-    def failed(self, error: RowsFailed) -> None:
-        """The rows of the last one could not be had: what that means is decided when the next one is asked for."""
+    def note_publishing(self, resolved: Iterable[ResolvedKey]) -> None:
+        """Note that records of these keys are about to be appended: what was published before is no longer the latest.
+
+        Called once per group that `resolve` yields, or per marker. It says nothing yet of the records being durable.
+        """
+        ...
+
+    def note_failure(self, error: RowsFailed) -> None:
+        """Note that the rows of the marker that was yielded last could not be read.
+
+        Called at most once per marker. The resolver decides what follows when the stage requests the next group.
+        """
         ...
 
     def confirm(self) -> ResolverOutcome:
-        """After the flush: mark at the gate what is published and confirmed, and say what waits. Once per batch."""
+        """Mark at the gate what is published and confirmed, and return which keys wait.
+
+        Called once per batch, after the log has acknowledged the flush: every appended record is durable by then. The
+        returned keys are durable only once the driver has applied and saved them.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files. Called once, between two batches."""
         ...

@@ -1,6 +1,6 @@
-"""The interface of a shape: what a record looks like.
+"""The interface of a shape, which makes the records of the data topic.
 
-Resolved key 5, `after` {v: x} → Record(key=5, value={v: x}); `after` None → Record(key=5, value=None)
+ResolvedKey of key 5, `after` {v: x} → Record(key=5, value={v: x}); `after` None → Record(key=5, value=None)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from helenus_sinks.log import Headers
 
 
 class Record(NamedTuple):
-    """A record for the data topic; `value` is None for a delete, `key` for what concerns no key."""
+    """A record for the data topic; `value` is None for a delete, `key` is None for what concerns no single key."""
 
     key: bytes | None
     value: bytes | None
@@ -25,9 +25,9 @@ class Record(NamedTuple):
 class ShapedRecord(NamedTuple):
     """One record, or the `cause` why it can't be made: then `record` only stands for it in a digest.
 
-    `key` is the event's key of the row, or the marker, that it is of, and `image` the row. `make` makes the record of
-    another image of the same row: one with fewer columns, where the whole record is too large. `alike` stands for the
-    record in a digest, where its value says more than what the row is: two records of one row then count as the same.
+    `key` is the event key of the row or marker, and `image` the row. `make` makes the record of another image of the
+    same row: one with fewer columns, if the complete record is too large. `alike` replaces the record in a digest if
+    its value says more than the row's content does: two records with equal content then count as equal.
     """
 
     record: Record
@@ -39,24 +39,27 @@ class ShapedRecord(NamedTuple):
 
 
 class Shape(Protocol):
-    """Makes the records of one version of a table. Pure but for the clock: the same Resolved gives the same
-    records.
+    """Makes the records of one version of a table. Apart from the clock its methods are pure functions: the same
+    ResolvedKey gives the same records. They are called by the thread that runs the table's batch.
     """
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
-        """The record of a row; or of a marker, followed by those of the rows that live in its scope, in their order.
+        """Make the record of a row; or that of a marker, followed by those of the live rows in its scope, in order.
 
-        None stands for a row whose key has no form. A row that can't be published has its `cause` and holds up no
-        other. Raises RowsFailed from `resolved.rows`, and HelenusError if the schema registry can't be asked.
+        Called once for each ResolvedKey that `rows` left out. None stands for a row whose key can't be encoded. A row
+        that can't be published has its `cause` and does not hold up the others. Raises RowsFailed from
+        `resolved.rows`, and HelenusError if the schema registry does not answer.
         """
         ...
 
     def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
-        """The record of each, where it is the one record of a row and nothing about it is out of the ordinary; None for
-        what `records` is to make. Cheaper for many at once.
+        """Make the record of each, if it is the only record of a row without special cases; None for those that
+        `records` has to make. Called once per group of rows: for many rows it is cheaper than `records`.
         """
         ...
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
-        """The image without its largest column, without its two largest and so on, and the header that names them."""
+        """Yield the image without its largest column, without its two largest and so on, each with the header that
+        names the columns left out. Called if a record exceeds the largest size that the log accepts.
+        """
         ...

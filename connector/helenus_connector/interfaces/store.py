@@ -1,11 +1,11 @@
-"""The interface of a store: what an operator with state keeps of one place between batches.
+"""The interface of a store: the key-value state that an operator keeps for one topic partition between batches.
 
-    store.put_many({b"k": b"row"})            seen by the next get_many, kept once Spark commits the batch
+    store.put_many({b"k": b"row"})            visible to the next get_many, durable once Spark commits the batch
     store.get_many([b"k", b"x"]) == [b"row", None]
 
-A place is one partition of a topic: its keys and its deletes meet there in their order, and one task at a time has its
-store. If the batch is done again, the store is as it was before the batch's first time: so what an operator gives may
-depend on the store, on its input and on the batch's time alone, or a repeated batch would give something else.
+The keys and deletes of a topic partition meet in one store, in the order of their events, and one task at a time uses
+it. If a batch is repeated, the store is as it was before the first attempt. So the output of an operator may depend
+only on the store, on its input and on the batch's time; otherwise a repeated batch would give another result.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from typing import Protocol
 
 
 class Store(Protocol):
-    """Keys and values are bytes; the first byte of a value is the version of its form. An order of keys is not kept."""
+    """A store of one topic partition, used by the thread of its task during a batch.
+
+    Keys and values are bytes; the first byte of a value is the version of its format. Keys have no order.
+    """
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of these keys, in their order; None for one that is not there."""
+        """Return the values of these keys, in their order; None for a key that is not in the store."""
         ...
 
     def put_many(self, values: Mapping[bytes, bytes]) -> None:
-        """Set these, all of them or, if it raises, the batch ends."""
+        """Set these values. If it raises, the batch fails: no value of a failed batch is kept."""
         ...
 
     def remove_many(self, keys: Iterable[bytes]) -> None:
-        """Remove these; one that is not there is no error."""
+        """Remove these keys. A key that is not in the store is ignored."""
         ...

@@ -44,13 +44,13 @@ class Publisher:
         ordinary: list[ResolvedKey] = []
         records: list[Record | None] = []
         for one, record in zip(group, shaped, strict=True):
-            if record is None or one.known is not None or one.is_released:
+            if record is None or one.last_digest is not None or one.is_released:
                 records.append(None)
             else:
                 records.append(record)
                 ordinary.append(one)
         # 4. append
-        self._resolver.publishing(ordinary)
+        self._resolver.note_publishing(ordinary)
         append, topic = log.append, self._versions.now.topic
         count, newest = 0, None
         for one, record in zip(group, records, strict=True):
@@ -83,13 +83,13 @@ class Publisher:
         try:
             # 3. shape
             records = shape.records(resolved)
-            if resolved.known:
+            if resolved.last_digest:
                 resolved.digest = digest_of(records)
-                if resolved.digest == resolved.known:
+                if resolved.digest == resolved.last_digest:
                     return
                 records = shape.records(resolved)  # rows of a marker are read once more
             # 4. append
-            self._resolver.publishing([resolved])
+            self._resolver.note_publishing([resolved])
             if resolved.is_confirmed:
                 for shaped in records:
                     self._appending.append(log, resolved, outcome, shaped)
@@ -97,7 +97,7 @@ class Publisher:
                 append = partial(self._appending.append, log, resolved, outcome)
                 resolved.digest = digest_of(records, append)
         except RowsFailed as error:
-            self._resolver.failed(error)
+            self._resolver.note_failure(error)
             return
         except Malformed as error:  # of the cells of a change
             failure = HelenusError(Kind.POISON_EVENT, str(error), self._versions.now.table.full_name)

@@ -67,4 +67,4 @@ class BatchOutcome:
             handed.query_seconds,
         )
         self.unread, self.contradicted, self.error = handed.unread, handed.contradicted, handed.error
-        self.waiting, self.done, self.places = handed.waiting, handed.done, handed.places
+        self.waiting, self.done, self.places = handed.waiting_keys, handed.settled_keys, handed.published_keys

@@ -101,11 +101,11 @@ class Stage:
         """
         self._replicas.check()
         self._versions.follow(self.log, asked)
-        self._resolver.use(self._now.table, self._now.codec)
+        self._resolver.use_table(self._now.table, self._now.codec)
         # 1. gate: the resolver takes what goes on.
         intake = Intake()
         admitted = self._gate.admit(events, self._now.codec, self._now.made_at, intake, waits)
-        self._resolver.take(admitted, due, self._now.made_at)
+        self._resolver.take_changes(admitted, due, self._now.made_at)
         if intake.poison:
             self._renew()  # or is it of a table that the node that was asked does not know yet?
         # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
@@ -119,7 +119,7 @@ class Stage:
         reach("connector.after-mark")
         # 7. hand back
         outcome.add(handed)
-        outcome.dropped += settle_verified(intake.at_gate, handed.verified, handed.unseen)
+        outcome.dropped += settle_verified(intake.at_gate, handed.verified_changes, handed.unseen_changes)
         return outcome
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Stage:
 
     def _renew(self) -> None:
         self._versions.renew(self.log)
-        self._resolver.use(self._now.table, self._now.codec, is_certain=True)
+        self._resolver.use_table(self._now.table, self._now.codec, is_certain=True)
 
     def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> BatchOutcome | None:
         """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""

@@ -112,7 +112,7 @@ class Evidence:
             return Proof(work.awaited)
         if work.scope is _TABLE:
             return PROVEN  # each node reports its own truncation: after the last one's, no replica holds the rows
-        image, nodes = work.after, self._gate.nodes
+        image, nodes = work.after, self._gate.count_replicas
         least = self.nodes_needed(work.consistency)
         cache = self._caches.of(work.topic, work.partition)
         deletions = self._deletions(cache, work) if cache.has_deletions else []
@@ -121,7 +121,7 @@ class Evidence:
         for change, awaited in work.awaited.items():
             met = not least or nodes(work.topic, work.partition, work.values, change) >= least
             effect = awaited.effect
-            if may_show and (not effect or effect & _LIVE) and image.shows(awaited.write_time, effect):  # type: ignore[union-attr]
+            if may_show and (not effect or effect & _LIVE) and image.shows_write(awaited.write_time, effect):  # type: ignore[union-attr]
                 if not met:
                     others.append((change, awaited, False, Witness.SHOWN))
                 # Else it is the ordinary case, by its bytes.

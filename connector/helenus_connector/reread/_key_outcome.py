@@ -30,7 +30,7 @@ def hand_back(work: KeyRead, handed: ResolverOutcome, image: bytes | None) -> No
     is_new = len(unproven) < len(work.awaited)
     is_confirmed = is_read and not unproven
     if unconfirmed and (is_confirmed or is_new or unconfirmed.key != work.key):
-        handed.done.append(unconfirmed)
+        handed.settled_keys.append(unconfirmed)
     if is_confirmed:
         handed.unchanged += waits
         return
@@ -43,7 +43,7 @@ def hand_back(work: KeyRead, handed: ResolverOutcome, image: bytes | None) -> No
     )
     again.since, again.rest = work.since, proof.rest
     again.newest, again.deleted_at = work.newest, work.deleted_at
-    handed.waiting.append(again)
+    handed.waiting_keys.append(again)
 
 
 def last_published(work: KeyRead, published: PublishedKeys, is_scope: bool) -> bytes | None:

@@ -115,13 +115,13 @@ class KeyRead(ResolvedKey):
 
     def begin(self) -> None:
         """Forget an earlier attempt."""
-        self.read_at = self.after = self.failure = self.read_rows = self.known = self.expires = None
+        self.read_at = self.after = self.failure = self.read_rows = self.last_digest = self.expires = None
         self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
         self.digest, self.records, self.unseen = b"", 0, _NO_CHANGES
 
     def saw(self, image: Image | None) -> None:
         """Take note of what lives in a marker's scope; None for a row whose key has no form."""
-        oldest = image.oldest() if image else None
+        oldest = image.oldest_write_time() if image else None
         if image is None or oldest is None or image.timed.many or image.timed.untimed:
             self.timeless = True  # of many cells the newest alone is shown
         if oldest is not None and (self.oldest is None or oldest < self.oldest):

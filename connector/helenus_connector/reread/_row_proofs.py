@@ -128,4 +128,4 @@ def shows_write(image: Image, time: int, effect: int) -> bool:
             if cell is not None and signed_64(cell) == time and (not effect or bits[i] & effect):
                 return True
         return False
-    return image.shows(time, effect)
+    return image.shows_write(time, effect)

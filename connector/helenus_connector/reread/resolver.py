@@ -84,7 +84,7 @@ class RereadResolver:
         self._handed = ResolverOutcome()
         self._published: dict[Place, PublishedKeys] = {}
         self._made_at = self._patience = 0.0
-        self._trusts_known = self._has_begun = False
+        self._trusts_digests = self._has_begun = False
         self._failure: Exception | None = None
         self._unreached: set[int] = set()
         self._live: LiveRows
@@ -94,14 +94,14 @@ class RereadResolver:
         assert self._reader is not None, "use() comes first"
         return self._reader
 
-    def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
+    def use_table(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
         if self._reader is None or self._reader.table is not table:
             self._reader = RowReader(self._session, table, self._settings)
             self._reader.budget = self._budget
         self._codec = codec
         self._reader.is_current = is_certain
 
-    def take(self, changes: Iterable[AdmittedChange], due: Sequence[UnconfirmedKey], made_at: float) -> None:
+    def take_changes(self, changes: Iterable[AdmittedChange], due: Sequence[UnconfirmedKey], made_at: float) -> None:
         self._made_at = made_at
         self._published = defaultdict(partial(PublishedKeys, len(self.reader.table.clustering)))
         works = self._works = KeyReads(self._codec, self.consistency, read_level(self._settings))
@@ -111,24 +111,24 @@ class RereadResolver:
         works.take(changes, partial(note_deletion, self._caches))
         works.add_due(due, self._level)
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
-        reader, found = self.reader, self._works
-        shows_expiry = "expires" in self._settings.headers and (found.asks_ttl or self._caches.has_expiring)
+    def resolve(self, trusts_digests: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
+        reader, key_reads = self.reader, self._works
+        shows_expiry = "expires" in self._settings.headers and (key_reads.asks_ttl or self._caches.has_expiring)
         reader.asks_ttl = self._settings.state == "keys" or shows_expiry
         reader.saw_ttl = False
         self._handed = ResolverOutcome(
-            outdated=sum(unconfirmed.copies for unconfirmed in found.gone),
-            waiting=list(found.waiting.values()),
-            done=list(found.gone),
-            places=self._published,
+            outdated=sum(unconfirmed.copies for unconfirmed in key_reads.gone),
+            waiting_keys=list(key_reads.waiting.values()),
+            settled_keys=list(key_reads.gone),
+            published_keys=self._published,
         )
-        self._trusts_known = trusts_known
+        self._trusts_digests = trusts_digests
         self._patience = time.monotonic() + _PROOF_S
         self._unread.begin()
         self._unreached.clear()
         self._live = LiveRows(reader, self._codec)
         statements, seconds = reader.statements, reader.seconds
-        works = [*found.by_name.values(), *found.verified.values()]
+        works = [*key_reads.by_name.values(), *key_reads.verified.values()]
         for work in works if self._has_begun else ():
             work.begin()
         self._has_begun = True
@@ -140,10 +140,10 @@ class RereadResolver:
         self._handed.query_seconds = reader.seconds - seconds
         yield from self._leave(works, may_wait)
 
-    def publishing(self, resolved: Iterable[ResolvedKey]) -> None:
+    def note_publishing(self, resolved: Iterable[ResolvedKey]) -> None:
         note_published(resolved, self._published)
 
-    def failed(self, error: RowsFailed) -> None:
+    def note_failure(self, error: RowsFailed) -> None:
         self._failure = error.cause
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class RereadResolver:
     def _level(self, unconfirmed: UnconfirmedKey, values: Key, changes: Iterable[bytes]) -> int:
         """The level at which a read of a due key confirms all of its changes."""
         topic, partition = unconfirmed.place
-        nodes = min((self._gate.nodes(topic, partition, values, change) for change in changes), default=1)
+        nodes = min((self._gate.count_replicas(topic, partition, values, change) for change in changes), default=1)
         return lowest_level(self.consistency, nodes, self._evidence.factor)
 
     def _resolve(self, works: Sequence[KeyRead]) -> Groups:
@@ -223,7 +223,7 @@ class RereadResolver:
                 work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe
             )
             rest.newest, rest.deleted_at = work.newest, work.deleted_at
-            self._handed.waiting.append(rest)
+            self._handed.waiting_keys.append(rest)
 
     def _scopes(self, works: Sequence[KeyRead], cut: list[tuple[KeyRead, HelenusError]]) -> Groups:
         """Markers, each with the rows of its scope that live, and static columns. A partition is in one work. `cut` is
@@ -291,7 +291,9 @@ class RereadResolver:
                         yield from self._unanswered(work, answer, start)
                 continue
             evidence = self._evidence.has_deletions, self._evidence.is_undone, self.reader.shows_all_times
-            group = prove_row_reads(asked, answers, again, start, least, self._gate.nodes, *evidence, self._prepare)
+            group = prove_row_reads(
+                asked, answers, again, start, least, self._gate.count_replicas, *evidence, self._prepare
+            )
             self._handed.keys_read += len(group)
             yield group if works[0].verifying is None else [work for work in group if self._is_verified(work)]
             for work in group:
@@ -350,9 +352,9 @@ class RereadResolver:
         # A marker's time is that of the deletion. Of the same partition a newer change of its static columns may wait,
         # and who goes by times must not take rows for deleted that were written between the two.
         deleted_at = work.newest if work.read_rows is None else work.deleted_at
-        work.known, work.write_time, work.expires = None, deleted_at, None
-        if work.unconfirmed and self._trusts_known and not work.events and not self._is_covered(work):
-            work.known = work.unconfirmed.image
+        work.last_digest, work.write_time, work.expires = None, deleted_at, None
+        if work.unconfirmed and self._trusts_digests and not work.events and not self._is_covered(work):
+            work.last_digest = work.unconfirmed.image
         if work.read_rows is not None:
             return
         work.proof = proof = self._evidence.proof(work)
@@ -402,8 +404,8 @@ class RereadResolver:
                     continue
             waiting.add(id(work))
             if work.unconfirmed and (attempts == 0 or work.unconfirmed.key != work.key):
-                handed.done.append(work.unconfirmed)
-            handed.waiting.append(self._unread.unconfirmed(work))
+                handed.settled_keys.append(work.unconfirmed)
+            handed.waiting_keys.append(self._unread.unconfirmed(work))
         handed.unread = len(waiting)
         self._read = [work for work in works if id(work) not in waiting]
 
@@ -435,8 +437,8 @@ class RereadResolver:
         if work.read_at is None:
             return False
         found = [held for held in work.verifying or () if held.id not in work.unseen]
-        self._handed.verified += found
-        self._handed.unseen += [held for held in work.verifying or () if held.id in work.unseen]
+        self._handed.verified_changes += found
+        self._handed.unseen_changes += [held for held in work.verifying or () if held.id in work.unseen]
         work.events = sum(held.copies for held in found)
         work.awaited = {change: one for change, one in work.awaited.items() if change not in work.unseen}
         unproven = {change: one for change, one in work.proof.unproven.items() if change in work.awaited}

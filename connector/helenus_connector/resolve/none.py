@@ -56,7 +56,7 @@ class WrittenResolver:
         self._written: list[AdmittedChange] = []
         self._handed = ResolverOutcome()
 
-    def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
+    def use_table(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
         self._table = table
         columns = {c.name: c for c in table.columns}
         self._known = {**table.dropped, **columns}
@@ -64,13 +64,13 @@ class WrittenResolver:
         self._heads.clear()
         self._head_bytes = 0
         self._latest = ()
-        self._reread.use(table, codec, is_certain)
+        self._reread.use_table(table, codec, is_certain)
 
-    def take(self, changes: Iterable[AdmittedChange], due: Sequence[Any], made_at: float) -> None:
+    def take_changes(self, changes: Iterable[AdmittedChange], due_keys: Sequence[Any], made_at: float) -> None:
         self._written = []
-        self._reread.take(self._without_cells(changes), due, made_at)
+        self._reread.take_changes(self._without_cells(changes), due_keys, made_at)
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
+    def resolve(self, trusts_digests: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
         handed = self._handed = ResolverOutcome()
         for at in range(0, len(self._written), _GROUP):
             found = [(self._resolved(admitted), admitted.copies) for admitted in self._written[at : at + _GROUP]]
@@ -83,13 +83,13 @@ class WrittenResolver:
                 else:
                     handed.published += copies
         # What was published last of a due key may be a change of this batch.
-        yield from self._reread.resolve(trusts_known and not self._written, may_wait)
+        yield from self._reread.resolve(trusts_digests and not self._written, may_wait)
 
-    def publishing(self, resolved: Iterable[ResolvedKey]) -> None:
-        self._reread.publishing(resolved)
+    def note_publishing(self, resolved: Iterable[ResolvedKey]) -> None:
+        self._reread.note_publishing(resolved)
 
-    def failed(self, error: RowsFailed) -> None:
-        self._reread.failed(error)
+    def note_failure(self, error: RowsFailed) -> None:
+        self._reread.note_failure(error)
 
     def confirm(self) -> ResolverOutcome:
         handed = self._reread.confirm()
