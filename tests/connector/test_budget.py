@@ -79,12 +79,12 @@ def test_a_timeout_halves_the_rate_and_calm_restores_it(
     for _ in range(5_000):  # 1,000 a second
         one.take(1)
         clock.now += 0.001
-    one.timed_out()
-    one.timed_out()  # of a request at the same time
+    one.note_timeout()
+    one.note_timeout()  # of a request at the same time
     assert rate(one, clock, 1.0) == pytest.approx(520, rel=0.1)
     assert capsys.readouterr().out.count("query.slowed_down") == 1
     clock.now += 1
-    one.timed_out()
+    one.note_timeout()
     assert rate(one, clock, 1.0) < 400
     for _ in range(30):
         slow = rate(one, clock, 1.0)
@@ -109,7 +109,7 @@ def test_repeated_timeouts_halve_the_rate_of_reads(
         for _ in range(1_000):  # at most 1,000 a second, for ten seconds
             one.take(10)
             clock.now += 0.01
-        one.timed_out()
+        one.note_timeout()
         before = rate(one, clock, 0.5)
         assert before == pytest.approx(500, rel=0.15)
     rates = [int(n) for n in re.findall(r"rows_per_second=(\d+)", capsys.readouterr().out)]
@@ -119,7 +119,7 @@ def test_repeated_timeouts_halve_the_rate_of_reads(
 def test_the_rate_never_falls_to_zero(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 0, clock)
     for _ in range(100):
-        one.timed_out()
+        one.note_timeout()
         clock.now += 1.1
     one.take(10)
     waited = clock.waited
@@ -130,7 +130,7 @@ def test_the_rate_never_falls_to_zero(tmp_path: Path, clock: Clock) -> None:
 def test_a_file_from_before_the_last_boot(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 10, clock)
     one.take(10_000)
-    one.timed_out()
+    one.note_timeout()
     clock.now = 5.0
     clock.waited = 0.0
     one.take(10)
@@ -153,8 +153,8 @@ def test_processes_do_not_overwrite_each_others_counts(tmp_path: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", TAKE, str(path)]) for _ in range(3)]
     assert [process.wait(60) for process in running] == [0, 0, 0]
     one = ReadBudget(path, 10**9, clock=lambda: 1.0)
-    with one._state() as (state, _):
-        assert state.lately == 6_000
+    with one._locked_state() as (state, _):
+        assert state.recent_rows == 6_000
     one.close()
 
 
@@ -164,5 +164,5 @@ def test_a_late_timeout_is_judged_by_the_rate_at_its_time(tmp_path: Path, clock:
         one.take(1)
         clock.now += 0.001
     clock.now += 12
-    one.timed_out()
+    one.note_timeout()
     assert 250 < rate(one, clock) < 1_000

@@ -24,7 +24,7 @@ class Expiring(MemoryReader):
             self.saw_ttl |= self.asks_ttl and image.expires is not None
             yield [(key, image if self.asks_ttl else image._replace(expires=None))]
 
-    through = answers
+    read_along_ring = answers
 
 
 @pytest.mark.parametrize("origin", [Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT, Origin.REPAIR])

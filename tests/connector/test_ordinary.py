@@ -196,7 +196,7 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
     assert (made.oldest, made.timeless) == (T - 1, True)
 
 
-BEGUN = "read_at after failure read_rows known expires published dead_lettered is_outdated is_confirmed".split()
+BEGUN = "read_at after failure read_rows last_digest expires published dead_lettered is_outdated is_confirmed".split()
 BEGUN += "digest records unseen".split()
 bits = tuple(column_bit(name) for name in COLUMNS)
 TIMED = TimedColumns(bits, (True, True, False), 0, 0, bits[2])
@@ -271,7 +271,7 @@ def test_works_that_are_read(
 
     expected = copy.copy(each)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of._gate, "nodes", lambda *_: reported)
+        patch.setattr(of._gate, "count_replicas", lambda *_: reported)
         patch.setattr(type(gated.caches.of("events", 0)), "has_deletions", deletes)
         patch.setattr(of._evidence, "_deletions", lambda *_: known if deletes else [])
         least = of._evidence.nodes_needed(each.consistency)

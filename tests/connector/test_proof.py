@@ -57,7 +57,7 @@ def test_the_level_of_a_second_read_is_enough(rf: int, nodes: int, cl: int) -> N
 def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
     image = Image((b"", b"", None), 9, [n.to_bytes(8, "big", signed=True) for n in (-5, 9)] + [None])
     assert [n for n in (None, -5, 0, 8, 9, 10) if image.shows_write(n)] == [-5, 9]
-    assert not Image((), None).shows(0)
+    assert not Image((), None).shows_write(0)
 
 
 @pytest.mark.parametrize(

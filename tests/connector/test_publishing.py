@@ -52,7 +52,7 @@ class Shape:
 
 
 def publishing(module: ModuleType, announced: list[ResolvedKey], own: list[ResolvedKey]) -> Any:
-    resolver = SimpleNamespace(publishing=announced.extend, failed=None)
+    resolver = SimpleNamespace(note_publishing=announced.extend, note_failure=None)
     versions = SimpleNamespace(now=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t")))
     undeliverable = SimpleNamespace(key=lambda log, one, failure: own.append(one))
     return module.Publisher(resolver, versions, SimpleNamespace(), undeliverable)
@@ -63,7 +63,7 @@ def resolved(draw: st.DrawFn) -> ResolvedKey:
     one = ResolvedKey("events", draw(st.integers(0, 3)), draw(st.binary(min_size=1, max_size=3)), (), Scope.ROW)
     one.newest = draw(st.none() | st.integers(-5, 5))
     one.is_confirmed, one.is_released = draw(st.booleans()), draw(st.integers(0, 5)) == 0
-    one.known = b"digest" if draw(st.integers(0, 5)) == 0 else None
+    one.last_digest = b"digest" if draw(st.integers(0, 5)) == 0 else None
     one.failure = HelenusError(Kind.POISON_EVENT, "its own way")  # what is not ordinary ends there
     return one
 
@@ -74,7 +74,7 @@ def test_a_group(module: ModuleType, group: list[ResolvedKey], known: int | None
     own: list[ResolvedKey] = []
     log, outcome = Log(), BatchOutcome(records=2, newest_write_time=known)
     publishing(module, announced, own).publish(log, group, outcome)
-    ordinary = [one for one in group if len(one.key) > 1 and one.known is None and not one.is_released]
+    ordinary = [one for one in group if len(one.key) > 1 and one.last_digest is None and not one.is_released]
     small = [one for one in ordinary if one.partition + 3 <= MOST]
     records = [Record(one.key, b"v" * (one.partition + 3), []) for one in small]
     assert [id(one) for one in announced] == [id(one) for one in ordinary]
@@ -102,7 +102,7 @@ def test_what_is_resolved_is_the_same_plain_and_compiled(tmp_path_factory: pytes
             "t", 1, b"k", (b"v",), Scope.ROW, 3,
         )  # fmt: skip
         nothing = (
-            "bounds event newest write_time expires before after read_rows known failure cells op written"
+            "bounds event newest write_time expires before after read_rows last_digest failure cells op written"
         ).split()
         assert [getattr(one, name) for name in nothing] == [None] * len(nothing)
         no = "continues is_confirmed is_released published dead_lettered".split()

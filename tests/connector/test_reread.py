@@ -113,7 +113,7 @@ def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
         list(reader.rows(KEYS, ConsistencyLevel.ALL))
     with pytest.raises(SchemaChanged):
         list(reader.range(KEYS[0], (None, None), ConsistencyLevel.ALL))
-    assert (reader.group_size, reader._page) == (64, 500)
+    assert (reader.group_size, reader._page_rows) == (64, 500)
 
 
 @pytest.mark.parametrize("until", [math.inf, 60.0])

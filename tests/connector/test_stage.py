@@ -51,7 +51,7 @@ def test_a_connectors_tables_have_one_limit(tmp_path: Path) -> None:
         (tmp_path / epoch).mkdir(exist_ok=True)
         stage = Stage(ConnectorSettings.from_properties(given, "test"), session, log, tmp_path / epoch, tmp_path)
         try:
-            return os.fstat(stage._resolver._budget._file).st_ino, stage._resolver._budget._most
+            return os.fstat(stage._resolver._budget._file).st_ino, stage._resolver._budget._max_rate
         finally:
             stage.close()
 

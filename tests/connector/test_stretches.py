@@ -15,7 +15,7 @@ from connector.staged import EVENTS, NODE, Staged, int32, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.cassandra_rows._stretches import FEWEST, stretches
+from helenus_connector.cassandra_rows._stretches import MIN_KEYS, stretches
 from helenus_connector.cassandra_rows.raw_rows import RowPage
 from helenus_connector.cassandra_rows.row_reader import RowReader
 from helenus_connector.config.connector import ConnectorSettings
@@ -47,7 +47,7 @@ def test_each_key_is_in_one_stretch_at_most_and_a_partition_is_not_cut(tokens: l
         inside = {key for token, key in asked if stretch.first <= token <= stretch.last}
         assert inside >= set(stretch.keys)
         assert {token_of[key] for key in stretch.keys} >= {stretch.first, stretch.last}
-        assert FEWEST <= len(stretch.keys) <= most
+        assert MIN_KEYS <= len(stretch.keys) <= most
         assert last is None or stretch.first > last
         last = stretch.last
 
@@ -112,7 +112,7 @@ def token_of(key: Key) -> int:
 
 def through(reader: RowReader, asked: list[Key]) -> list[Key]:
     found = []
-    for answers in reader.through(asked, ConsistencyLevel.ONE):
+    for answers in reader.read_along_ring(asked, ConsistencyLevel.ONE):
         for key, image in answers:
             assert image.values == key
             found.append(key)
@@ -162,7 +162,7 @@ def test_a_row_between_whose_key_has_no_form_is_passed_by() -> None:
 
     reader = RowReader(Clustered(KEYS), clustered, SETTINGS)
     asked: list[Key] = [(*key, one) for key in KEYS]
-    answers = reader.through(asked, ConsistencyLevel.ONE)
+    answers = reader.read_along_ring(asked, ConsistencyLevel.ONE)
     assert sorted(key for answer in answers for key, _ in answer) == asked
 
 
@@ -178,7 +178,7 @@ def test_what_a_repair_asks_for_lies_anywhere() -> None:
 
 def test_few_keys_are_not_worth_it() -> None:
     session = Ring(KEYS)
-    assert through(RowReader(session, TABLE, SETTINGS), KEYS[: FEWEST - 1]) == []
+    assert through(RowReader(session, TABLE, SETTINGS), KEYS[: MIN_KEYS - 1]) == []
     assert session.by_token == 0
 
 

@@ -285,10 +285,10 @@ class Clock:
 def pause(clock: Clock, attempts: PipelineAttempts) -> float:
     """How long none are made, to a tenth of a second; then one begins."""
     seconds = 0.0
-    while not attempts.are_made:
+    while not attempts.are_allowed:
         clock.now += 0.1
         seconds += 0.1
-    attempts.begin()
+    attempts.note_sent()
     return round(seconds)
 
 
@@ -296,29 +296,29 @@ def test_after_a_pause_one_attempt_is_made_and_then_all(monkeypatch: pytest.Monk
     clock = Clock(monkeypatch)
     attempts = PipelineAttempts()
     before = clock.now
-    attempts.begin()
-    assert attempts.are_made
+    attempts.note_sent()
+    assert attempts.are_allowed
     clock.now += 1
-    attempts.late(before)
-    attempts.late(before)
+    attempts.note_late(before)
+    attempts.note_late(before)
     assert pause(clock, attempts) == 10, "what was sent with the first is no failure of its own"
     probe = clock.now
-    assert not attempts.are_made, "until it was answered"
-    attempts.answered(before)
-    attempts.late(before)
-    assert not attempts.are_made, "those were sent before the pause"
+    assert not attempts.are_allowed, "until it was answered"
+    attempts.note_answered(before)
+    attempts.note_late(before)
+    assert not attempts.are_allowed, "those were sent before the pause"
     clock.now += 0.5
-    attempts.answered(probe)
-    assert attempts.are_made
-    attempts.late(before)
-    attempts.begin()
-    assert attempts.are_made
+    attempts.note_answered(probe)
+    assert attempts.are_allowed
+    attempts.note_late(before)
+    attempts.note_sent()
+    assert attempts.are_allowed
 
 
 def test_an_attempt_that_nobody_waits_for_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     attempts = PipelineAttempts()
-    attempts.late(clock.now)
+    attempts.note_late(clock.now)
     assert [pause(clock, attempts) for _ in range(3)] == [10, 10, 10]
 
 
@@ -326,26 +326,26 @@ def test_after_an_attempt_that_says_nothing_the_next_one_is_made_at_once(monkeyp
     clock = Clock(monkeypatch)
     attempts = PipelineAttempts()
     before = clock.now
-    attempts.undecided(before)
-    assert attempts.are_made
-    attempts.late(clock.now)
-    attempts.undecided(before)
+    attempts.note_undecided(before)
+    assert attempts.are_allowed
+    attempts.note_late(clock.now)
+    attempts.note_undecided(before)
     assert pause(clock, attempts) == 10, "what was sent before the pause was not its attempt"
-    assert not attempts.are_made
-    attempts.undecided(clock.now)
+    assert not attempts.are_allowed
+    attempts.note_undecided(clock.now)
     assert pause(clock, attempts) == 0
-    assert not attempts.are_made, "until it was answered"
+    assert not attempts.are_allowed, "until it was answered"
 
 
 def test_the_pause_doubles_where_a_cluster_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     attempts = PipelineAttempts()
-    attempts.late(clock.now)
+    attempts.note_late(clock.now)
     pauses = []
     for _ in range(9):
         pauses.append(pause(clock, attempts))
         clock.now += 1
-        attempts.late(clock.now - 1)
+        attempts.note_late(clock.now - 1)
     assert pauses == [10, 20, 40, 80, 160, 320, 600, 600, 600]
 
 
@@ -357,9 +357,9 @@ def test_the_pause_is_short_again_after_all_went_well_for_longer(
     attempts = PipelineAttempts()
     found = []
     for _ in range(4):
-        attempts.late(clock.now)
+        attempts.note_late(clock.now)
         found.append(pause(clock, attempts))
-        attempts.answered(clock.now)
+        attempts.note_answered(clock.now)
         clock.now += well
     assert found == pauses
 
@@ -373,13 +373,13 @@ def test_a_cluster_that_is_slow_for_a_day_is_asked_twice_for_little(
     tried = 0
     for _ in range(86_400):
         begun = 0
-        while begun < in_flight and attempts.are_made:
-            attempts.begin()
+        while begun < in_flight and attempts.are_allowed:
+            attempts.note_sent()
             begun += 1
         tried += begun
         clock.now += 1
         for _ in range(begun):
-            attempts.late(clock.now - 1)
+            attempts.note_late(clock.now - 1)
     assert 144 <= tried < 160 + in_flight
 
 
@@ -389,15 +389,15 @@ def test_a_cluster_whose_every_fifth_second_is_slow(monkeypatch: pytest.MonkeyPa
     attempts = PipelineAttempts()
     failures = 0
     for second in range(86_400):
-        if attempts.are_made:
-            attempts.begin()
+        if attempts.are_allowed:
+            attempts.note_sent()
             sent, is_slow = clock.now, second % 5 == 0
             clock.now += 1
             if is_slow:
-                attempts.late(sent)
+                attempts.note_late(sent)
                 failures += 1
             else:
-                attempts.answered(sent)
+                attempts.note_answered(sent)
         else:
             clock.now += 1
     assert 0 < failures < 300
@@ -407,11 +407,11 @@ def test_a_late_answer_once_an_hour_costs_ten_seconds(monkeypatch: pytest.Monkey
     clock = Clock(monkeypatch)
     attempts = PipelineAttempts()
     for _ in range(24):
-        attempts.late(clock.now)
+        attempts.note_late(clock.now)
         clock.now += 10.1
-        assert attempts.are_made
-        attempts.begin()
-        attempts.answered(clock.now)
+        assert attempts.are_allowed
+        attempts.note_sent()
+        attempts.note_answered(clock.now)
         clock.now += 3600
 
 
@@ -420,7 +420,7 @@ def test_readers_of_one_session_share_its_attempts() -> None:
     assert pipeline_attempts(shared) is pipeline_attempts(shared)
     assert pipeline_attempts(shared) is not pipeline_attempts(other)
     assert RowReader(shared, TABLE, SETTINGS)._attempts is RowReader(shared, NARROW, SETTINGS)._attempts
-    assert not pipeline_attempts(shared).are_made, "it has no connections"
+    assert not pipeline_attempts(shared).are_allowed, "it has no connections"
 
 
 def test_a_node_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +456,7 @@ def test_a_connection_that_is_not_to_be_had(away: str) -> None:
 
 
 def test_large_keys_take_several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pipelined, "_MOST_BYTES", 200)
+    monkeypatch.setattr(_pipelined, "_MAX_SEGMENT_BYTES", 200)
     node = Node(5, live)
     assert len(sent(node).result().current_rows) == 100
 
@@ -562,11 +562,11 @@ def test_odd_answer_after_a_pause_leaves_the_next_attempt_to_others(
     node = Node(5, lambda key: (0, _RESULT, struct.pack(">i", 1)))
     reader = RowReader(Rows(node, monkeypatch), TABLE, SETTINGS)
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
-    reader._attempts.late(clock.now)
+    reader._attempts.note_late(clock.now)
     clock.now += 10
     found = dict(reader.rows(KEYS[:5], ConsistencyLevel.LOCAL_QUORUM))
     assert (len(found), node.pushes) == (5, 1)
-    assert reader._attempts.are_made, "not after another pause"
+    assert reader._attempts.are_allowed, "not after another pause"
     assert not reader._sends_together(), "this table waits for 10 s"
 
 

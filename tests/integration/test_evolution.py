@@ -351,7 +351,7 @@ def test_nodes_say_when_a_definition_was_altered(session: Any) -> None:
     ):
         if alter:
             session.execute(f"ALTER {alter}")
-        at, found = table_definition._found(session.execute, settings, alone=False)
+        at, found = table_definition._read_on_node(session.execute, settings, alone=False)
         assert found is not None
         times.append(at)
     assert times == sorted(set(times)), "by tables first, then by types"

@@ -1,6 +1,6 @@
-"""Rows of Cassandra: how the connector reads them, in few statements, at the rate that the cluster bears.
+"""Reads rows from Cassandra: in few statements, and at a rate that the cluster sustains.
 
-Others use `row_reader` (the current rows of many keys), `row_images` (rows that were read as images), `cell_reader`
-(rows as change events with cells), `raw_rows` (rows as the server's bytes), `budget` (rows a second) and
-`table_definition` (a table as the nodes have it).
+Others use `row_reader` (the current rows of many keys), `row_images` (images from rows), `cell_reader` (rows as cells
+with write times and TTLs), `raw_rows` (rows as the server's bytes), `budget` (the rate limit, in rows per second) and
+`table_definition` (a table's definition as the nodes have it).
 """

@@ -1,4 +1,4 @@
-"""Which keys one statement reads: those of one partition, or that agree in all columns but one of the partition key.
+"""Groups keys by statement: keys of one partition, or keys that agree in all partition key columns but one.
 
 CQL has `IN` over any one column of a partition key, and over the clustering columns together.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from helenus_schemas.codec.key import Key
 
-_STATEMENT = 10
-"""What a statement costs besides its reads, in reads of a partition: as measured by `bench connector`."""
+_STATEMENT_COST = 10
+"""Cost of a statement without its reads, in reads of a partition: as measured by `bench connector`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,47 +21,48 @@ class Span:
     start: int
     end: int
 
-    def rest(self, key: Key) -> Key:
-        """What the keys of a statement have in common."""
+    def common_columns(self, key: Key) -> Key:
+        """Return the columns that the keys of a statement have in common."""
         return key[: self.start] + key[self.end :]
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How the keys of a table with so many key columns, of which so many are of the partition key, are grouped.
+    """Groups the keys of a table with `columns` key columns, of which `partition_columns` form the partition key.
 
-    `home` says what partition keys of one statement have to share, such as the nodes that hold them, None where all
-    share that; `most` is how many keys a statement reads at most.
+    `home` returns what the partition keys of one statement have to share, such as their replicas; None where all keys
+    share it. `max_keys` is the largest number of keys in a statement.
     """
 
     partition_columns: int
     columns: int
-    most: int
+    max_keys: int
     home: Callable[[Key], Hashable] | None
 
     def groups(self, keys: Collection[Key], size: Callable[[], int]) -> Iterator[tuple[Span, list[Key]]]:
-        """Each key once, in groups of at most `size()` as it is when they are taken, and the span in which they differ.
+        """Yield each key once, in groups, with the span in which the keys of a group differ. A group has at most
+        `size()` keys, as evaluated when the group is yielded.
 
-        All groups differ in the same span: the one by which the keys are read with the least work.
+        All groups differ in the same span: the one by which Cassandra reads the keys at the lowest cost.
         """
         span = self._span(keys)
         if self.home is None and self.columns == 1:  # any keys may be read together
             yield from self._cut(span, list(keys), size)
             return
-        held: dict[Hashable, list[Key]] = {}
-        full = size()
+        groups: dict[Hashable, list[Key]] = {}
+        max_size = size()
         for key in keys:
-            name = self._name(span, key)
-            group = held.setdefault(name, [])
+            group_id = self._group_id(span, key)
+            group = groups.setdefault(group_id, [])
             group.append(key)
-            if len(group) >= full:
-                yield from self._cut(span, held.pop(name), size)
-                full = size()
-        for group in held.values():
+            if len(group) >= max_size:
+                yield from self._cut(span, groups.pop(group_id), size)
+                max_size = size()
+        for group in groups.values():
             yield from self._cut(span, group, size)
 
     def _cut(self, span: Span, group: list[Key], size: Callable[[], int]) -> Iterator[tuple[Span, list[Key]]]:
-        """A group that was held may be too large by now: rows that came meanwhile were larger."""
+        """Cut a collected group to the current size, which is smaller if larger rows were read in the meantime."""
         start = 0
         while start < len(group):
             end = start + size()
@@ -75,16 +76,16 @@ class Grouping:
         return ways[0] if len(ways) == 1 else min(ways, key=lambda way: self._cost(way, keys))
 
     def _cost(self, span: Span, keys: Collection[Key]) -> float:
-        """What Cassandra does for these keys: statements, and partitions that it looks into."""
-        statements = max(len({self._name(span, key) for key in keys}), len(keys) / self.most)
-        return statements * _STATEMENT + (statements if self._is_within(span) else len(keys))
+        """Return the cost of reading these keys, in reads of a partition."""
+        statements = max(len({self._group_id(span, key) for key in keys}), len(keys) / self.max_keys)
+        return statements * _STATEMENT_COST + (statements if self._is_within(span) else len(keys))
 
-    def _name(self, span: Span, key: Key) -> Hashable:
-        rest = span.rest(key)
+    def _group_id(self, span: Span, key: Key) -> Hashable:
+        common = span.common_columns(key)
         if self.home is None or self._is_within(span):
-            return rest
-        return rest, self.home(key[: self.partition_columns])
+            return common
+        return common, self.home(key[: self.partition_columns])
 
     def _is_within(self, span: Span) -> bool:
-        """Whether the keys of a statement are of one partition."""
+        """Return whether the keys of a statement are of one partition."""
         return span.start == self.partition_columns

@@ -1,12 +1,12 @@
-"""Statements that go to one node together: one write to its socket, and no request of the driver for each.
+"""Sends several statements to one node together: in one write to its socket, without a driver request for each.
 
 For each statement the driver makes a request with a plan, timers and locks, and reads a description of the columns with
-each answer: 150 µs of CPU, several times what Cassandra takes for one key. Here statements share all of that, and one
-of many keys goes alone in the same way. It is a first attempt only: unless rows come of all of them, and soon, they are
-to be sent one by one, with all that the driver does about nodes that are slow or away, statements that a node has
-forgotten, and errors.
+each answer: 150 µs of CPU, several times what Cassandra takes for one key. Here statements share all of that, and a
+single statement of many keys is sent in the same way. It is a first attempt only: unless all of them are answered with
+rows, and soon, the caller sends them one by one through the driver, which handles nodes that are slow or down,
+statements that a node has evicted, and errors.
 
-It takes parts of the driver that are not made for others. So it is only for versions of it that this was tried with.
+It uses private parts of the driver. So it is enabled only for driver versions that it was tested with.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.cassandra_rows.raw_rows import RowPage, parse
 
-_TRIED = ("3.30.",)
+_TESTED_DRIVERS = ("3.30.",)
 _WAIT_S = 1.0
-"""As long as the driver waits before it asks a second node."""
-_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
+"""As long as the driver waits before it sends a request to a second node."""
+_PAUSE_S, _MAX_PAUSE_S = 10.0, 600.0
+"""First and longest pause after late answers. Between them it doubles."""
 _EXECUTE, _RESULT = 0x0A, 0x08
 _COMPRESSED, _WARNED = 0x01, 0x08
 _SKIP_METADATA = 0x02
 _HEADER = 9
-_MOST_BYTES = 64 << 10  # of frames in one segment of protocol v5, which has 128 KiB
+_MAX_SEGMENT_BYTES = 64 << 10  # of frames in one segment of protocol v5, which has 128 KiB
 _PREFIX = struct.Struct(">3i")
 _COUNT = struct.Struct(">i")
 _FRAME = struct.Struct(">hBi")
@@ -46,17 +47,17 @@ _ROWS, _ONE_TABLE, _NO_METADATA = 2, 1, 4
 
 
 def is_possible(session: Any) -> bool:
-    """Whether a session's statements can be sent together. What takes its place in tests has no connections."""
-    return driver.startswith(_TRIED) and isinstance(session, Session)
+    """Return whether a session's statements can be sent together. Substitutes in tests have no connections."""
+    return driver.startswith(_TESTED_DRIVERS) and isinstance(session, Session)
 
 
 class PipelineAttempts:
-    """Whether a session's statements are sent together first. For one thread.
+    """Decides whether a session's statements are sent together at first. Used by one thread.
 
-    When some are not answered in time, none are sent together for 10 s. Then one attempt is made, and once that is
-    answered in time, all are sent together again. The pause doubles, up to 10 minutes, when that attempt is late, or
-    when all went well for less time than the last pause. So where a cluster takes longer than a second for an answer,
-    few statements are sent twice.
+    After some were not answered in time, none are sent together for 10 s. Then one attempt is made, and once that is
+    answered in time, all are sent together again. The pause doubles, up to 10 minutes, if that attempt is late, or if
+    the time without late answers was shorter than the last pause. So few statements are sent twice in a cluster that
+    takes longer than a second for an answer.
     """
 
     def __init__(self, possible: bool = True) -> None:
@@ -66,34 +67,34 @@ class PipelineAttempts:
         self._on_since = self._failed_at = -math.inf
 
     @property
-    def are_made(self) -> bool:
-        """Whether the next statements may be sent together."""
+    def are_allowed(self) -> bool:
+        """Return whether the next statements may be sent together."""
         return self._is_on or time.monotonic() >= self._next_at
 
-    def begin(self) -> None:
-        """Statements are sent together. After a pause, others are not until these are answered."""
+    def note_sent(self) -> None:
+        """Note that statements are sent together. After a pause, no others are until these are answered."""
         if not self._is_on:
             self._next_at = time.monotonic() + self._pause_s
 
-    def answered(self, sent: float) -> None:
-        """Statements sent at a time were answered. What was sent before a failure says nothing new."""
-        if not self._is_on and sent > self._failed_at:
+    def note_answered(self, sent_at: float) -> None:
+        """Note that statements sent at a time were answered. Those sent before a failure change nothing."""
+        if not self._is_on and sent_at > self._failed_at:
             self._is_on, self._on_since = True, time.monotonic()
 
-    def undecided(self, sent: float) -> None:
-        """Statements of a time could not be sent, or had an odd answer, as those of an altered table have: that says
-        nothing of the cluster. If they were the attempt after a pause, the next ones are.
+    def note_undecided(self, sent_at: float) -> None:
+        """Note that statements could not be sent, or had an unexpected answer, as those of an altered table have: that
+        says nothing about the cluster's speed. If they were the attempt after a pause, the next ones are.
         """
-        if not self._is_on and sent > self._failed_at:
+        if not self._is_on and sent_at > self._failed_at:
             self._next_at = time.monotonic()
 
-    def late(self, sent: float) -> None:
-        """Statements sent at a time were not answered in time. Of those that were sent before a pause, one counts."""
+    def note_late(self, sent_at: float) -> None:
+        """Note that statements sent at a time were late. Of those that were sent before a pause, only one counts."""
         now = time.monotonic()
-        if sent <= (self._on_since if self._is_on else self._failed_at):
+        if sent_at <= (self._on_since if self._is_on else self._failed_at):
             return
         went_well = self._is_on and now - self._on_since > self._pause_s
-        self._pause_s = _PAUSE_S if went_well else min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._pause_s = _PAUSE_S if went_well else min(2 * self._pause_s, _MAX_PAUSE_S)
         self._is_on, self._failed_at, self._next_at = False, now, now + self._pause_s
 
 
@@ -101,13 +102,13 @@ _attempts: WeakKeyDictionary[Any, PipelineAttempts] = WeakKeyDictionary()
 
 
 def pipeline_attempts(session: Any) -> PipelineAttempts:
-    """A session's, which all who read with it share."""
+    """Return the attempts of a session, which all readers of the session share."""
     return _attempts.setdefault(session, PipelineAttempts(is_possible(session)))
 
 
 class NotPipelined(Exception):
-    """Not all statements were answered with their rows: they are to be sent one by one. `is_late`: some were not
-    answered in time.
+    """Not all statements were answered with their rows: the caller has to send them one by one. `is_late` says that
+    some were not answered in time.
     """
 
     def __init__(self, is_late: bool = False) -> None:
@@ -123,25 +124,25 @@ class Answer(NamedTuple):
 
 
 class PipelinedStatements:
-    """Some statements of a version of a table that are asked for. Source: native protocol v4 and v5, sections 2, 4."""
+    """Statements of one version of a table, sent together. Source: native protocol v4 and v5, sections 2 and 4."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._answers: list[bytes | None] | None = []  # None when nobody waits for them any more
-        self._all = threading.Event()
+        self._complete = threading.Event()
         self._until = 0.0
         self._pool: Any = None
         self._connection: Any = None
 
     def send(self, session: Any, statements: Sequence[BoundStatement]) -> None:
-        """Send statements of one consistency level, whose keys are at home on the same nodes. Raises nothing: what is
-        not sent is not answered.
+        """Send statements of one consistency level, whose keys have the same replicas. Raises nothing: statements that
+        can't be sent are not answered.
         """
         try:
             self._send(session, statements)
         except (ConnectionException, NoConnectionsAvailable, OSError):
             self._answers = None
-            self._all.set()
+            self._complete.set()
 
     def _send(self, session: Any, statements: Sequence[BoundStatement]) -> None:
         first = statements[0]
@@ -151,44 +152,44 @@ class PipelinedStatements:
         pool = self._pool = session._pools.get(host)
         if pool is None or pool.is_shutdown:
             raise ConnectionException("the node is down")
-        # The pool lends one stream, and sees to its connection; more of them are taken as the driver does.
+        # The pool lends one stream and checks its connection; further streams are taken in the driver's own way.
         connection, stream = pool.borrow_connection(timeout=0)
         self._connection = connection
         is_open = connection._socket_writable and not (connection.is_defunct or connection.is_closed)
-        more = self._count - 1
+        extra_streams = self._count - 1
         with connection.lock:
-            if not is_open or connection.in_flight + more > connection.max_request_id:
+            if not is_open or connection.in_flight + extra_streams > connection.max_request_id:
                 connection.request_ids.append(stream)
-                more = -1
+                extra_streams = -1
             else:
-                streams = [stream, *(connection.get_request_id() for _ in range(more))]
-                connection.in_flight += more
-        if more < 0:
+                streams = [stream, *(connection.get_request_id() for _ in range(extra_streams))]
+                connection.in_flight += extra_streams
+        if extra_streams < 0:
             pool.return_connection(connection)
             raise ConnectionException("the connection is closed, or too busy")
         frames: list[bytes] = []
-        of_session = (
+        session_args = (
             session.client_protocol_handler,
             connection.protocol_version,
             connection.allow_beta_protocol_version,
         )
         for stream, statement in zip(streams, statements, strict=True):
             prepared, count = statement.prepared_statement, len(statement.values)
-            of_statement = prepared.query_id, prepared.result_metadata_id, statement.consistency_level, count
-            start, head = _head(*of_session, *of_statement)
+            statement_args = prepared.query_id, prepared.result_metadata_id, statement.consistency_level, count
+            start, head = _head(*session_args, *statement_args)
             body = head + _values(statement.values)
             frames += start, _FRAME.pack(stream, _EXECUTE, len(body)), body
-            connection._requests[stream] = self._answered, self._decoded, None
+            connection._requests[stream] = self._receive_answer, self._decode_answer, None
         _push(connection, frames)
 
     def result(self) -> Answer:
-        """The answers. They may come up to a second after they were asked for, or up to the driver's request timeout if
-        that is less. Raises Apart.
+        """Return the answers. Waits until a second after `send`, or the driver's request timeout if that is shorter.
+        Raises NotPipelined.
         """
-        is_there = self._all.wait(max(0.0, self._until - time.monotonic()))
+        is_complete = self._complete.wait(max(0.0, self._until - time.monotonic()))
         answers, self._answers = self._answers, None
-        if answers is None or not is_there:
-            raise NotPipelined(is_late=not is_there)
+        if answers is None or not is_complete:
+            raise NotPipelined(is_late=not is_complete)
         first = answers[0]
         if self._count == 1 and first is not None:
             return Answer(parse(first[12:], _PREFIX.unpack_from(first)[2]))
@@ -203,7 +204,7 @@ class PipelinedStatements:
         _, _, columns = _PREFIX.unpack(prefix)
         return Answer(parse(_COUNT.pack(rows) + b"".join(parts), columns))
 
-    def _decoded(
+    def _decode_answer(
         self,
         version: int,  # noqa: ARG002
         types: Any,  # noqa: ARG002
@@ -214,7 +215,7 @@ class PipelinedStatements:
         decompressor: Any,
         metadata: Any,  # noqa: ARG002
     ) -> bytes | None:
-        """The body of a Rows result as it is; None for anything else. Called by the driver, as is `_answered`."""
+        """Return the body of a Rows result; None for anything else. Called by the driver, like `_receive_answer`."""
         if flags & ~(_COMPRESSED | _WARNED) or opcode != _RESULT:
             return None
         if flags & _COMPRESSED:
@@ -223,32 +224,32 @@ class PipelinedStatements:
             body = _after_warnings(body)
         if len(body) < 16:
             return None
-        kind, of_rows, _ = _PREFIX.unpack_from(body)
-        return body if kind == _ROWS and of_rows | _ONE_TABLE == _ONE_TABLE | _NO_METADATA else None
+        kind, rows_flags, _ = _PREFIX.unpack_from(body)
+        return body if kind == _ROWS and rows_flags | _ONE_TABLE == _ONE_TABLE | _NO_METADATA else None
 
-    def _answered(self, answer: object) -> None:
+    def _receive_answer(self, answer: object) -> None:
         self._pool.return_connection(self._connection)
         answers = self._answers
         if answers is None:
             return
         answers.append(answer if isinstance(answer, bytes) else None)
         if len(answers) >= self._count or not isinstance(answer, bytes):
-            self._all.set()
+            self._complete.set()
 
 
 def _after_warnings(body: bytes) -> bytes:
-    """An answer after its warnings, as of many tombstones. Cassandra logs them, too."""
-    read = io.BytesIO(body)
-    read_stringlist(read)
-    return read.read()
+    """Return an answer without its warnings, such as those about tombstones. Cassandra logs them, too."""
+    reader = io.BytesIO(body)
+    read_stringlist(reader)
+    return reader.read()
 
 
 @lru_cache(1000)
 def _head(
-    handler: Any, version: int, is_beta: bool, name: bytes, metadata: bytes | None, consistency: int, count: int
+    handler: Any, version: int, is_beta: bool, query_id: bytes, metadata: bytes | None, consistency: int, count: int
 ) -> tuple[bytes, bytes]:
-    """How a frame of a statement begins, up to its stream, and its body, up to its so many values."""
-    message = ExecuteMessage(name, [], consistency, result_metadata_id=metadata)
+    """Return the start of a statement's frame, up to its stream, and of its body, up to its `count` values."""
+    message = ExecuteMessage(query_id, [], consistency, result_metadata_id=metadata)
     encoded = handler.encode_message(message, 0, version, None, is_beta)
     body = bytearray(encoded[_HEADER:])
     body[-3] |= _SKIP_METADATA  # the last byte of the flags, before the number of values
@@ -257,28 +258,28 @@ def _head(
 
 
 def _values(values: Sequence[bytes]) -> bytes:
-    """Each after its size. Those of many keys mostly have the same."""
+    """Encode values, each after its length. The values of many keys mostly have the same length."""
     size = len(values[0]) if values else 0
     if [len(value) for value in values].count(size) == len(values) > 0:
-        before = _COUNT.pack(size)
-        return before + before.join(values)
+        length_prefix = _COUNT.pack(size)
+        return length_prefix + length_prefix.join(values)
     return b"".join([part for value in values for part in (_COUNT.pack(len(value)), value)])
 
 
 def _push(connection: Any, frames: Sequence[bytes]) -> None:
-    """Write frames, given in pieces of three, in as few segments as they fit in."""
+    """Write frames, each given as three pieces, in as few segments as possible."""
     if not connection._is_checksumming_enabled:
         connection.push(b"".join(frames))
         return
     buffer = io.BytesIO()
-    held: list[bytes] = []
-    size = 0
-    for at in range(0, len(frames), 3):
-        frame = b"".join(frames[at : at + 3])
-        if held and size + len(frame) > _MOST_BYTES:
-            connection._segment_codec.encode(buffer, b"".join(held))
-            held, size = [], 0
-        held.append(frame)
-        size += len(frame)
-    connection._segment_codec.encode(buffer, b"".join(held))
+    segment: list[bytes] = []
+    segment_bytes = 0
+    for index in range(0, len(frames), 3):
+        frame = b"".join(frames[index : index + 3])
+        if segment and segment_bytes + len(frame) > _MAX_SEGMENT_BYTES:
+            connection._segment_codec.encode(buffer, b"".join(segment))
+            segment, segment_bytes = [], 0
+        segment.append(frame)
+        segment_bytes += len(frame)
+    connection._segment_codec.encode(buffer, b"".join(segment))
     connection.push(buffer.getvalue())

@@ -1,4 +1,4 @@
-"""Statements that are sent to Cassandra and answered: many at once, split where they are too much, page by page."""
+"""Sends statements to Cassandra and reads their answers page by page: many at once, divided if they are too large."""
 
 from __future__ import annotations
 
@@ -35,39 +35,41 @@ from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import is_page_refused
 
-_FAILURES = (NoHostAvailable, RequestExecutionException, ConnectionException, Unauthorized)
-_TOO_MUCH = (ReadTimeout, OperationTimedOut, ReadFailure)
-_SINGLE_ATTEMPTS = 3
-_MOST_STUCK = 10  # single keys that may fail where others are read: with more, the cluster is too slow
-_PAGE = 500  # rows of an answer that are held at once
-BUDGET = 32 << 20  # bytes of rows that are asked for and not given to the caller yet
-_ROW = 4 << 20  # bytes a row is taken for until some are seen
-_PROBE_S = 600.0  # until nodes are asked again for what one of them did not know
-_TOGETHER = 32  # statements that go to a node together, at most
-_APART_S = 10.0
-"""Until a table's statements go together again after one of some was answered in time, but not with rows alone."""
-_OF_MANY = "MAXWRITETIME"  # new in Cassandra 5.0
+_READ_ERRORS = (NoHostAvailable, RequestExecutionException, ConnectionException, Unauthorized)
+_LOAD_ERRORS = (ReadTimeout, OperationTimedOut, ReadFailure)
+_ATTEMPTS_PER_KEY = 3
+_MAX_STUCK_KEYS = 10  # keys that may fail one by one while others are read: with more, the cluster is too slow
+_PAGE_ROWS = 500  # rows of an answer in memory at once
+MAX_PENDING_BYTES = 32 << 20  # bytes of rows that are requested, and that the caller has not received yet
+_ASSUMED_ROW_BYTES = 4 << 20  # assumed size of a row until some are read: too high is slow, too low takes memory
+_PROBE_AFTER_S = 600.0  # until MAXWRITETIME is tried again after a node did not know it
+_MAX_TOGETHER = 32  # statements that are sent to a node together, at most
+_APART_AFTER_FAILURE_S = 10.0
+"""Until a table's statements are sent together again after one was answered in time, but not with rows alone."""
+_MAXWRITETIME = "MAXWRITETIME"  # new in Cassandra 5.0
 
 
 class KeyRefused(Exception):
-    """The server refuses a key, or bounds, and takes others: no row of this table can have them."""
+    """The server refuses a key, or bounds, and accepts others: no row of this table can have them."""
 
 
 class UnreadReason(NamedTuple):
-    """Why a key was not read, while others were. `is_away`: for replicas that are not there, so it is not the key's."""
+    """Why a key was not read, while others were. `is_away` says that replicas are down: the key is not the cause."""
 
     error: HelenusError
     is_away: bool
 
 
 class RowRequests:
-    """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
-    `shows_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
-    With `asks_ttl` rows are read with their cells' TTL, as far as CQL shows it, and `saw_ttl` says that some have one;
-    without `times` not even with those of their writes.
+    """Reads one version of a table.
 
-    What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and hardly
-    before. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
+    `statements` counts the statements sent, `seconds` adds up the time until they were answered. `shows_all_times` says
+    that the write times of all cells are read; before Cassandra 5.0 those of unfrozen collections and UDTs are not.
+    With `asks_ttl` the TTLs of cells are read, as far as CQL shows them, and `saw_ttl` says that some cell has one.
+    Without `times` no write times are read.
+
+    A read that times out is repeated, in parts. `until` is the deadline, monotonic s, after which no read is repeated.
+    `is_current` says that the table's definition is known to be current: then a refusal concerns the key.
     """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings, times: bool = True) -> None:
@@ -81,7 +83,7 @@ class RowRequests:
         self.is_current = False
         self.budget: ReadBudget | None = None
         self._prepared: dict[str, Any] = {}
-        self._made: dict[tuple[str, bool, bool, bool], Any] = {}
+        self._statements_by_shape: dict[tuple[str, bool, bool, bool], Any] = {}
         self._queries = Statements(table, self.group_size)
         self._probe_at = math.inf
         self.shows_all_times = True
@@ -90,132 +92,138 @@ class RowRequests:
         self._timed_statics = [c for c in statics if not c.type.multicell and c.type.name != "counter"]
         self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
         self.asks_ttl = self.saw_ttl = False
-        self._page = _PAGE
+        self._page_rows = _PAGE_ROWS
         self._attempts = pipeline_attempts(session)
         self._apart_until = 0.0
-        self._together_size = min(_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
-        self._row_bytes = float(_ROW)
+        self._together_size = min(_MAX_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
+        self._row_bytes = float(_ASSUMED_ROW_BYTES)
 
-    def _rows_at_once(self, most: int) -> int:
-        """How many rows to have answered at once, by the size of those that came lately."""
-        return max(1, min(most, int(BUDGET / 8 / self._row_bytes)))
+    def _rows_at_once(self, max_rows: int) -> int:
+        """Return how many rows to read at once, by the size of those that were read lately."""
+        return max(1, min(max_rows, int(MAX_PENDING_BYTES / 8 / self._row_bytes)))
 
     def _first_page(self, query: RowQuery) -> int | None:
-        """How many rows a query's first page may have; None for all, where they are few, or not much more."""
+        """Return how many rows a query's first page may have; None for all, if they are few or not many more."""
         if query.parts:
             return None
-        most = self._page if query.is_paged else len(query.keys)
-        rows = self._rows_at_once(most)
-        return rows if query.is_paged or most > 2 * rows else None
+        max_rows = self._page_rows if query.is_paged else len(query.keys)
+        page_rows = self._rows_at_once(max_rows)
+        return page_rows if query.is_paged or max_rows > 2 * page_rows else None
 
-    def _saw(self, page: RowPage) -> None:
+    def _note_row_size(self, page: RowPage) -> None:
         if page:
             self._row_bytes = max(page.size / len(page), self._row_bytes / 2)
 
     def _run(self, queries: Iterable[RowQuery], consistency: int) -> Iterator[tuple[RowQuery, Any]]:
         """Send the queries, a bounded number at a time, and yield their first answers, or why there are none:
-        KeyRefused, Unread. Splits a group that is too much; what is of one key is answered in order.
+        KeyRefused or UnreadReason. Divides a group that is too large; queries of single keys are answered in order.
         """
         waiting = deque[tuple[RowQuery, Any]]()
         queue = iter(queries)
-        split: list[RowQuery] = []
-        asked = running = 0  # rows, statements
-        stuck = 0
-        late: HelenusError | None = None
+        parts: list[RowQuery] = []
+        requested_rows = running_statements = 0  # rows, statements
+        stuck_keys = 0
+        deadline_error: HelenusError | None = None
         while True:
-            while late is None and running < self.concurrency and (not waiting or asked * self._row_bytes < BUDGET):
-                query = split.pop() if split else next(queue, None)
+            while (
+                deadline_error is None
+                and running_statements < self.concurrency
+                and (not waiting or requested_rows * self._row_bytes < MAX_PENDING_BYTES)
+            ):
+                query = parts.pop() if parts else next(queue, None)
                 if query is None:
                     break
                 if query.parts and not self._may_go_together(query):
-                    split += query.parts
+                    parts += query.parts
                     continue
-                if waiting and running + query.count > self.concurrency:
-                    split.append(query)
+                if waiting and running_statements + query.count > self.concurrency:
+                    parts.append(query)
                     break
                 if self.budget and not query.is_paged:
                     self.budget.take(len(query.keys))
                 query.rows = self._first_page(query)
                 waiting.append((query, self._send(query, consistency, query.rows)))
-                asked += query.rows or len(query.keys)
-                running += query.count
+                requested_rows += query.rows or len(query.keys)
+                running_statements += query.count
             if not waiting:
-                if late is not None:
-                    raise late
+                if deadline_error is not None:
+                    raise deadline_error
                 return
             query, future = waiting.popleft()
-            asked -= query.rows or len(query.keys)
-            running -= query.count
+            requested_rows -= query.rows or len(query.keys)
+            running_statements -= query.count
             try:
-                answer = answered(future)
-                self.seconds += time.monotonic() - query.sent
+                answer = await_answer(future)
+                self.seconds += time.monotonic() - query.sent_at
                 if query.parts:
-                    self._attempts.answered(query.sent)
-            except NotPipelined as apart:
-                if apart.is_late:
-                    self._attempts.late(query.sent)
+                    self._attempts.note_answered(query.sent_at)
+            except NotPipelined as not_pipelined:
+                if not_pipelined.is_late:
+                    self._attempts.note_late(query.sent_at)
                 else:
-                    self._attempts.undecided(query.sent)
-                    self._apart_until = time.monotonic() + _APART_S
-                split += query.parts
+                    self._attempts.note_undecided(query.sent_at)
+                    self._apart_until = time.monotonic() + _APART_AFTER_FAILURE_S
+                parts += query.parts
                 continue
-            except (*_FAILURES, OperationTimedOut) as error:
+            except (*_READ_ERRORS, OperationTimedOut) as error:
                 if time.monotonic() > self.until:
-                    late = self._failed(error)
+                    deadline_error = self._read_error(error)
                     if len(query.keys) > 1 or not _is_load(error):
-                        raise late from None
-                    yield query, UnreadReason(late, False)
+                        raise deadline_error from None
+                    yield query, UnreadReason(deadline_error, False)
                     continue
                 if not _is_load(error):
-                    # Of these keys' replicas: those of others may be there.
+                    # Replicas of these keys are down; those of other keys may be up.
                     if isinstance(error, Unavailable) or (self.until < math.inf and isinstance(error, NoHostAvailable)):
-                        yield query, UnreadReason(self._failed(error), True)
+                        yield query, UnreadReason(self._read_error(error), True)
                         continue
-                    raise self._failed(error) from None
+                    raise self._read_error(error) from None
                 self._slow_down(error)
-                if len(query.keys) > 1 and not query.hung:
-                    split += self._queries.halves(query)
-                    for part in split[-2:]:
-                        # The server's own limit comes first: who met ours has a node that does not answer.
-                        part.hung = isinstance(error, OperationTimedOut)
+                if len(query.keys) > 1 and not query.has_hung:
+                    parts += self._queries.halves(query)
+                    for part in parts[-2:]:
+                        # The server's timeout is shorter than the driver's: if that one passed, a node does not answer.
+                        part.has_hung = isinstance(error, OperationTimedOut)
                     continue
                 try:
                     if len(query.keys) == 1 and self.until < math.inf:
-                        raise self._failed(error)
-                    query.hung |= stuck > 0
-                    answer = self._insist(query, consistency, error, query.rows)
+                        raise self._read_error(error)
+                    query.has_hung |= stuck_keys > 0
+                    answer = self._retry(query, consistency, error, query.rows)
                 except HelenusError as failure:
-                    stuck += self.until == math.inf
-                    if failure.kind is not Kind.CASSANDRA_READ or len(query.keys) > 1 or stuck > _MOST_STUCK:
+                    stuck_keys += self.until == math.inf
+                    if failure.kind is not Kind.CASSANDRA_READ or len(query.keys) > 1 or stuck_keys > _MAX_STUCK_KEYS:
                         raise
                     yield query, UnreadReason(failure, False)
                     continue
             except InvalidRequest as error:
-                if self._is_unknown(error, query.statement.query_string) or self._is_too_large(error, query.rows):
+                if self._lacks_maxwritetime(error, query.statement.query_string) or self._shrink_pages(
+                    error, query.rows
+                ):
                     query.rows = self._first_page(query)
                     waiting.appendleft((query, self._send(query, consistency, query.rows)))
-                    asked += query.rows or len(query.keys)
-                    running += 1
+                    requested_rows += query.rows or len(query.keys)
+                    running_statements += 1
                 elif len(query.keys) == 1:
-                    refusal = self._refusal(future, consistency, error, query.rows)
+                    refusal = self._explain_refusal(future, consistency, error, query.rows)
                     if isinstance(refusal, SchemaChanged):
                         raise refusal from None
                     yield query, refusal
                 else:
                     if "Guardrail" in str(error) and "in_select" in str(error):  # by partition keys, or by all of them
                         self.group_size = min(self.group_size, (len(query.keys) + 1) // 2)
-                        self._queries.most = self.group_size
-                    split += self._queries.halves(query)
+                        self._queries.max_keys = self.group_size
+                    parts += self._queries.halves(query)
                 continue
             yield query, answer
 
     def _pages(self, query: RowQuery, answer: Any, consistency: int) -> Iterator[tuple[RowPage, bool]]:
-        """The pages of an answer however many they are, and which one is the last: each is asked for when the one
-        before was given.
+        """Yield the pages of an answer, each with whether it is the last one. A page is requested once the caller has
+        finished with the one before.
         """
         while True:
             page, state = answer.current_rows, answer.paging_state
-            self._saw(page)
+            self._note_row_size(page)
             if self.budget and query.is_paged:
                 self.budget.take(len(page))
             yield page, state is None
@@ -224,56 +232,56 @@ class RowRequests:
             answer = self._answer(query, consistency, state)
 
     def _answer(self, query: RowQuery, consistency: int, state: bytes | None = None) -> Any:
-        """A page, asked for until it is there."""
+        """Read one page, with retries."""
         while True:
-            rows = self._rows_at_once(self._page)
+            rows = self._rows_at_once(self._page_rows)
             future = self._send(query, consistency, rows, state)
             try:
-                answer = answered(future)
-                self.seconds += time.monotonic() - query.sent
+                answer = await_answer(future)
+                self.seconds += time.monotonic() - query.sent_at
                 return answer
-            except (*_FAILURES, OperationTimedOut) as error:
+            except (*_READ_ERRORS, OperationTimedOut) as error:
                 if not _is_load(error):
-                    raise self._failed(error) from None
+                    raise self._read_error(error) from None
                 self._slow_down(error)
-                return self._insist(query, consistency, error, max(1, rows // 8), state)
+                return self._retry(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
-                if self._is_unknown(error, query.statement.query_string) or self._is_too_large(error, rows):
+                if self._lacks_maxwritetime(error, query.statement.query_string) or self._shrink_pages(error, rows):
                     continue
                 if query.keys == [()] or len(query.keys) > 1:
                     raise SchemaChanged(str(error)) from None
-                raise self._refusal(future, consistency, error, rows) from None
+                raise self._explain_refusal(future, consistency, error, rows) from None
 
     def _scan(self, query: RowQuery, consistency: int) -> Iterator[RawRow]:
-        """The rows of a statement however many they are."""
+        """Yield all rows of a statement, page by page."""
         for page, _ in self._pages(query, self._answer(query, consistency), consistency):
             yield from page
 
-    def _insist(
+    def _retry(
         self, query: RowQuery, consistency: int, error: Exception, rows: int | None = None, state: bytes | None = None
     ) -> Any:
-        """What timed out and can't be split: some more attempts, then the error."""
+        """Retry a read that timed out and can't be divided; after some attempts raise the error."""
         if time.monotonic() > self.until:
-            raise self._failed(error)
+            raise self._read_error(error)
         try:
             for attempt in tenacity.Retrying(
-                stop=tenacity.stop_after_attempt(1 if query.hung else _SINGLE_ATTEMPTS)
+                stop=tenacity.stop_after_attempt(1 if query.has_hung else _ATTEMPTS_PER_KEY)
                 | tenacity.stop_after_delay(self.until - time.monotonic()),
                 wait=tenacity.wait_random_exponential(0.1, max=2),
                 retry=tenacity.retry_if_exception(_is_load),
                 reraise=True,
             ):
                 with attempt:
-                    return answered(self._send(query, consistency, rows, state))
-        except (*_FAILURES, OperationTimedOut) as failure:
+                    return await_answer(self._send(query, consistency, rows, state))
+        except (*_READ_ERRORS, OperationTimedOut) as failure:
             error = failure
-        raise self._failed(error)
+        raise self._read_error(error)
 
-    def _refusal(
+    def _explain_refusal(
         self, answer: Any, consistency: int, error: InvalidRequest, rows: int | None = None
     ) -> SchemaChanged | KeyRefused:
-        """What a refused statement says. It is for its key if the same node takes another: one that lags behind an
-        ALTER knows fewer columns, and a guardrail may refuse the level, or a page of so many rows.
+        """Return why a statement was refused. The cause is its key if the same node accepts another key: a node that
+        lags behind an ALTER knows fewer columns, and a guardrail may refuse the level or the page size.
         """
         if not self.is_current:
             return SchemaChanged(str(error))
@@ -281,44 +289,44 @@ class RowRequests:
             self._send(self._queries.nowhere(), consistency, rows, host=answer.coordinator_host).result()
         except InvalidRequest:
             return SchemaChanged(str(error))
-        except (*_FAILURES, OperationTimedOut) as failure:
-            raise self._failed(failure) from None
+        except (*_READ_ERRORS, OperationTimedOut) as failure:
+            raise self._read_error(failure) from None
         return KeyRefused(str(error))
 
-    def _is_too_large(self, error: InvalidRequest, rows: int | None) -> bool:
-        """Whether a guardrail wants smaller pages: they are from now on."""
+    def _shrink_pages(self, error: InvalidRequest, rows: int | None) -> bool:
+        """Return whether a guardrail requires smaller pages, and use smaller ones from now on."""
         if rows is None or rows < 2 or not is_page_refused(error):
             return False
-        self._page = rows // 2
+        self._page_rows = rows // 2
         return True
 
-    def _is_unknown(self, error: Exception, cql: str) -> bool:
-        """Whether the node that was asked is of a Cassandra before 5.0, and others are not: do without what it does not
-        know, for a while, and ask again.
+    def _lacks_maxwritetime(self, error: Exception, cql: str) -> bool:
+        """Return whether the node has a Cassandra before 5.0 while others do not, so that it does not know
+        MAXWRITETIME. Then read without it for a while.
         """
-        if _OF_MANY.lower() not in str(error).lower() or _OF_MANY not in cql:
+        if _MAXWRITETIME.lower() not in str(error).lower() or _MAXWRITETIME not in cql:
             return False
         if self.shows_all_times:
-            self._timed = [(c, selected) for c, selected in self._timed if not selected.startswith(_OF_MANY)]
-            self.shows_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
-            self._made.clear()
+            self._timed = [(c, selected) for c, selected in self._timed if not selected.startswith(_MAXWRITETIME)]
+            self.shows_all_times, self._probe_at = False, time.monotonic() + _PROBE_AFTER_S
+            self._statements_by_shape.clear()
         return True
 
     def _probe(self) -> None:
-        """Ask again, once in a while, for what a node did not know: it may be of a newer Cassandra by now."""
+        """Use MAXWRITETIME again, once in a while, after a node did not know it: the node may be upgraded by now."""
         if time.monotonic() > self._probe_at:
             self.shows_all_times, self._probe_at = True, math.inf
             self._timed = self._columns_with_write_time()
-            self._made.clear()
+            self._statements_by_shape.clear()
 
     def _slow_down(self, error: BaseException) -> None:
-        """A timeout is a sign of load; at the level of a proof it may be of one replica alone that is away. What a
-        replica fails to read, as for too many tombstones, is none.
+        """Reduce the rate after a timeout, which is a sign of load. Reads with a deadline don't count: at their level a
+        single replica that is down is enough. A read failure, as for too many tombstones, is no sign of load.
         """
         if self.budget and self.until == math.inf and not isinstance(error, ReadFailure):
-            self.budget.timed_out()
+            self.budget.note_timeout()
 
-    def _failed(self, error: Exception) -> HelenusError:
+    def _read_error(self, error: Exception) -> HelenusError:
         is_refused = isinstance(error, Unauthorized)
         kind, advice = (Kind.CASSANDRA_AUTH, GRANT) if is_refused else (Kind.CASSANDRA_READ, "")
         return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name, advice)
@@ -326,42 +334,42 @@ class RowRequests:
     def _send(
         self, query: RowQuery, consistency: int, rows: int | None = None, state: bytes | None = None, host: Any = None
     ) -> Any:
-        """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
-        Cassandra a fifth more.
+        """Request a page of `rows` rows. None requests all at once, if there are as few rows as keys: a paged answer to
+        a group costs Cassandra a fifth more.
         """
-        query.sent = time.monotonic()
+        query.sent_at = time.monotonic()
         if query.parts:
             return self._send_together(query, consistency)
-        bound = self._bound(query, consistency)
+        bound = self._bind(query, consistency)
         bound.fetch_size = rows
         self.statements += 1
         return self.session.execute_async(bound, paging_state=state, host=host)
 
     def _send_together(self, query: RowQuery, consistency: int) -> PipelinedStatements:
-        self._attempts.begin()
-        sent = PipelinedStatements(len(query.parts))
-        sent.send(self.session, [self._bound(part, consistency) for part in query.parts])
+        self._attempts.note_sent()
+        statements = PipelinedStatements(len(query.parts))
+        statements.send(self.session, [self._bind(part, consistency) for part in query.parts])
         self.statements += len(query.parts)
-        return sent
+        return statements
 
     def _sends_together(self) -> bool:
-        """Whether statements may be sent together now."""
+        """Return whether statements may be sent together now."""
         is_time = time.monotonic() >= self._apart_until
-        return is_time and self.until == math.inf and self._attempts.are_made
+        return is_time and self.until == math.inf and self._attempts.are_allowed
 
     def _may_go_together(self, query: RowQuery) -> bool:
-        """Whether its statements may: their rows may have become too large to come at once."""
+        """Return whether a query's statements may be sent together: their rows may have become too large for that."""
         return self._sends_together() and len(query.keys) <= 2 * self._rows_at_once(len(query.keys))
 
-    def _bound(self, query: RowQuery, consistency: int) -> BoundStatement:
+    def _bind(self, query: RowQuery, consistency: int) -> BoundStatement:
         # With the rows of whole partitions come their static columns, with their own times.
         is_whole = query.is_paged and query.span is not None
-        name = query.where, query.statics, is_whole, self.asks_ttl
-        made = self._made.get(name)
-        if made is None:
-            made = self._statics_of(query.where) if query.statics else self._select(query.where, is_whole)
-            self._made[name] = made
-        query.statement = made
+        statement_key = query.where, query.statics, is_whole, self.asks_ttl
+        prepared = self._statements_by_shape.get(statement_key)
+        if prepared is None:
+            prepared = self._select_statics(query.where) if query.statics else self._select(query.where, is_whole)
+            self._statements_by_shape[statement_key] = prepared
+        query.statement = prepared
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
         bound.values = query.values
         bound.consistency_level = consistency
@@ -371,36 +379,36 @@ class RowRequests:
     def _select(self, where: str, is_whole: bool) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
         condition = f" WHERE {where}" if where else ""
-        more = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
-        more += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
+        extra_columns = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
+        extra_columns += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
         while True:
-            selected = [*columns, *(expression for _, expression in self._timed), *more]
-            cql = f"SELECT {', '.join(selected)} FROM {self._name()}{condition}"
+            selected = [*columns, *(expression for _, expression in self._timed), *extra_columns]
+            cql = f"SELECT {', '.join(selected)} FROM {self._quoted_name()}{condition}"
             try:
                 return self._prepare(cql)
             except SchemaChanged as error:
-                if not self._is_unknown(error, cql):
+                if not self._lacks_maxwritetime(error, cql):
                     raise
 
-    def _statics_of(self, where: str) -> Any:
+    def _select_statics(self, where: str) -> Any:
         columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]
         times = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics]
-        return self._prepare(f"SELECT DISTINCT {', '.join(columns + times)} FROM {self._name()} WHERE {where}")
+        return self._prepare(f"SELECT DISTINCT {', '.join(columns + times)} FROM {self._quoted_name()} WHERE {where}")
 
     def _columns_with_write_time(self) -> list[tuple[Column, str]]:
-        """The columns whose write time CQL shows. Before Cassandra 5.0 it shows none of a column of many cells."""
+        """Return the columns whose write time CQL shows. Before Cassandra 5.0 these have one cell only."""
         if any(c.type.name == "counter" for c in self.table.regulars):
             return []
-        simple = [(c, f"WRITETIME({quote(c.name)})") for c in self.table.regulars if not c.type.multicell]
-        many = [(c, f"{_OF_MANY}({quote(c.name)})") for c in self.table.regulars if c.type.multicell]
-        if not many:
-            return simple
+        single_cell = [(c, f"WRITETIME({quote(c.name)})") for c in self.table.regulars if not c.type.multicell]
+        multicell = [(c, f"{_MAXWRITETIME}({quote(c.name)})") for c in self.table.regulars if c.type.multicell]
+        if not multicell:
+            return single_cell
         try:
-            self._prepare(f"SELECT {many[0][1]} FROM {self._name()}")
+            self._prepare(f"SELECT {multicell[0][1]} FROM {self._quoted_name()}")
         except SchemaChanged:
-            self.shows_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
-            return simple
-        return simple + many
+            self.shows_all_times, self._probe_at = False, time.monotonic() + _PROBE_AFTER_S
+            return single_cell
+        return single_cell + multicell
 
     def _prepare(self, cql: str) -> Any:
         if cql not in self._prepared:
@@ -408,17 +416,17 @@ class RowRequests:
                 self._prepared[cql] = self.session.prepare(cql)
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
-            except (*_FAILURES, OperationTimedOut) as error:
-                raise self._failed(error) from None
+            except (*_READ_ERRORS, OperationTimedOut) as error:
+                raise self._read_error(error) from None
         return self._prepared[cql]
 
-    def _name(self) -> str:
+    def _quoted_name(self) -> str:
         return f"{quote(self.table.keyspace)}.{quote(self.table.name)}"
 
 
-def answered(future: Any) -> Any:
-    """The answer, when it is there. The driver's timer and what it waits for refer to each other: apart, they are freed
-    with the answer's rows when these are read, and not when Python next searches for cycles.
+def await_answer(future: Any) -> Any:
+    """Wait for a statement's answer. The driver's future and its timer refer to each other: the reference is removed,
+    so that the rows are freed when they are no longer used, and not by the next cyclic garbage collection.
     """
     try:
         return future.result()
@@ -427,8 +435,10 @@ def answered(future: Any) -> Any:
 
 
 def _is_load(error: BaseException) -> bool:
-    """Whether a read failed as reads of less may not. Each node that is overloaded sends the driver to the next one."""
+    """Return whether a read failed for load, so that a smaller one may not. An overloaded node is skipped by the
+    driver.
+    """
     overloaded = isinstance(error, NoHostAvailable) and any(
         isinstance(answer, OverloadedErrorMessage) for answer in error.errors.values()
     )
-    return overloaded or isinstance(error, _TOO_MUCH)
+    return overloaded or isinstance(error, _LOAD_ERRORS)

@@ -1,4 +1,4 @@
-"""A deleted range of clustering keys as CQL can ask for it: slices of one column after columns that are equal.
+"""Translates a deleted range of clustering keys to CQL: slices of one column after columns that are equal.
 
 A range's bounds are prefixes of the clustering key, compared as tuples in the table's order. CQL compares tuples by
 value, which is another order where some columns are descending: so a range is taken apart into slices that are right
@@ -26,7 +26,7 @@ class ClusteringSlice:
 
 
 def slices(bounds: Bounds) -> list[ClusteringSlice]:
-    """What lies within the bounds, in the table's order; nothing twice. A limit of a slice has one value."""
+    """Return the slices that make up the bounds, in the table's order, without overlaps. A limit has one value."""
     start, end = bounds
     first, last = start.values if start else (), end.values if end else ()
     common = 0
@@ -51,5 +51,5 @@ def _excludes(bound: Bound | None, common: int) -> bool:
 
 
 def _limit(bound: Bound, column: int) -> Bound:
-    """The limit on one column; of the values before the bound's last one, the rows beyond are in other slices."""
+    """Return the limit on one column. It is exclusive before the bound's last column: other slices have those rows."""
     return Bound(bound.inclusive and column == len(bound.values) - 1, bound.values[column : column + 1])

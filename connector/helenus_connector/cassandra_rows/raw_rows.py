@@ -1,7 +1,7 @@
-"""Rows as the server sends them: every value its CQL bytes, undecoded.
+"""Reads rows as the server sends them: each value as its CQL bytes, undecoded.
 
-What is read from Cassandra is written to Avro. To build Python values on the way costs most of the time of a read, and
-some values (a timestamp after the year 9999, say) have no Python form at all.
+Values that are read from Cassandra are written to Avro. Building Python values in between would take most of the time
+of a read, and some values (a timestamp after the year 9999, for example) have no Python equivalent.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class _RawResult(ResultMessage):
     _reads_values = False
 
     def read_type(self, f: Any, user_type_map: Any) -> Any:
-        """Read past a column's type, where no value needs it. Source: native protocol v4 section 4.2.5.2.
+        """Skip a column's type, which raw values do not need. Source: native protocol v4 section 4.2.5.2.
 
-        Cassandra spells some as the names of its classes, as that of a vector of a user-defined type. The driver takes
-        some of those names apart as what they are not, and would close the connection, which all tables share.
+        Cassandra gives some types as class names, such as a vector of a user-defined type. The driver misreads some of
+        those names, and would close the connection, which all tables share.
         """
         if self._reads_values:
             return ResultMessage.read_type(f, user_type_map)
@@ -103,7 +103,7 @@ def _skip_type(f: Any) -> None:
 class RawProtocolHandler(_ProtocolHandler):
     """A driver protocol handler whose rows of user tables are tuples of CQL bytes, None for null.
 
-    An answer that it cannot decode is the error of who asked: the driver would close the connection.
+    An answer that it cannot decode becomes the error of that request: the driver itself would close the connection.
     """
 
     message_types_by_opcode = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}
@@ -121,12 +121,12 @@ class RawProtocolHandler(_ProtocolHandler):
 
 
 def row_factory(names: list[str], rows: list[Any]) -> list[Any]:
-    """Raw rows as they are, those of system tables by name."""
+    """Return raw rows unchanged, and rows of system tables as named tuples."""
     return rows if isinstance(rows, RowPage) else list(named_tuple_factory(names, rows))
 
 
 def parse(data: bytes, columns: int) -> RowPage:
-    """The rows of a Rows result, from their number on. Source: native protocol v4 section 4.2.5.2."""
+    """Parse the rows of a Rows result, from the row count on. Source: native protocol v4 section 4.2.5.2."""
     if ListParser is None:
         return _parse(data, columns)
     rows = RowPage(ListParser().parse_rows(BytesIOReader(data), _blobs(columns)))
@@ -136,49 +136,49 @@ def parse(data: bytes, columns: int) -> RowPage:
 
 @cache
 def _blobs(columns: int) -> Any:
-    """What the driver's parser goes by: columns whose value is their bytes."""
+    """Return the row description for the driver's parser: columns whose values are their bytes."""
     types = [BytesType] * columns
     named = [ColDesc("", "", "")] * columns
     return ParseDesc([""] * columns, types, None, named, make_deserializers(types), 4)
 
 
 def _parse(data: bytes, columns: int) -> RowPage:
-    """As `parse`, fifteen times slower."""
+    """Do the same as `parse` in plain Python, fifteen times slower."""
     rows = RowPage()
     rows.size = len(data)
     unpack = _SIZE.unpack_from
     (count,) = unpack(data)
-    at = 4
+    position = 4
     for _ in range(count):
         row: list[bytes | None] = []
         for _ in range(columns):
-            (size,) = unpack(data, at)
-            at += 4
+            (size,) = unpack(data, position)
+            position += 4
             if size < 0:
                 row.append(None)
             else:
-                row.append(data[at : at + size])
-                at += size
+                row.append(data[position : position + size])
+                position += size
         rows.append(tuple(row))
-    if at > len(data):
+    if position > len(data):
         raise EOFError("a Rows result that ends early")
     return rows
 
 
 def collection(values: list[bytes]) -> bytes:
-    """The CQL bytes of a list of values: what an IN marker is bound to."""
+    """Encode a list of values as CQL: the value of an IN marker."""
     return _SIZE.pack(len(values)) + b"".join(_SIZE.pack(len(v)) + v for v in values)
 
 
 def tuple_value(values: tuple[bytes, ...]) -> bytes:
-    """The CQL bytes of a tuple: an element of a multi-column IN."""
+    """Encode a tuple as CQL: an element of a multi-column IN."""
     return b"".join(_SIZE.pack(len(v)) + v for v in values)
 
 
 class _SessionHandler:
-    """The protocol handler of a future that was given none: its session's, if that reads rows as bytes.
+    """The protocol handler of a future that was created without one: its session's, if that reads rows as bytes.
 
-    `Session.prepare` and what prepares on other nodes do not ask for it, as all others do. Other sessions of the
+    `Session.prepare`, and preparing on other nodes, pass no handler, unlike all other requests. Other sessions of the
     process keep the driver's own handler.
     """
 

@@ -4,13 +4,13 @@ cimport cython
 cdef bint _compiled
 cdef object _new, _Image
 
-@cython.locals(found=list, row=tuple, values=tuple, times=tuple)
+@cython.locals(images=list, row=tuple, values=tuple, times=tuple)
 cpdef list make_images(object rows, Py_ssize_t width, Py_ssize_t end, Py_ssize_t timed, object shown, object expires)
 
-@cython.locals(answers=list, left=list, count=Py_ssize_t)
-cpdef tuple match_keys(list keys, dict found, object normalized, bint is_last)
+@cython.locals(answers=list, missing=list, count=Py_ssize_t)
+cpdef tuple match_keys(list keys, dict images, object normalized, bint is_last)
 
-@cython.locals(best=cython.longlong, has_one=bint, number=cython.longlong)
+@cython.locals(best=cython.longlong, has_time=bint, number=cython.longlong)
 cpdef object newest_write_time(tuple times)
 
 @cython.locals(number=cython.longlong, i=int)

@@ -1,6 +1,6 @@
-"""Rows that were read as images, by their keys: loops over the rows of an answer.
+"""Makes images of rows and matches them with keys: the loops over the rows of an answer.
 
-It runs as it is, and compiled by Cython with the types of `row_images.pxd`: the results are the same.
+The module runs as plain Python, and compiled by Cython with the types of `row_images.pxd`: the results are the same.
 """
 
 from __future__ import annotations
@@ -25,59 +25,60 @@ def make_images(
     shown: TimedColumns,
     expires: Callable[[RawRow], int | None] | None,
 ) -> list[Image]:
-    """Rows as they were read: `width` columns of the key, others up to `end`, then so many write times."""
-    found = []
+    """Make images of rows: a row has `width` key columns, other columns up to `end`, then `timed` write times."""
+    images = []
     for row in rows:
         values = row[width:end] or row[:width]
         times = row[end : end + timed]
         expiry = None if expires is None else expires(row)
-        found.append(_new(_Image, (values, newest_write_time(times), times, shown, expiry)))
-    return found
+        images.append(_new(_Image, (values, newest_write_time(times), times, shown, expiry)))
+    return images
 
 
 def match_keys(
-    keys: list[Key], found: Mapping[Key, Image], normalized: Callable[[Key], Key] | None, is_last: bool
+    keys: list[Key], images: Mapping[Key, Image], normalized: Callable[[Key], Key] | None, is_last: bool
 ) -> tuple[list[tuple[Key, Image | None]], list[Key], int]:
-    """Keys with the rows that were found of them, the keys that are left, and how many have a row. After the last rows
-    none are left: they have no row. `normalized` gives a key as it is found.
+    """Return the keys with their images, the keys still without one, and how many have one. If `is_last`, the keys
+    without an image have no row, and are returned with None. `normalized` converts a key to the form of the keys in
+    `images`.
     """
     answers: list[tuple[Key, Image | None]] = []
-    left: list[Key] = []
+    missing: list[Key] = []
     count = 0
     for key in keys:
-        image = found.get(key if normalized is None else normalized(key))
+        image = images.get(key if normalized is None else normalized(key))
         if image is not None:
             count += 1
         elif not is_last:
-            left.append(key)
+            missing.append(key)
             continue
         answers.append((key, image))
-    return answers, left, count
+    return answers, missing, count
 
 
 def newest_write_time(times: tuple[bytes | None, ...]) -> int | None:
-    """The newest of write times, µs."""
+    """Return the newest write time, µs; None if there is none."""
     if _compiled:
-        best, has_one = 0, False
+        best, has_time = 0, False
         for time in times:
             if time:
                 number = signed_64(time)
-                if not has_one or number > best:
-                    best, has_one = number, True
-        return best if has_one else None
+                if not has_time or number > best:
+                    best, has_time = number, True
+        return best if has_time else None
     first = times[0] if times else None
-    # Of a row that was written at once they are all the same.
-    known = [first] if first and times.count(first) == len(times) else [time for time in times if time]
-    if not known:
+    # A row that was written by one statement has one write time in all columns.
+    shown = [first] if first and times.count(first) == len(times) else [time for time in times if time]
+    if not shown:
         return None
-    last = max(known)
-    if last[0] < 0x80:  # as bytes they are in the order of numbers, unless some are negative
-        return int.from_bytes(last, "big")
-    return max([int.from_bytes(time, "big", signed=True) for time in known])
+    newest = max(shown)
+    if newest[0] < 0x80:  # bytes sort like numbers, unless some are negative
+        return int.from_bytes(newest, "big")
+    return max([int.from_bytes(time, "big", signed=True) for time in shown])
 
 
 def signed_64(data: bytes) -> int:
-    """A signed number of 8 bytes."""
+    """Decode a signed integer of 8 bytes."""
     if _compiled and len(data) == 8:
         number = 0
         for i in range(8):

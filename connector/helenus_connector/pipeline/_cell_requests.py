@@ -118,7 +118,7 @@ class CellRequests:
             return self._of_log(event, change, found, began)
         if found is None and event is not None and change.origin is not Origin.REPAIR:
             return None
-        at = began if found is None else found.at
+        at = began if found is None else found.read_at_ms
         cells, gone_at = self._cells(found), change.write_time if event is None else None
         if change.origin is Origin.REPAIR:  # what the state has is wrong
             gone_at = int((at / 1000 - self._patience_s) * 1e6)
@@ -132,7 +132,7 @@ class CellRequests:
         since = min(_since(event, change), began / 1000)  # the agent's clock may be ahead of this one, by years
         if not _shows(change, found) and began / 1000 - since < self._patience_s:
             return change._replace(digest=None, node=None, foreign=False, segment=int(since * 1000), cells=None)
-        at = began if found is None else found.at
+        at = began if found is None else found.read_at_ms
         written = event.timestamp * 1000 if change.write_time is None else change.write_time
         cells, effect, expires = self._cells(found), change.effect, change.expires_at
         lives = expires is None or expires > at // 1000

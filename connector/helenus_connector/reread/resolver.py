@@ -321,7 +321,7 @@ class RereadResolver:
         left = dict.fromkeys(scanned)
         if len(left) < len(asked):
             yield from self.reader.answers([key for key in asked if key not in left] if left else asked, consistency)
-        for answers in self.reader.through(scanned, consistency) if left else ():
+        for answers in self.reader.read_along_ring(scanned, consistency) if left else ():
             for key, _ in answers:
                 del left[key]
             yield answers

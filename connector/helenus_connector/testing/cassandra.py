@@ -150,7 +150,7 @@ class MemoryReader:
         for answer in self.rows(keys, consistency):
             yield [answer]
 
-    through = answers
+    read_along_ring = answers
 
     def statics(self, key: Key, consistency: int) -> Image | None:  # noqa: ARG002
         return None
