@@ -81,10 +81,10 @@ def replicas() -> Any:
         factors=lambda: {"dc": 3},
         data_center="dc",
         by_dc=lambda key: {"dc": hosts},
-        some=lambda: True,
-        alone=lambda: False,
+        is_partial=lambda: True,
+        are_all_read=lambda: False,
         nodes=lambda key: hosts,
-        holders=lambda key: hosts,
+        nodes_everywhere=lambda key: hosts,
     )
 
 

@@ -97,7 +97,9 @@ def test_bounds_of_a_recreated_table(tmp_path: Path) -> None:
 
 def test_a_row_written_again_after_a_truncation_is_no_copy(tmp_path: Path) -> None:
     """A row written again with its former time has the same bytes: it is no copy of the truncated one."""
-    who: Any = SimpleNamespace(factor=lambda: 1, some=lambda: False, alone=lambda: True, nodes=lambda key: set())
+    who: Any = SimpleNamespace(
+        factor=lambda: 1, is_partial=lambda: False, are_all_read=lambda: True, nodes=lambda key: set()
+    )
     codec = KeyCodec(INT)
     insert = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE, write_time=5)))
     truncate = Event("t", 1, 2, 3, b"", encode(Change("f" * 32, NODE, Scope.TABLE, write_time=9)))
@@ -129,7 +131,7 @@ class Running:
         ids = [str(uuid.UUID(int=n + 1)) for n in range(nodes)]
         self.nodes = ids
         who: Any = SimpleNamespace(
-            factor=lambda: nodes, some=lambda: False, alone=lambda: True, nodes=lambda key: set(ids)
+            factor=lambda: nodes, is_partial=lambda: False, are_all_read=lambda: True, nodes=lambda key: set(ids)
         )
         self.codec = KeyCodec(INT)
         self.gate = Gated(SETTINGS, who, path)

@@ -209,7 +209,7 @@ def test_nodes_that_share_a_bit_of_the_cache_count_each(tmp_path: Path) -> None:
     for n, one in enumerate(ids):
         gated.admit(gated.event(str(one), digest=f"{n:032x}"))
         gated.gate.save()
-    cache = gated.caches.of(EVENTS, 0)
+    cache = gated.caches.cache_for(EVENTS, 0)
     assert cache.reporter(str(ids[0]).encode()).bit == cache.reporter(str(ids[64]).encode()).bit
     assert gated.admit(gated.event(str(ids[0]))) == []
     (admitted,) = gated.admit(gated.event(str(ids[64])), waits=waits(*gated.left.waits))
@@ -445,7 +445,7 @@ def test_changes_go_along_to_another_query(tmp_path: Path, changes: WaitingChang
     pass_by(changes, clock, 50)
     other = WaitingChanges(tmp_path / "other" / "gate.waiting", clock)
     for _ in range(2):  # the first time it died before the other query let go
-        other.take(changes.give([EVENTS]))
+        other.import_changes(changes.export_changes([EVENTS]))
     changes.drop(["events-ks.u", EVENTS])
     assert (changes.counts(EVENTS)[0], other.counts(EVENTS)[0]) == (0, 2)
     again = WaitingChanges(tmp_path / "other" / "gate.waiting", clock)

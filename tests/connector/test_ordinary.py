@@ -88,7 +88,7 @@ def shapes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
-    replicas: Any = SimpleNamespace(factor=lambda: 3, alone=lambda: True, counts_everywhere=True)
+    replicas: Any = SimpleNamespace(factor=lambda: 3, are_all_read=lambda: True, counts_everywhere=True)
     made = Gated(ConnectorSettings.from_properties(SETTINGS, "test"), replicas, tmp_path_factory.mktemp("gated"))
     made.admit([], (), CODEC)
     yield made
@@ -272,7 +272,7 @@ def test_works_that_are_read(
     expected = copy.copy(each)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of._gate, "count_replicas", lambda *_: reported)
-        patch.setattr(type(gated.caches.of("events", 0)), "has_deletions", deletes)
+        patch.setattr(type(gated.caches.cache_for("events", 0)), "has_deletions", deletes)
         patch.setattr(of._evidence, "_deletions", lambda *_: known if deletes else [])
         least = of._evidence.nodes_needed(each.consistency)
         again = {(raw(1),): [more]} if more.events else {}

@@ -116,7 +116,7 @@ def test_level_quorum_counts_all_data_centres() -> None:
     nodes = hosts("here", "here", "here", "there", "there", "there")
     factors = {"here": 3, "there": 3}
     who = replicas(nodes, factors, cassandra_local_dc="here", query_consistency="QUORUM")
-    assert (who.factor(), len(who.nodes(HASHED)), who.some()) == (6, 6, False)
+    assert (who.factor(), len(who.nodes(HASHED)), who.is_partial()) == (6, 6, False)
 
 
 def test_two_data_centres_want_a_name() -> None:

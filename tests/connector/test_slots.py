@@ -42,7 +42,7 @@ def run(module: ModuleType, taken: list[tuple[bytes, str, int]]) -> object:
             elif step in ("keep", "forget"):
                 getattr(slots, step)()
             entry = slots.look(name)
-            known.append((entry.nodes, entry.flags, entry.at, slots.slot(name), slots.oldest(name)))
+            known.append((entry.nodes, entry.flags, entry.offset, slots.slot(name), slots.oldest(name)))
         slots.release()
         return known, bytes(data)
 

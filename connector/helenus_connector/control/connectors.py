@@ -235,7 +235,7 @@ class Connectors:
         """
         stood = self.held(before).where()
         self.unconfirmed(group).take(*self.unconfirmed(before).give(topics), time.time())
-        self.waiting(group).take(self.waiting(before).give(topics))
+        self.waiting(group).import_changes(self.waiting(before).export_changes(topics))
         for topic in topics:
             if own := self.held(before).owners.position_of(name, topic, stood):
                 self.held(group).move(topic, own, name)

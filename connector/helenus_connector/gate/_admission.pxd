@@ -8,14 +8,14 @@ cdef unsigned int _PUBLISHED
 cdef Py_ssize_t _PARTITION, _KEY, _VALUE
 
 cdef class Admission:
-    cdef public Py_ssize_t at
+    cdef public Py_ssize_t index
     cdef public long long confirmed
     cdef public dict values, paused
-    cdef object _codec, _stopped, _counted, _is_done
+    cdef object _codec, _stopped, _count_report, _note_confirmed_copy
     cdef bint _grows
 
     @cython.locals(
         count=Py_ssize_t, partition=object, reporter=Reporter, value=bytes, key=bytes, match=Match, node=bytes,
-        name=bytes, entry=CacheEntry, known=AdmittedChange, segment=cython.longlong, position=cython.longlong, values=tuple,
+        change_name=bytes, entry=CacheEntry, change_admitted=AdmittedChange, segment=cython.longlong, position=cython.longlong, values=tuple,
     )
-    cpdef run(self, list events, Py_ssize_t at, Slots cache, list admitted)
+    cpdef admit_events(self, list events, Py_ssize_t start, Slots cache, list admitted)

@@ -1,8 +1,8 @@
-"""What the gate does with each event that one of our agents wrote of a row: a loop over a batch's events.
+"""Admits the row events that Helenus agents wrote: the loop over a batch's events.
 
-    RF 3, one change: the first event goes on as Admitted, the two others are counted in its `copies`
+    RF 3, one change: the first event becomes an AdmittedChange, the two others are counted in its `copies`
 
-It runs as it is, and compiled by Cython with the types of `_admission.pxd`: the results are the same.
+The module runs as plain Python, and compiled by Cython with the types of `_admission.pxd`: the results are the same.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _KEY: Final = 4
 _VALUE: Final = 5
 
 Counted = Callable[[AdmittedChange, CacheEntry, bytes, Event], "AdmittedChange | None"]
-"""What goes on when one more event of a change came from a node."""
+"""Returns the change that one more event of a node completes; None if it waits on."""
 
 
 class Admission:
-    """Of one batch of a table's events, whose keys `codec` reads. `at` is the place in a list of events that `run` came
-    to, `values` are the columns of the keys that were met, and `confirmed` counts copies of confirmed changes.
+    """Admits the events of one batch of a table, whose keys `codec` decodes.
 
-    Where reports are counted, `counted` says what goes on, and may have a partition `stopped`. `is_done` gets each copy
+    `index` is the position in the list of events that `admit_events` has reached, `values` are the decoded keys so far,
+    and `confirmed` counts copies of confirmed changes. Where reports are counted, `count_report` returns the change
+    that an event completes, and may stop a partition, as `stopped` shows. `note_confirmed_copy` is called for each copy
     of a confirmed change. `paused` counts by node the events of changes whose keys are not to be read yet.
     """
 
@@ -41,31 +42,32 @@ class Admission:
         self,
         codec: KeyCodec,
         stopped: Mapping[int, int],
-        counted: Counted | None = None,
-        is_done: Callable[[bytes, Event], None] | None = None,
+        count_report: Counted | None = None,
+        note_confirmed_copy: Callable[[bytes, Event], None] | None = None,
     ) -> None:
-        self.at = 0
+        self.index = 0
         self.confirmed = 0
         self.values: dict[bytes, Key] = {}
         self.paused: dict[bytes, int] = {}
         self._codec = codec
         self._grows = codec.may_grow
         self._stopped = stopped
-        self._counted = counted
-        self._is_done = is_done
+        self._count_report = count_report
+        self._note_confirmed_copy = note_confirmed_copy
 
-    def run(self, events: list[Event], at: int, cache: ChangeCache, admitted: list[AdmittedChange]) -> None:
-        """Add what goes on of `events`, from place `at` on, to `admitted`. All are of the partition of `cache`, up to
-        where this ends: at an event of another partition, or one that needs more than is done here; or when a partition
-        was stopped. Raises Malformed for the event that it is at.
+    def admit_events(self, events: list[Event], start: int, cache: ChangeCache, admitted: list[AdmittedChange]) -> None:
+        """Add the admitted changes of `events`, from the index `start` on, to `admitted`.
+
+        It ends at an event of another partition than that of `cache`, at one that needs more than is done here, or when
+        a partition was stopped. Raises Malformed for the event at `index`.
         """
-        codec, counted = self._codec, self._counted
-        self.at = at
+        codec, count_report = self._codec, self._count_report
+        self.index = start
         count = len(events)
-        partition = events[at][_PARTITION]
+        partition = events[start][_PARTITION]
         reporter: Reporter | None = None
-        while self.at < count:
-            event = events[self.at]
+        while self.index < count:
+            event = events[self.index]
             if event[_PARTITION] != partition:
                 return
             value, key = event[_VALUE], event[_KEY]
@@ -77,43 +79,45 @@ class Admission:
                 reporter = cache.reporter(node)
             if self._grows:
                 key = codec.current_key(key)
-            name = change_id(key, match.scope, match.digest)
-            entry = cache.look(name)
-            known = entry.admitted
+            change_name = change_id(key, match.scope, match.digest)
+            entry = cache.look(change_name)
+            change_admitted = entry.admitted
             if match.regex_match is None:
                 segment, position = match.segment, match.position
             else:
                 segment, position = log_position(match)
-            if known is not None:
+            if change_admitted is not None:
                 if not entry.nodes & reporter.bit:
                     entry.nodes |= reporter.bit
                     reporter.note(segment, position)
-                known.copies += 1
+                change_admitted.copies += 1
             elif cache.hears(entry, reporter, segment, position):
                 change = None if match.regex_match is None else parse_match(match)
-                cache.report(name, entry, reporter.bit)
+                cache.report(change_name, entry, reporter.bit)
                 values = self.values.get(key)
                 if values is None:
                     values = self.values[key] = decode_key(codec, key)
-                known = AdmittedChange(event, change, key, values, name, 1, entry.flags & _PUBLISHED > 0, match)
+                change_admitted = AdmittedChange(
+                    event, change, key, values, change_name, 1, entry.flags & _PUBLISHED > 0, match
+                )
                 if entry.repeats:
-                    known.pause_s = cache.pause(entry)
-                    if known.pause_s > 0:
+                    change_admitted.pause_s = cache.pause(entry)
+                    if change_admitted.pause_s > 0:
                         self.paused[node] = self.paused.get(node, 0) + 1
-                if not known.is_published and not known.pause_s:
-                    entry.admitted = known
-                if counted is None:
-                    admitted.append(known)
+                if not change_admitted.is_published and not change_admitted.pause_s:
+                    entry.admitted = change_admitted
+                if count_report is None:
+                    admitted.append(change_admitted)
             else:
                 self.confirmed += 1
-                if self._is_done is not None:
-                    self._is_done(name, event)
-                self.at += 1
+                if self._note_confirmed_copy is not None:
+                    self._note_confirmed_copy(change_name, event)
+                self.index += 1
                 continue
-            self.at += 1
-            if counted is not None:
-                goes_on = counted(known, entry, node, event)
-                if goes_on is not None:
-                    admitted.append(goes_on)
+            self.index += 1
+            if count_report is not None:
+                completed = count_report(change_admitted, entry, node, event)
+                if completed is not None:
+                    admitted.append(completed)
                 if self._stopped:
                     return

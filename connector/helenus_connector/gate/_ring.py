@@ -16,7 +16,7 @@ _PARTITIONERS = {
     "RandomPartitioner": MD5Token,
     "ByteOrderedPartitioner": BytesToken,
 }
-_MOST_STRATEGIES = 64
+_MAX_STRATEGIES = 64
 """Keyspaces whose replicas are remembered; an ALTER KEYSPACE makes one more."""
 
 
@@ -69,15 +69,15 @@ class Ring:
         index = bisect_left(self._tokens, self._hash(partition_key))
         if index == len(self._tokens):
             index = 0
-        known = self._replicas.get(id(strategy))
-        if known is None:
-            if len(self._replicas) >= _MOST_STRATEGIES:
+        cached = self._replicas.get(id(strategy))
+        if cached is None:
+            if len(self._replicas) >= _MAX_STRATEGIES:
                 self._replicas.clear()
             # The strategy itself is kept as well: so no other one gets its id.
-            known = self._replicas[id(strategy)] = strategy, {}
-        replicas = known[1].get(index)
+            cached = self._replicas[id(strategy)] = strategy, {}
+        replicas = cached[1].get(index)
         if replicas is None:
-            replicas = known[1][index] = self._compute(strategy, index)
+            replicas = cached[1][index] = self._compute(strategy, index)
         return replicas
 
     def _compute(self, strategy: Any, index: int) -> Replicas:

@@ -28,7 +28,7 @@ from helenus_schemas.errors import HelenusError, Kind
 _log = structlog.get_logger(__name__)
 INTERVAL_S = 5.0
 """How often the ring is read while batches run. Two reads of local tables: some hundred rows at most."""
-_COST = 100
+_COST_FACTOR = 100
 """A large ring is read more rarely: after this many times what its reading took, so 1 % of the time at most."""
 SETTLED_S = 60.0
 """For how long a ring that was read counts as possible after another was read: nodes hear of a change by gossip within
@@ -37,7 +37,7 @@ seconds, and Cassandra itself waits 30 s (`ring_delay`) until all have.
 _STALE_S = 60.0
 """After this long without a reading there is no telling who holds what."""
 _TIMEOUT_S = 2.0
-_MOST_RINGS = 16
+_MAX_RINGS = 16
 """That are remembered. Each change of the ring makes one; a join or a move takes minutes."""
 _LOCAL = SimpleStatement(
     "SELECT host_id, data_center, rack, partitioner, tokens FROM system.local WHERE key = 'local'", is_idempotent=True
@@ -99,22 +99,22 @@ class RingReader:
         except (DriverException, NoHostAvailable, ConnectionException, ValueError) as error:
             self._due_at = self._clock() + INTERVAL_S
             if not self._readings or now - self._readings[0].read_at > _STALE_S:
-                what = f"cannot read the ring from system.local and system.peers_v2: {error}"
-                raise HelenusError(Kind.CASSANDRA_READ, what, _name(self._session), _ADVICE) from None
+                reason = f"cannot read the ring from system.local and system.peers_v2: {error}"
+                raise HelenusError(Kind.CASSANDRA_READ, reason, _name(self._session), _ADVICE) from None
             return
         read_at = self._clock()
-        self._due_at = read_at + max(INTERVAL_S, _COST * (read_at - now))
-        self._take(ring, read_at)
+        self._due_at = read_at + max(INTERVAL_S, _COST_FACTOR * (read_at - now))
+        self._note_ring(ring, read_at)
 
-    def _take(self, ring: Ring, read_at: float) -> None:
-        known = next((reading for reading in self._readings if reading.ring == ring), None)
-        if known is None:
-            known = _Reading(ring, read_at)
-        elif known is not self._readings[0]:
+    def _note_ring(self, ring: Ring, read_at: float) -> None:
+        current = next((reading for reading in self._readings if reading.ring == ring), None)
+        if current is None:
+            current = _Reading(ring, read_at)
+        elif current is not self._readings[0]:
             self._note_disagreement(read_at)
-        known.read_at = read_at
-        if not self._readings or known is not self._readings[0]:
-            self._readings = [known, *(reading for reading in self._readings if reading is not known)][:_MOST_RINGS]
+        current.read_at = read_at
+        if not self._readings or current is not self._readings[0]:
+            self._readings = [current, *(reading for reading in self._readings if reading is not current)][:_MAX_RINGS]
             self._rebuild_token_map()
             # Once more, when the node that the driver asks has heard of it too.
             self._rebuild_at = read_at + SETTLED_S

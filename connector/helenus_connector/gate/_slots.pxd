@@ -12,13 +12,13 @@ cpdef bytes change_id(bytes key, bytes scope, bytes digest)
 cdef class CacheEntry:
     cdef public unsigned long long nodes
     cdef public unsigned int flags, repeats
-    cdef public Py_ssize_t at
+    cdef public Py_ssize_t offset
     cdef public object admitted
 
 cdef class Reporter:
     cdef public bytes name
     cdef public unsigned long long bit
-    cdef public Py_ssize_t at
+    cdef public Py_ssize_t offset
     cdef public long long segment, position, last_segment, last_position
     cdef public bint is_heard
 
@@ -32,14 +32,14 @@ cdef class Slots:
     cdef Py_ssize_t _head
     cdef unsigned long long _sets
     cdef double _expire
-    cdef public dict _held
+    cdef public dict _changed_entries
 
     cpdef use(self, data)
 
-    @cython.locals(held=CacheEntry)
+    @cython.locals(cached=CacheEntry)
     cpdef CacheEntry look(self, bytes change)
 
-    @cython.locals(has_reported=bint, is_again=bint)
+    @cython.locals(has_reported=bint, is_rewrite=bint)
     cpdef bint hears(self, CacheEntry entry, Reporter reporter, long long segment, long long position)
 
     @cython.locals(repeats=int)
@@ -50,26 +50,26 @@ cdef class Slots:
     @cython.locals(change=bytes, entry=CacheEntry)
     cpdef mark(self, object changes, unsigned int flags)
 
-    @cython.locals(change=bytes, entry=CacheEntry, at=Py_ssize_t)
+    @cython.locals(change=bytes, entry=CacheEntry, offset=Py_ssize_t)
     cpdef keep(self)
 
-    @cython.locals(at=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t)
+    @cython.locals(offset=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t)
     cpdef Py_ssize_t slot(self, bytes name)
 
-    @cython.locals(start=Py_ssize_t, best=Py_ssize_t, at=Py_ssize_t, least=cython.ulonglong, time_s=cython.ulonglong)
+    @cython.locals(start=Py_ssize_t, best=Py_ssize_t, offset=Py_ssize_t, least=cython.ulonglong, time_s=cython.ulonglong)
     cpdef Py_ssize_t oldest(self, bytes name)
 
-    @cython.locals(at=Py_ssize_t, nodes=cython.ulonglong, when=cython.ulonglong, flags=cython.ulonglong)
+    @cython.locals(offset=Py_ssize_t, nodes=cython.ulonglong, when=cython.ulonglong, flags=cython.ulonglong)
     cdef CacheEntry _find(self, bytes change)
 
     @cython.locals(number=cython.ulonglong, i=int)
     cdef Py_ssize_t _start(self, bytes name)
 
     @cython.locals(i=int)
-    cdef bint _is_at(self, bytes name, Py_ssize_t at)
+    cdef bint _is_slot_of(self, bytes name, Py_ssize_t offset)
 
     @cython.locals(number=cython.ulonglong, i=int)
-    cdef unsigned long long _number(self, Py_ssize_t at, int size)
+    cdef unsigned long long _number(self, Py_ssize_t offset, int size)
 
     @cython.locals(i=int, nodes=cython.ulonglong, flags=cython.ulonglong)
-    cdef _write(self, Py_ssize_t at, bytes change, CacheEntry entry, long long now)
+    cdef _write(self, Py_ssize_t offset, bytes change, CacheEntry entry, long long now)

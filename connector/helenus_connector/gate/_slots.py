@@ -38,9 +38,9 @@ BY_AGE = 4
 RELEASED = 8
 """Enough nodes reported it: it went on, and its copies do. Its key may not have been read since."""
 _FLAGS = 0xFF  # of the four bytes of a slot; above them is how often the change came again
-_MOST_REPEATS = 255
+_MAX_REPEATS = 255
 _FREE_REPEATS = 1
-_LONGEST_PAUSE_S = 300.0
+_MAX_PAUSE_S = 300.0
 """A key whose change comes again for ever is read every five minutes: then hardly any load comes of it, and a client
 that does write the same bytes again and again has them published within this time.
 """
@@ -65,7 +65,7 @@ class CacheEntry:
     nodes: int = 0
     flags: int = 0
     repeats: int = field(default=0, compare=False)
-    at: int = field(default=-1, compare=False)
+    offset: int = field(default=-1, compare=False)
     admitted: AdmittedChange | None = field(default=None, compare=False)
 
 
@@ -78,7 +78,7 @@ class Reporter:
 
     name: bytes
     bit: int = 0
-    at: int = -1
+    offset: int = -1
     segment: int = -1
     position: int = -1
     last_segment: int = -1
@@ -87,7 +87,7 @@ class Reporter:
 
     def is_new(self, segment: int, position: int) -> bool:
         """Whether a place in the node's log is after all that it reported before this batch."""
-        if self.at < 0:
+        if self.offset < 0:
             return False
         return segment > self.segment or (segment == self.segment and position > self.position)
 
@@ -106,7 +106,7 @@ class Slots:
     def __init__(self, data: bytearray | mmap.mmap, head: int, expire_s: float) -> None:
         self._head = head
         self._expire = expire_s
-        self._held: dict[bytes, CacheEntry] = {}
+        self._changed_entries: dict[bytes, CacheEntry] = {}
         self.use(data)
 
     def use(self, data: bytearray | mmap.mmap) -> None:
@@ -117,21 +117,21 @@ class Slots:
 
     def look(self, change: bytes) -> CacheEntry:
         """What is known of a change; an empty CacheEntry if nothing is."""
-        held = self._held.get(change)
-        return self._find(change) if held is None else held
+        cached = self._changed_entries.get(change)
+        return self._find(change) if cached is None else cached
 
     def hears(self, entry: CacheEntry, reporter: Reporter, segment: int, position: int) -> bool:
         """Whether a change goes on that a node reports, as its place in the log is `segment` and `position`. Not one
         that is confirmed: this is a copy.
         """
         has_reported = entry.nodes & reporter.bit != 0
-        is_again = has_reported and reporter.is_new(segment, position)
-        if is_again or not has_reported:
+        is_rewrite = has_reported and reporter.is_new(segment, position)
+        if is_rewrite or not has_reported:
             reporter.note(segment, position)  # what is sent again lies before
-        if is_again and entry.flags:
+        if is_rewrite and entry.flags:
             # Not sent again, but written again, with the very same bytes: what is known is of the write before.
             entry.nodes = entry.flags = 0
-            entry.repeats = min(entry.repeats + 1, _MOST_REPEATS)
+            entry.repeats = min(entry.repeats + 1, _MAX_REPEATS)
         elif entry.flags & _CONFIRMED:
             if has_reported or not entry.flags & _BY_AGE:
                 return False
@@ -148,63 +148,63 @@ class Slots:
         if entry.repeats <= _FREE_REPEATS:
             return 0.0
         # What a slot forgets meanwhile would be new each time.
-        return min(2.0 ** min(entry.repeats - _FREE_REPEATS, 16), _LONGEST_PAUSE_S, self._expire / 2)
+        return min(2.0 ** min(entry.repeats - _FREE_REPEATS, 16), _MAX_PAUSE_S, self._expire / 2)
 
     def report(self, change: bytes, entry: CacheEntry, bit: int) -> None:
         """Note that the node of this bit reported a change, in the entry that `look` gave."""
         entry.nodes |= bit
-        self._held[change] = entry
+        self._changed_entries[change] = entry
 
     def mark(self, changes: Iterable[bytes], flags: int) -> None:
         """Set flags of changes, unless they are forgotten: only after the flush of their records is acknowledged."""
         for change in changes:
-            entry = self._held.get(change)
+            entry = self._changed_entries.get(change)
             if entry is None:
                 entry = self._find(change)
-                if entry.at < 0:
+                if entry.offset < 0:
                     continue
-                self._held[change] = entry
+                self._changed_entries[change] = entry
             entry.flags |= flags
 
     def forget(self) -> None:
         """Forget what was not kept."""
-        self._held.clear()
+        self._changed_entries.clear()
 
     def keep(self) -> None:
         """Write what was said. A set that is full loses what was reported longest ago."""
         now = int(time.time())
-        for change, entry in self._held.items():
-            at = entry.at
-            if at >= 0 and not self._is_at(change, at):
-                at = self.slot(change)
-            if at < 0:
-                at = self.oldest(change)
-            self._write(at, change, entry, now)
-        self._held.clear()
+        for change, entry in self._changed_entries.items():
+            offset = entry.offset
+            if offset >= 0 and not self._is_slot_of(change, offset):
+                offset = self.slot(change)
+            if offset < 0:
+                offset = self.oldest(change)
+            self._write(offset, change, entry, now)
+        self._changed_entries.clear()
 
     def slot(self, name: bytes) -> int:
         """Where the slot of a name is; -1 if it has none."""
         start = self._start(name)
         if _compiled:
-            for at in range(start, start + _SET_SIZE, _SIZE):
-                if self._is_at(name, at):
-                    return at
+            for offset in range(start, start + _SET_SIZE, _SIZE):
+                if self._is_slot_of(name, offset):
+                    return offset
             return -1
         end = start + SET_BYTES
-        at = self._data.find(name, start, end)
-        while at >= 0 and (at - start) % SLOT_BYTES:  # the bytes are there, and no slot begins with them
-            at = self._data.find(name, at + 1, end)
-        return at
+        offset = self._data.find(name, start, end)
+        while offset >= 0 and (offset - start) % SLOT_BYTES:  # the bytes are there, and no slot begins with them
+            offset = self._data.find(name, offset + 1, end)
+        return offset
 
     def oldest(self, name: bytes) -> int:
         """Where in its set a new name is to be written."""
         start = self._start(name)
         if _compiled:
             best, least = start, self._number(start + 24, 4)
-            for at in range(start + _SIZE, start + _SET_SIZE, _SIZE):
-                time_s = self._number(at + 24, 4)
+            for offset in range(start + _SIZE, start + _SET_SIZE, _SIZE):
+                time_s = self._number(offset + 24, 4)
                 if time_s < least:
-                    best, least = at, time_s
+                    best, least = offset, time_s
             return best
         times = _TIMES.unpack_from(self._data, start)
         return start + times.index(min(times)) * SLOT_BYTES
@@ -214,16 +214,20 @@ class Slots:
         self._view = memoryview(bytearray())
 
     def _find(self, change: bytes) -> CacheEntry:
-        at = self.slot(change)
-        if at < 0:
+        offset = self.slot(change)
+        if offset < 0:
             return CacheEntry()
         if _compiled:
-            nodes, when, flags = self._number(at + 16, 8), self._number(at + 24, 4), self._number(at + 28, 4)
+            nodes, when, flags = (
+                self._number(offset + 16, 8),
+                self._number(offset + 24, 4),
+                self._number(offset + 28, 4),
+            )
         else:
-            _, nodes, when, flags = SLOT.unpack_from(self._data, at)
+            _, nodes, when, flags = SLOT.unpack_from(self._data, offset)
         if when < time.time() - self._expire:
-            return CacheEntry(at=at)
-        return CacheEntry(nodes, flags & _FLAGS, flags >> 8, at)
+            return CacheEntry(offset=offset)
+        return CacheEntry(nodes, flags & _FLAGS, flags >> 8, offset)
 
     def _start(self, name: bytes) -> int:
         if _compiled:
@@ -233,29 +237,29 @@ class Slots:
             return self._head + number % self._sets * _SET_SIZE
         return self._head + int.from_bytes(name[:8], "big") % self._sets * SET_BYTES
 
-    def _is_at(self, name: bytes, at: int) -> bool:
+    def _is_slot_of(self, name: bytes, offset: int) -> bool:
         if _compiled:
             for i in range(16):  # noqa: SIM110 # a loop of C
-                if self._view[at + i] != name[i]:
+                if self._view[offset + i] != name[i]:
                     return False
             return True
-        return self._data[at : at + 16] == name
+        return self._data[offset : offset + 16] == name
 
-    def _number(self, at: int, size: int) -> int:
+    def _number(self, offset: int, size: int) -> int:
         number = 0
         for i in range(size):
-            number = number << 8 | self._view[at + i]
+            number = number << 8 | self._view[offset + i]
         return number
 
-    def _write(self, at: int, change: bytes, entry: CacheEntry, now: int) -> None:
+    def _write(self, offset: int, change: bytes, entry: CacheEntry, now: int) -> None:
         if not _compiled:
-            SLOT.pack_into(self._data, at, change, entry.nodes, now, entry.flags | entry.repeats << 8)
+            SLOT.pack_into(self._data, offset, change, entry.nodes, now, entry.flags | entry.repeats << 8)
             return
         nodes, flags = entry.nodes, entry.flags | entry.repeats << 8
         for i in range(16):
-            self._view[at + i] = change[i]
+            self._view[offset + i] = change[i]
         for i in range(8):
-            self._view[at + 16 + i] = nodes >> (56 - 8 * i) & 0xFF
+            self._view[offset + 16 + i] = nodes >> (56 - 8 * i) & 0xFF
         for i in range(4):
-            self._view[at + 24 + i] = now >> (24 - 8 * i) & 0xFF
-            self._view[at + 28 + i] = flags >> (24 - 8 * i) & 0xFF
+            self._view[offset + 24 + i] = now >> (24 - 8 * i) & 0xFF
+            self._view[offset + 28 + i] = flags >> (24 - 8 * i) & 0xFF

@@ -18,31 +18,35 @@ _VERSION = 1
 
 def save(file: Path, changes: Iterable[tuple[WaitingChange, float]]) -> None:
     """Each with for how long it waits, s. Raises HelenusError(STATE)."""
-    sets: dict[Nodes, int] = {}
+    node_sets: dict[Nodes, int] = {}
     topics: dict[str, list[Any]] = {}
-    for waiting, waited in changes:
+    for waiting, waited_s in changes:
         topic, partition, offset, timestamp, key, value = waiting.event
-        of_event = partition, offset, timestamp, _text(key), _text(value)
-        nodes = sets.setdefault(waiting.nodes, len(sets))
-        topics.setdefault(topic, []).append([*of_event, waiting.id.hex(), nodes, waiting.copies, waited])
+        event_fields = partition, offset, timestamp, _text(key), _text(value)
+        nodes_index = node_sets.setdefault(waiting.nodes, len(node_sets))
+        topics.setdefault(topic, []).append([*event_fields, waiting.id.hex(), nodes_index, waiting.copies, waited_s])
     durable.make_directory(file.parent)
-    content = {"nodes": list(sets), "changes": list(topics.items())}
+    content = {"nodes": list(node_sets), "changes": list(topics.items())}
     durable.save(file, content, _VERSION, "the changes that wait at the gate", "gate.waiting-after-write")
 
 
 def load(file: Path) -> list[WaitingChange]:
     """As `save` has them, `since` of each is for how long it waits. Raises Damaged, and HelenusError(STATE)."""
     try:
-        found = durable.load(file, _VERSION)
+        content = durable.load(file, _VERSION)
     except FileNotFoundError:
         return []
-    sets: list[Nodes] = [tuple(nodes) for nodes in found["nodes"]]
+    node_sets: list[Nodes] = [tuple(nodes) for nodes in content["nodes"]]
     return [
         WaitingChange(
-            bytes.fromhex(name), Event(topic, p, at, written, _bytes(key), _bytes(value)), sets[n], copies, waited
+            bytes.fromhex(change),
+            Event(topic, partition, offset, written, _bytes(key), _bytes(value)),
+            node_sets[nodes_index],
+            copies,
+            waited,
         )
-        for topic, changes in found["changes"]
-        for p, at, written, key, value, name, n, copies, waited in changes
+        for topic, changes in content["changes"]
+        for partition, offset, written, key, value, change, nodes_index, copies, waited in changes
     ]
 
 

@@ -45,7 +45,7 @@ from helenus_connector.gate._slots import change_id as change_id
 
 _NODES = 1024
 _BITS = 64
-_MOST_REPORTERS = 1000  # of which those without a place are remembered
+_MAX_REPORTERS = 1000  # of which those without a place are remembered
 _NODE = struct.Struct(">16sqq")
 MAY = 8
 """Added to a kind of deletion: a change that may delete, but need not."""
@@ -55,13 +55,13 @@ _EXPIRING = _KINDS - 1
 _NO_KINDS = bytes(MAY)
 _DELETED = [b"%d deleted" % kind for kind in range(_KINDS)]
 _DELETION = struct.Struct(">16sqII")
-_TAKEN = struct.Struct(">Q")
-_FIRST_NODE = _KINDS + _TAKEN.size
+_COUNTS = struct.Struct(">Q")
+_FIRST_NODE = _KINDS + _COUNTS.size
 _HEAD = _FIRST_NODE + _NODES * _NODE.size
-_WHEN = struct.Struct(">24xI4x")
-_FEWEST = 128
+_REPORT_TIME = struct.Struct(">24xI4x")
+_MIN_SETS = 128
 """Sets of a new cache: 32 kB."""
-_SPARE = 4
+_SLOTS_PER_CHANGE = 4
 """Times as many slots as changes: sets of eight are then hardly ever full."""
 
 
@@ -73,11 +73,11 @@ class ChangeCache(Slots):
 
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
         self._path = path
-        self._most = max(1, capacity // SET)
+        self._max_sets = max(1, capacity // SET)
         self._expire_s = expire_s
         self._reporters: dict[bytes, Reporter] = {}
         self._deletions: dict[bytes, tuple[int, int]] = {}
-        self._map, self._file = self._mapped(min(_FEWEST, self._most))
+        self._map, self._file = self._map_file(min(_MIN_SETS, self._max_sets))
         super().__init__(self._map, _HEAD, expire_s)
 
     def begin(self) -> None:
@@ -87,7 +87,7 @@ class ChangeCache(Slots):
         try:
             has_grown = _identity(self._path.stat()) != self._file
         except FileNotFoundError:
-            self._most = 0  # the table is gone: no other file is made
+            self._max_sets = 0  # the table is gone: no other file is made
             return
         if has_grown:
             self._remap(1)
@@ -107,16 +107,16 @@ class ChangeCache(Slots):
 
     @property
     def has_expiring(self) -> bool:
-        """Whether cells with a TTL were written since the file is there."""
+        """Return whether cells with a TTL were written since the file exists."""
         return bool(self._map[_EXPIRING])
 
     @property
     def has_deletions(self) -> bool:
-        """Whether any was noted, other than those that may be."""
+        """Return whether any certain deletion was noted."""
         return self._map[:MAY] != _NO_KINDS
 
     def deletes(self, kind: int) -> bool:
-        """Whether any of this kind was noted."""
+        """Return whether a deletion of this kind was noted."""
         return bool(self._map[kind])
 
     def delete(self, kind: int, key: bytes, time_us: int, columns: int) -> None:
@@ -124,143 +124,149 @@ class ChangeCache(Slots):
         `columns`.
         """
         name, new = _deletion_id(kind, key), (time_us, columns)
-        known = self._known(name) if self._map[kind] else None
-        if known is None or new >= known:  # another node's report of it keeps it longer
+        previous = self._cached_deletion(name) if self._map[kind] else None
+        if previous is None or new >= previous:  # another node's report of it keeps it longer
             self._deletions[name] = new
             self._map[kind] = 1
 
     def deletion(self, kind: int, key: bytes) -> tuple[int, int] | None:
-        """The newest deletion of a `kind` that is known of a key: its time in µs, and the bits of its columns."""
-        return self._known(_deletion_id(kind, key)) if self._map[kind] else None
+        """Return the newest known deletion of a `kind` of a key: its time in µs, and the bits of its columns."""
+        return self._cached_deletion(_deletion_id(kind, key)) if self._map[kind] else None
 
-    def _known(self, name: bytes) -> tuple[int, int] | None:
-        if (held := self._deletions.get(name)) is not None:
-            return held
-        at = self.slot(name)
-        if at < 0:
+    def _cached_deletion(self, name: bytes) -> tuple[int, int] | None:
+        if (unsaved := self._deletions.get(name)) is not None:
+            return unsaved
+        offset = self.slot(name)
+        if offset < 0:
             return None
-        _, time_us, when, columns = _DELETION.unpack_from(self._map, at)
-        return (time_us, columns) if when >= time.time() - self._expire_s else None
+        _, time_us, reported_s, columns = _DELETION.unpack_from(self._map, offset)
+        return (time_us, columns) if reported_s >= time.time() - self._expire_s else None
 
     def save(self) -> None:
-        """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
+        """Write all reports and marks since `begin`. A full set loses the change that was reported longest ago."""
         now = int(time.time())
         self._make_room(now)
         self.keep()
         for name, (time_us, columns) in self._deletions.items():
-            at = self.slot(name)
-            _DELETION.pack_into(self._map, self.oldest(name) if at < 0 else at, name, time_us, now, columns)
+            offset = self.slot(name)
+            _DELETION.pack_into(self._map, self.oldest(name) if offset < 0 else offset, name, time_us, now, columns)
         self._deletions.clear()
         # Last: what is not in the slots yet must not lie before it.
-        for one in self._reporters.values():
-            if one.is_heard and one.is_new(one.last_segment, one.last_position):
-                held = self._map[one.at : one.at + 16]
-                _NODE.pack_into(self._map, one.at, held, one.last_segment, one.last_position)
-                self._read(one)
+        for reporter in self._reporters.values():
+            if reporter.is_heard and reporter.is_new(reporter.last_segment, reporter.last_position):
+                host = self._map[reporter.offset : reporter.offset + 16]
+                _NODE.pack_into(self._map, reporter.offset, host, reporter.last_segment, reporter.last_position)
+                self._read(reporter)
 
     def nodes(self, entry: CacheEntry) -> list[set[str]]:
-        """The host ids of the nodes that reported a change; of those that share a bit, one did."""
-        found: dict[int, set[str]] = {}
+        """Return the host ids of the nodes that reported a change, in groups that share a bit: at least one of each
+        did.
+        """
+        groups: dict[int, set[str]] = {}
         for index in range(_NODES):
-            held = self._map[(at := _FIRST_NODE + index * _NODE.size) : at + 16]
-            if held == bytes(16):
+            host = self._map[(offset := _FIRST_NODE + index * _NODE.size) : offset + 16]
+            if host == bytes(16):
                 break
             if entry.nodes >> index % _BITS & 1:
-                found.setdefault(index % _BITS, set()).add(str(uuid.UUID(bytes=held)))
-        return list(found.values())
+                groups.setdefault(index % _BITS, set()).add(str(uuid.UUID(bytes=host)))
+        return list(groups.values())
 
     def close(self) -> None:
         self.release()
         self._map.close()
 
-    def _mapped(self, sets: int) -> tuple[mmap.mmap, tuple[int, int]]:
-        """The file's map, with at least so many sets, and the file's identity."""
+    def _map_file(self, sets: int) -> tuple[mmap.mmap, tuple[int, int]]:
+        """Map the file with at least `sets` sets, and return the map and the file's identity."""
         file = opened(self._path, _HEAD + sets * SET_BYTES)
         try:
-            about = os.fstat(file)
-            return mmap.mmap(file, about.st_size), _identity(about)
+            status = os.fstat(file)
+            return mmap.mmap(file, status.st_size), _identity(status)
         finally:
             os.close(file)
 
     def _remap(self, sets: int) -> None:
-        found, self._file = self._mapped(sets)
+        new_map, self._file = self._map_file(sets)
         self.release()
         self._map.close()
-        self._map = found
-        self.use(found)
+        self._map = new_map
+        self.use(new_map)
 
     def _make_room(self, now: int) -> None:
-        """Grow, if what is to be written would take more than a quarter of the slots."""
+        """Grow, if the changes would fill more than a quarter of the slots."""
         size = len(self._map) - _HEAD
         sets = size // SET_BYTES
-        written = len(self._held) + len(self._deletions)
-        if sets >= self._most or not written:
+        written = len(self._changed_entries) + len(self._deletions)
+        if sets >= self._max_sets or not written:
             return
-        taken = _TAKEN.unpack_from(self._map, _KINDS)[0] + written
-        if taken * _SPARE > sets * SET:
+        slots_taken = _COUNTS.unpack_from(self._map, _KINDS)[0] + written
+        if slots_taken * _SLOTS_PER_CHANGE > sets * SET:
             oldest = now - self._expire_s
-            live = sum(when >= oldest for (when,) in _WHEN.iter_unpack(self._map[_HEAD:]))
-            taken = live + len(self._deletions) + sum(entry.at < 0 for entry in self._held.values())
-            while sets < self._most and taken * _SPARE > sets * SET:
-                sets = min(sets * 2, self._most)
+            live = sum(reported_s >= oldest for (reported_s,) in _REPORT_TIME.iter_unpack(self._map[_HEAD:]))
+            slots_taken = (
+                live + len(self._deletions) + sum(entry.offset < 0 for entry in self._changed_entries.values())
+            )
+            while sets < self._max_sets and slots_taken * _SLOTS_PER_CHANGE > sets * SET:
+                sets = min(sets * 2, self._max_sets)
             if sets * SET_BYTES > size:
                 self._grow(sets, oldest)
-        _TAKEN.pack_into(self._map, _KINDS, taken)
+        _COUNTS.pack_into(self._map, _KINDS, slots_taken)
 
     def _grow(self, sets: int, oldest: float) -> None:
-        """Have so many sets, with the slots that are not older: each has another place then."""
+        """Grow to `sets` sets and move the slots that are not older than `oldest`: each has another offset then."""
         head, slots = self._map[:_HEAD], self._map[_HEAD:]
         try:
             self._remap(sets)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            self._most = len(slots) // SET_BYTES  # it stays as it is
+            self._max_sets = len(slots) // SET_BYTES  # it stays as it is
             return
         self._map[:_HEAD] = head
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
-        kept: dict[bytes, tuple[int, bytes]] = {}
-        for at, (when,) in zip(range(0, len(slots), SLOT_BYTES), _WHEN.iter_unpack(slots), strict=True):
-            name = slots[at : at + 16]
-            if when >= oldest and when > kept.get(name, (0,))[0]:
-                kept[name] = when, slots[at : at + SLOT_BYTES]
-        for name, (_, slot) in kept.items():
-            at = self.oldest(name)
-            self._map[at : at + SLOT_BYTES] = slot
+        newest: dict[bytes, tuple[int, bytes]] = {}
+        for offset, (reported_s,) in zip(
+            range(0, len(slots), SLOT_BYTES), _REPORT_TIME.iter_unpack(slots), strict=True
+        ):
+            name = slots[offset : offset + 16]
+            if reported_s >= oldest and reported_s > newest.get(name, (0,))[0]:
+                newest[name] = reported_s, slots[offset : offset + SLOT_BYTES]
+        for name, (_, slot) in newest.items():
+            offset = self.oldest(name)
+            self._map[offset : offset + SLOT_BYTES] = slot
 
     def reporter(self, node: bytes) -> Reporter:
-        """A node, by its host id. It has no bit if that is no host id, or there is no room."""
+        """Return the reporter of a host id. It has no bit if the id is invalid, or the table of nodes full."""
         reporter = self._reporters.get(node)
         if reporter is None:
-            at = self._take_place(node)
-            bit = 1 << (at - _FIRST_NODE) // _NODE.size % _BITS if at >= 0 else 0
-            reporter = Reporter(node, bit, at)
+            offset = self._find_or_add_node(node)
+            bit = 1 << (offset - _FIRST_NODE) // _NODE.size % _BITS if offset >= 0 else 0
+            reporter = Reporter(node, bit, offset)
             self._read(reporter)
-            if at >= 0 or len(self._reporters) < _MOST_REPORTERS:  # anybody's event may name another
+            if offset >= 0 or len(self._reporters) < _MAX_REPORTERS:  # anybody's event may name another
                 self._reporters[node] = reporter
         return reporter
 
     def _read(self, reporter: Reporter) -> None:
-        """Take what the file says that a node reported last."""
+        """Read from the file what a node reported last."""
         reporter.is_heard = False
-        if reporter.at >= 0:
-            _, reporter.segment, reporter.position = _NODE.unpack_from(self._map, reporter.at)
+        if reporter.offset >= 0:
+            _, reporter.segment, reporter.position = _NODE.unpack_from(self._map, reporter.offset)
 
-    def _take_place(self, node: bytes) -> int:
+    def _find_or_add_node(self, node: bytes) -> int:
         try:
             host = uuid.UUID(node.decode())
         except ValueError:
             return -1
         if str(host).encode() != node:  # Python takes more forms of a UUID than agents write
             return -1
-        wanted = host.bytes
-        for at in range(_FIRST_NODE, _HEAD, _NODE.size):
-            held = self._map[at : at + 16]
-            if held == wanted:
-                return at
-            if held == bytes(16):
-                _NODE.pack_into(self._map, at, wanted, -1, -1)
-                return at
+        host_bytes = host.bytes
+        for offset in range(_FIRST_NODE, _HEAD, _NODE.size):
+            host_there = self._map[offset : offset + 16]
+            if host_there == host_bytes:
+                return offset
+            if host_there == bytes(16):
+                _NODE.pack_into(self._map, offset, host_bytes, -1, -1)
+                return offset
         return -1
 
 
@@ -273,8 +279,8 @@ class Caches:
         self._expire_s = expire_s
         self._caches: dict[tuple[str, int], ChangeCache] = {}
 
-    def of(self, topic: str, partition: int) -> ChangeCache:
-        """The cache of an events partition."""
+    def cache_for(self, topic: str, partition: int) -> ChangeCache:
+        """Return the cache of an events partition."""
         cache = self._caches.get((topic, partition))
         if cache is None:
             path = self._directory / f"{topic}-{partition}.cache"
@@ -283,7 +289,7 @@ class Caches:
 
     @property
     def has_expiring(self) -> bool:
-        """Whether cells with a TTL were written in any of them, as far as is known."""
+        """Return whether cells with a TTL were written in any of the partitions opened so far."""
         return any(cache.has_expiring for cache in self._caches.values())
 
     def begin(self) -> None:
@@ -297,14 +303,14 @@ class Caches:
             cache.save()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for cache in self._caches.values():
             cache.close()
         self._caches.clear()
 
 
-def _identity(about: os.stat_result) -> tuple[int, int]:
-    return about.st_ino, about.st_size
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_size
 
 
 def _deletion_id(kind: int, key: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""The gate `one`: a change goes on with its first report. `interfaces.gate` has the contract.
+"""The gate `one` admits a change with its first report. `interfaces.gate` has the contract.
 
-Copies of a confirmed change are dropped. Copies of one that is published but not confirmed go on as such: the resolver
-has them wait with their key.
+Copies of a confirmed change are dropped. Copies of a change that is published but not confirmed are admitted and marked
+as published: the resolver lets them wait with their key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OneGate:
     def __init__(self, replicas: Replicas, caches: Caches) -> None:
         self._replicas = replicas
         self._caches = caches
-        self._counts: dict[tuple[str, int, int, Key], int] = {}
+        self._replica_counts: dict[tuple[str, int, int, Key], int] = {}
         self._partition_columns: int | None = None
         self._codec: KeyCodec
         self._counts_reports = False
@@ -45,21 +45,21 @@ class OneGate:
         waits: GateWaits = NOTHING_WAITS,
     ) -> Iterator[AdmittedChange]:
         self._codec, self._partition_columns = codec, None
-        self._counts.clear()
+        self._replica_counts.clear()
         self._caches.begin()
-        admitted = self._admitted(events, made_at, intake)
-        return chain(admitted, self._overdue(waits, made_at, intake)) if waits.overdue else admitted
+        admitted = self._admit_events(events, made_at, intake)
+        return chain(admitted, self._admit_overdue(waits, made_at, intake)) if waits.overdue else admitted
 
     def count_replicas(self, topic: str, partition: int, values: Key, change: bytes) -> int:
-        cache = self._caches.of(topic, partition)
+        cache = self._caches.cache_for(topic, partition)
         entry = cache.look(change)
         if self._partition_columns is None:
-            self._partition_columns = self._codec.partition_columns if self._replicas.some() else 0
+            self._partition_columns = self._codec.partition_columns if self._replicas.is_partial() else 0
         key = values[: self._partition_columns]
         name = (topic, partition, entry.nodes, key)
-        count = self._counts.get(name)
+        count = self._replica_counts.get(name)
         if count is None:
-            count = self._counts[name] = self._reported(cache, entry, key)
+            count = self._replica_counts[name] = self._count_reported(cache, entry, key)
         return count
 
     def mark(
@@ -68,7 +68,7 @@ class OneGate:
         flags = PUBLISHED
         if is_confirmed:
             flags |= CONFIRMED | BY_AGE if by_age else CONFIRMED
-        self._caches.of(topic, partition).mark(changes, flags)
+        self._caches.cache_for(topic, partition).mark(changes, flags)
 
     def save(self) -> None:
         self._caches.save()
@@ -76,33 +76,37 @@ class OneGate:
     def close(self) -> None:
         self._caches.close()
 
-    def _admitted(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
-        found, stopped, at = list(events), intake.at_gate.stopped, 0
-        counted = (partial(self._counted, intake), partial(self._is_done, intake)) if self._counts_reports else ()
-        ordinary = Admission(self._codec, stopped, *counted)
-        while at < len(found):
-            event, start = found[at], at
+    def _admit_events(self, events: Iterable[Event], made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
+        event_list, stopped, index = list(events), intake.at_gate.stopped, 0
+        callbacks = (
+            (partial(self._count_report, intake), partial(self._note_confirmed_copy, intake))
+            if self._counts_reports
+            else ()
+        )
+        admission = Admission(self._codec, stopped, *callbacks)
+        while index < len(event_list):
+            event, start = event_list[index], index
             if stopped and event.partition in stopped:
-                at += 1
+                index += 1
                 continue  # it is read again
-            cache = self._caches.of(event.topic, event.partition)
+            cache = self._caches.cache_for(event.topic, event.partition)
             admitted: list[AdmittedChange] = []
             try:
-                ordinary.run(found, at, cache, admitted)
-                at = ordinary.at
-                if at == start:  # it needs more than that
-                    at += 1
-                    admitted += self._admit(event, cache, ordinary.values, intake)
+                admission.admit_events(event_list, index, cache, admitted)
+                index = admission.index
+                if index == start:  # it needs more than that
+                    index += 1
+                    admitted += self._admit(event, cache, admission.values, intake)
             except Malformed as error:
-                at = ordinary.at + 1
-                self._malformed(found[at - 1], error, made_at, intake)
-            intake.read += at - start
+                index = admission.index + 1
+                self._note_malformed(event_list[index - 1], error, made_at, intake)
+            intake.read += index - start
             yield from admitted
-        intake.confirmed += ordinary.confirmed
-        for node, count in ordinary.paused.items():
+        intake.confirmed += admission.confirmed
+        for node, count in admission.paused.items():
             _note_pause(intake, node, count)
 
-    def _malformed(self, event: Event, error: Malformed, made_at: float, intake: Intake, copies: int = 1) -> None:
+    def _note_malformed(self, event: Event, error: Malformed, made_at: float, intake: Intake, copies: int = 1) -> None:
         if isinstance(error, Outgrown) or event_time(event) < made_at:
             intake.outdated += copies
         else:
@@ -110,9 +114,9 @@ class OneGate:
             intake.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
 
     def _admit(
-        self, event: Event, cache: ChangeCache, known: dict[bytes, Key], intake: Intake
+        self, event: Event, cache: ChangeCache, values_by_key: dict[bytes, Key], intake: Intake
     ) -> Iterable[AdmittedChange]:
-        """One event that another agent wrote, or that is of more than a key; `known` are the columns of keys."""
+        """Admit an event of another agent, or one of more than a key. `values_by_key` caches decoded keys."""
         codec = self._codec
         change, key = decode_event(event, codec)
         if change.scope is Scope.GAP:
@@ -124,7 +128,7 @@ class OneGate:
         if not cache.hears(entry, reporter, change.segment, change.position):
             intake.confirmed += 1
             if name is not None:
-                self._is_done(intake, name, event)
+                self._note_confirmed_copy(intake, name, event)
             return ()
         if change.scope is _TABLE:
             # Rows go whatever their write times: who writes one again with its own may write the very same bytes.
@@ -133,37 +137,37 @@ class OneGate:
             cache.report(name, entry, reporter.bit)
         values: Key = ()
         if change.scope is not _TABLE:
-            found = known.get(key)
-            values = known[key] = decode_key(codec, key) if found is None else found
+            cached = values_by_key.get(key)
+            values = values_by_key[key] = decode_key(codec, key) if cached is None else cached
         if change.scope is _RANGE:
             check_bounds(codec, values, (change.start, change.end))
         admitted = AdmittedChange(event, change, key, values, name, 1, name is not None and entry.flags & PUBLISHED > 0)
         if name is not None and entry.repeats and (pause_s := cache.pause(entry)):
             admitted.pause_s = pause_s
             _note_pause(intake, node, 1)
-        goes_on = self._counted(intake, admitted, entry, node, event) if self._counts_reports else admitted
-        return () if goes_on is None else (goes_on,)
+        completed = self._count_report(intake, admitted, entry, node, event) if self._counts_reports else admitted
+        return () if completed is None else (completed,)
 
-    def _counted(
+    def _count_report(
         self, intake: Intake, admitted: AdmittedChange, entry: CacheEntry, node: bytes, event: Event
     ) -> AdmittedChange | None:
-        """What goes on when one more `event` of a change came; only where reports are counted."""
+        """Return the change that one more `event` completes, else None. Called only where reports are counted."""
         raise NotImplementedError
 
-    def _is_done(self, intake: Intake, change: bytes, event: Event) -> None:
-        """A copy of a confirmed change came."""
+    def _note_confirmed_copy(self, intake: Intake, change: bytes, event: Event) -> None:
+        """Note that a copy of a confirmed change came."""
 
-    def _overdue(self, waits: GateWaits, made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
-        """What has waited at the gate: it had another level before, and goes on."""
+    def _admit_overdue(self, waits: GateWaits, made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
+        """Admit the changes that waited at the gate when it had another level."""
         for waiting in waits.overdue:
-            admitted = self._again(waiting, made_at, intake)
+            admitted = self._admit_waiting(waiting, made_at, intake)
             intake.at_gate.gone.append((waiting.event.partition, waiting.id))
             if admitted is not None:
                 intake.at_gate.completed += 1
                 yield admitted
 
-    def _again(self, waiting: WaitingChange, made_at: float, intake: Intake) -> AdmittedChange | None:
-        """A change that waited, from its event; None if the table can't have its key any more."""
+    def _admit_waiting(self, waiting: WaitingChange, made_at: float, intake: Intake) -> AdmittedChange | None:
+        """Admit a change that waited, decoded from its event; None if the table can no longer have its key."""
         event, codec = waiting.event, self._codec
         try:
             change, key = decode_event(event, codec)
@@ -171,20 +175,20 @@ class OneGate:
             if change.scope is _RANGE:
                 check_bounds(codec, values, (change.start, change.end))
         except Malformed as error:
-            self._malformed(event, error, made_at, intake, waiting.copies)
+            self._note_malformed(event, error, made_at, intake, waiting.copies)
             return None
         return AdmittedChange(event, change, key, values, waiting.id, waiting.copies)
 
-    def _reported(self, cache: ChangeCache, entry: CacheEntry, key: Key) -> int:
-        """How many replicas of a partition reported; the event at hand is of one, unless of another data centre."""
-        hashed = routing_key(key) if key else None
-        replicas = self._replicas.nodes(hashed)
+    def _count_reported(self, cache: ChangeCache, entry: CacheEntry, key: Key) -> int:
+        """Return how many replicas of a partition reported a change."""
+        routing = routing_key(key) if key else None
+        replicas = self._replicas.nodes(routing)
         groups = cache.nodes(entry)
         if any(len(nodes) > 1 for nodes in groups):
             # Of nodes that share a bit, one of another data centre may be the one that reported.
-            everywhere = self._replicas.holders(hashed)
+            everywhere = self._replicas.nodes_everywhere(routing)
             groups = [nodes for nodes in groups if nodes & everywhere <= replicas]
-        return max(int(self._replicas.alone()), sum(not nodes.isdisjoint(replicas) for nodes in groups))
+        return max(int(self._replicas.are_all_read()), sum(not nodes.isdisjoint(replicas) for nodes in groups))
 
 
 def _note_pause(intake: Intake, node: bytes, count: int) -> None:

@@ -39,14 +39,14 @@ class LevelGate(OneGate):
         self._level = settings.gate
         self._expired = settings.gate_expired
         self._waits = NOTHING_WAITS
-        self._below: dict[bytes, AdmittedChange] = {}
-        self._went: dict[bytes, AdmittedChange] = {}
+        self._waiting: dict[bytes, AdmittedChange] = {}
+        self._admitted_now: dict[bytes, AdmittedChange] = {}
         self._gone: set[bytes] = set()
         self._truncated: set[tuple[int, str]] = set()
         self._room = 0.0
         self._factors: Mapping[str, int] = {}
         self._columns = 0  # of the key, that its replicas are known by
-        self._is_enough: dict[tuple[Key, Nodes], bool] = {}
+        self._level_results: dict[tuple[Key, Nodes], bool] = {}
 
     def admit(
         self,
@@ -60,26 +60,27 @@ class LevelGate(OneGate):
         self._columns = (
             0 if levels.are_all_replicas(self._factors, self._replicas.by_dc(None)) else codec.partition_columns
         )
-        self._below.clear()
-        self._is_enough.clear()
-        self._went.clear()
+        self._waiting.clear()
+        self._level_results.clear()
+        self._admitted_now.clear()
         self._gone.clear()
         self._truncated.clear()
-        return self._then_wait(super().admit(events, codec, made_at, intake, waits), intake)
+        return self._note_waiting(super().admit(events, codec, made_at, intake, waits), intake)
 
     def save(self) -> None:
         super().save()
-        self._below.clear()
-        self._went.clear()
+        self._waiting.clear()
+        self._admitted_now.clear()
         self._waits = NOTHING_WAITS
 
-    def _then_wait(self, admitted: Iterator[AdmittedChange], intake: Intake) -> Iterator[AdmittedChange]:
+    def _note_waiting(self, admitted: Iterator[AdmittedChange], intake: Intake) -> Iterator[AdmittedChange]:
         yield from admitted
         intake.at_gate.waits += [
-            WaitingChange(change, held.event, held.nodes or (), held.copies) for change, held in self._below.items()
+            WaitingChange(change, admitted_change.event, admitted_change.nodes or (), admitted_change.copies)
+            for change, admitted_change in self._waiting.items()
         ]
 
-    def _counted(
+    def _count_report(
         self, intake: Intake, admitted: AdmittedChange, entry: CacheEntry, node: bytes, event: Event
     ) -> AdmittedChange | None:
         change, is_first = admitted.id, event is admitted.event
@@ -88,166 +89,168 @@ class LevelGate(OneGate):
         if admitted.scope is _TABLE:
             self._forget_reports(event.partition, host_id(node), intake)
             return admitted
-        if not is_first and change not in self._below:
+        if not is_first and change not in self._waiting:
             return None  # it went on
-        if is_first and (went := self._went.get(change)) is not None:
-            went.copies += 1  # of a range, say, which is decoded each time
+        if is_first and (earlier := self._admitted_now.get(change)) is not None:
+            earlier.copies += 1  # of a range, say, which is decoded each time
             return None
         if is_first and entry.flags & (RELEASED | PUBLISHED):
-            if copies := self._known(event.partition, change)[1]:
-                self._leave(event.partition, change, intake)
+            if copies := self._earlier_reports(event.partition, change)[1]:
+                self._stop_waiting(event.partition, change, intake)
                 admitted.copies += copies
             return admitted
-        held = self._below.get(change)
-        if held is None:
-            nodes, copies = self._known(event.partition, change)
-            held = admitted
-            held.nodes, held.copies = nodes, held.copies + copies
+        waiting = self._waiting.get(change)
+        if waiting is None:
+            nodes, copies = self._earlier_reports(event.partition, change)
+            waiting = admitted
+            waiting.nodes, waiting.copies = nodes, waiting.copies + copies
             if not copies:
                 self._room -= weight(event)
         elif is_first:
-            held.copies += 1
-            entry.admitted = held  # as after a truncation: its copies to come are counted in what waits
-        self._below[change] = held
-        held.nodes = add_node(held.nodes or (), host_id(node))
-        if self._is_met(held):
-            del self._below[change]
-            return self._completed(held, entry, event, intake)
-        is_full = self._room < 0 and (len(self._below) > 1 or self._waits.reports)
-        if is_full and is_first and held is admitted and held.copies == 1:
+            waiting.copies += 1
+            entry.admitted = waiting  # as after a truncation: its copies to come are counted in what waits
+        self._waiting[change] = waiting
+        waiting.nodes = add_node(waiting.nodes or (), host_id(node))
+        if self._reaches_level(waiting):
+            del self._waiting[change]
+            return self._complete(waiting, entry, event, intake)
+        is_full = self._room < 0 and (len(self._waiting) > 1 or self._waits.reports)
+        if is_full and is_first and waiting is admitted and waiting.copies == 1:
             # No more may wait, unless nothing else does: this partition is read no further for now.
-            del self._below[change]
+            del self._waiting[change]
             self._room += weight(event)
             intake.at_gate.stopped[event.partition] = event.offset
             intake.read -= 1
         return None
 
-    def _completed(self, held: AdmittedChange, entry: CacheEntry, event: Event, intake: Intake) -> AdmittedChange:
-        """A change goes on, with the event that completed it: all copies say the same of it."""
-        change = held.id or b""
+    def _complete(self, waiting: AdmittedChange, entry: CacheEntry, event: Event, intake: Intake) -> AdmittedChange:
+        """Admit a change with the event that completed it: all copies have the same content."""
+        change = waiting.id or b""
         entry.flags |= RELEASED
-        if self._known(event.partition, change)[1]:
-            self._report(held, entry)
-            self._leave(event.partition, change, intake)
+        if self._earlier_reports(event.partition, change)[1]:
+            self._note_reports(waiting, entry)
+            self._stop_waiting(event.partition, change, intake)
             intake.at_gate.completed += 1
         else:
-            self._room += weight(held.event)
-        held.event = event
-        self._went[change] = held
-        return held
+            self._room += weight(waiting.event)
+        waiting.event = event
+        self._admitted_now[change] = waiting
+        return waiting
 
-    def _report(self, held: AdmittedChange, entry: CacheEntry) -> None:
-        """Have the cache know who reported a change: whoever reads its key asks how many did."""
-        cache = self._caches.of(held.event.topic, held.event.partition)
-        for node in held.nodes or ():
+    def _note_reports(self, admitted: AdmittedChange, entry: CacheEntry) -> None:
+        """Store in the cache which nodes reported a change: judging a read of its key needs their number."""
+        cache = self._caches.cache_for(admitted.event.topic, admitted.event.partition)
+        for node in admitted.nodes or ():
             entry.nodes |= cache.reporter(node.encode()).bit
-        cache.report(held.id or b"", entry, 0)
+        cache.report(admitted.id or b"", entry, 0)
 
-    def _is_done(self, intake: Intake, change: bytes, event: Event) -> None:
-        """It went on before, though the driver has it wait: it did not hear of that batch, or has it from its file."""
-        if copies := self._known(event.partition, change)[1]:
-            self._leave(event.partition, change, intake)
+    def _note_confirmed_copy(self, intake: Intake, change: bytes, event: Event) -> None:
+        """End the wait of a change that was admitted before: the driver missed that batch, or loaded an older file."""
+        if copies := self._earlier_reports(event.partition, change)[1]:
+            self._stop_waiting(event.partition, change, intake)
             intake.confirmed += copies
 
-    def _leave(self, partition: int, change: bytes, intake: Intake) -> None:
+    def _stop_waiting(self, partition: int, change: bytes, intake: Intake) -> None:
         self._gone.add(change)
         intake.at_gate.gone.append((partition, change))
 
     def _forget_reports(self, partition: int, node: str, intake: Intake) -> None:
-        """A node has truncated the table: it holds nothing of what it reported before."""
-        self._went.clear()
+        """Discard the earlier reports of a node that truncated the table: it no longer has those changes."""
+        self._admitted_now.clear()
         self._truncated.add((partition, node))
         intake.at_gate.truncated.append((partition, node))
-        for held in self._below.values():
-            if held.event.partition == partition and held.nodes:
-                held.nodes = tuple(other for other in held.nodes if other != node)
+        for waiting in self._waiting.values():
+            if waiting.event.partition == partition and waiting.nodes:
+                waiting.nodes = tuple(reporter for reporter in waiting.nodes if reporter != node)
 
-    def _known(self, partition: int, change: bytes) -> tuple[Nodes, int]:
-        """The nodes that reported a change in earlier batches, and how many events of it wait."""
+    def _earlier_reports(self, partition: int, change: bytes) -> tuple[Nodes, int]:
+        """Return the nodes that reported a change in earlier batches, and how many of its events wait."""
         nodes, copies = self._waits.reports.get(partition, _NONE).get(change, _NO_REPORTS)
         if not copies or change in self._gone:
             return _NO_REPORTS
-        return self._still(partition, nodes), copies
+        return self._without_truncated(partition, nodes), copies
 
-    def _still(self, partition: int, nodes: Nodes) -> Nodes:
+    def _without_truncated(self, partition: int, nodes: Nodes) -> Nodes:
         if not self._truncated:
             return nodes
         return tuple(node for node in nodes if (partition, node) not in self._truncated)
 
-    def _is_met(self, held: AdmittedChange) -> bool:
-        nodes = held.nodes or ()
-        key = held.values[: self._columns]
-        found = self._is_enough.get((key, nodes))
-        if found is None:
+    def _reaches_level(self, waiting: AdmittedChange) -> bool:
+        nodes = waiting.nodes or ()
+        key = waiting.values[: self._columns]
+        is_reached = self._level_results.get((key, nodes))
+        if is_reached is None:
             hashed = routing_key(key) if key else None
             # Where every node holds every partition, the ring does not matter.
-            rings = [self._replicas.by_dc(None)] if hashed is None else self._replicas.by_dc_lately(hashed)
-            found = any(self._is_reached(replicas, nodes) for replicas in rings)
-            self._is_enough[key, nodes] = found
-        return found
+            rings = [self._replicas.by_dc(None)] if hashed is None else self._replicas.recent_by_dc(hashed)
+            is_reached = any(self._reaches(replicas, nodes) for replicas in rings)
+            self._level_results[key, nodes] = is_reached
+        return is_reached
 
-    def _is_reached(self, replicas: Mapping[str, Collection[str]], nodes: Nodes) -> bool:
+    def _reaches(self, replicas: Mapping[str, Collection[str]], nodes: Nodes) -> bool:
         return levels.is_met(self._level, self._factors, self._replicas.data_center, replicas, nodes)
 
-    def _overdue(self, waits: GateWaits, made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
+    def _admit_overdue(self, waits: GateWaits, made_at: float, intake: Intake) -> Iterator[AdmittedChange]:
         for waiting in waits.overdue:
-            admitted = None if waiting.id in self._gone else self._late(waiting, made_at, intake)
+            admitted = None if waiting.id in self._gone else self._decide_overdue(waiting, made_at, intake)
             if admitted is not None:
                 yield admitted
 
-    def _late(self, waiting: WaitingChange, made_at: float, intake: Intake) -> AdmittedChange | None:
-        """What becomes of a change that waited for too long."""
+    def _decide_overdue(self, waiting: WaitingChange, made_at: float, intake: Intake) -> AdmittedChange | None:
+        """Decide whether a change whose timeout has passed is verified, released, dropped or admitted."""
         change, event = waiting.id, waiting.event
-        held = self._below.get(change) or self._again(waiting, made_at, intake)
-        if held is None:
-            self._leave(event.partition, change, intake)
+        admitted = self._waiting.get(change) or self._admit_waiting(waiting, made_at, intake)
+        if admitted is None:
+            self._stop_waiting(event.partition, change, intake)
             return None
-        if held.nodes is None:
-            held.nodes = self._still(event.partition, waiting.nodes)
-        entry = self._caches.of(event.topic, event.partition).look(change)
-        if waiting.is_recount and not self._is_met(held):
+        if admitted.nodes is None:
+            admitted.nodes = self._without_truncated(event.partition, waiting.nodes)
+        entry = self._caches.cache_for(event.topic, event.partition).look(change)
+        if waiting.is_recount and not self._reaches_level(admitted):
             return None  # it waits on
-        expired = "" if self._is_met(held) else "verify" if waiting.is_early else self._expired
-        if expired == "drop" and self._is_reached(self._replicas.by_dc(None), held.nodes or ()):
+        expired = "" if self._reaches_level(admitted) else "verify" if waiting.is_early else self._expired
+        if expired == "drop" and self._reaches(self._replicas.by_dc(None), admitted.nodes or ()):
             # Enough nodes reported it, though no ring of late says that they are the replicas. Then a ring may have
             # been missed, in a restart say, and a read decides.
             expired = "verify"
         if expired == "verify" and not entry.flags:
-            held.verifying = waiting
-            self._report(held, entry)
-            return held
-        self._below.pop(change, None)
-        self._leave(event.partition, change, intake)
+            admitted.verifying = waiting
+            self._note_reports(admitted, entry)
+            return admitted
+        self._waiting.pop(change, None)
+        self._stop_waiting(event.partition, change, intake)
         if entry.flags & CONFIRMED:
-            intake.confirmed += held.copies
+            intake.confirmed += admitted.copies
             return None
-        held.is_published = entry.flags & PUBLISHED > 0
+        admitted.is_published = entry.flags & PUBLISHED > 0
         if expired == "drop" and not entry.flags:
-            intake.dropped += held.copies
+            intake.dropped += admitted.copies
             intake.at_gate.dropped += 1
             return None
         if expired == "release" and not entry.flags:
-            held.is_released = True
+            admitted.is_released = True
             intake.at_gate.released += 1
         else:
             intake.at_gate.completed += 1
         entry.flags |= RELEASED
-        self._report(held, entry)
-        return held
+        self._note_reports(admitted, entry)
+        return admitted
 
 
-def settle_verified(at_gate: GateState, verified: Iterable[AdmittedChange], unseen: Iterable[AdmittedChange]) -> int:
-    """What was verified waits no longer, nor what a read did not show in the end: the number of these events."""
+def settle_verified(
+    at_gate: GateState, verified_changes: Iterable[AdmittedChange], unseen_changes: Iterable[AdmittedChange]
+) -> int:
+    """End the wait of verified changes, and of those that a read finally did not show; return the latter's events."""
     dropped, gone = 0, set()
-    for held in verified:
+    for admitted in verified_changes:
         at_gate.verified += 1
-        gone.add((held.event.partition, held.id or b""))
-    for held in unseen:
-        if held.verifying is not None and held.verifying.is_early:
+        gone.add((admitted.event.partition, admitted.id or b""))
+    for admitted in unseen_changes:
+        if admitted.verifying is not None and admitted.verifying.is_early:
             continue  # it may come yet
         at_gate.dropped += 1
-        dropped += held.copies
-        gone.add((held.event.partition, held.id or b""))
+        dropped += admitted.copies
+        gone.add((admitted.event.partition, admitted.id or b""))
     if gone:
         at_gate.gone += gone
         at_gate.waits = [waiting for waiting in at_gate.waits if (waiting.event.partition, waiting.id) not in gone]
@@ -256,7 +259,7 @@ def settle_verified(at_gate: GateState, verified: Iterable[AdmittedChange], unse
 
 @lru_cache(1024)
 def host_id(node: bytes) -> str:
-    """A node's host id as the driver writes it."""
+    """Return a node's host id as the driver writes it."""
     try:
         return str(uuid.UUID(node.decode()))
     except ValueError:
@@ -265,5 +268,5 @@ def host_id(node: bytes) -> str:
 
 @lru_cache(4096)
 def add_node(nodes: Nodes, node: str) -> Nodes:
-    """The nodes with one more; the same object for the same ones, as there may be very many."""
+    """Return the nodes and one more. Equal results are one object, as there may be very many."""
     return nodes if node in nodes else tuple(sorted((*nodes, node)))

@@ -1,4 +1,4 @@
-"""The gate's levels: of how many nodes a change needs reports before it goes on.
+"""The gate's levels: how many replicas have to report a change before it is admitted.
 
     gate=local_quorum, RF 3 in the local data centre: two of its three replicas.
 
@@ -25,7 +25,7 @@ _ORDER = ("LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL")
 
 
 def read_level(settings: ConnectorSettings) -> int:
-    """The consistency level of a read that shows whether a change is at the gate's level: no lower than that of all
+    """Return the consistency level of a read that verifies a change at the gate's level, no lower than that of all
     reads.
     """
     names = settings.query_consistency, settings.gate.upper() if settings.gate != "one" else "LOCAL_ONE"
@@ -39,10 +39,10 @@ def is_met(
     replicas: Mapping[str, Collection[str]],
     nodes: Collection[str],
 ) -> bool:
-    """Whether reports of these nodes reach a level, of a partition with these `replicas` by data centre; `factors` as
-    `Replicas.factors` gives them.
+    """Return whether reports of `nodes` reach a level, for a partition with these `replicas` by data centre. `factors`
+    are those of `Replicas.factors`.
     """
-    reported = {dc: sum(node in nodes for node in held) for dc, held in replicas.items()}
+    reported = {dc: sum(node in nodes for node in members) for dc, members in replicas.items()}
     everywhere, total = sum(reported.values()), sum(factors.values())
     if level == "one":
         return everywhere > 0
@@ -54,10 +54,10 @@ def is_met(
 
 
 def are_all_replicas(factors: Mapping[str, int], nodes: Mapping[str, Collection[str]]) -> bool:
-    """Whether every node holds every partition, in all data centres: then no key is asked for its replicas."""
+    """Return whether every node holds every partition, in all data centres: then no key's replicas are looked up."""
     if "" in factors:
         return sum(map(len, nodes.values())) <= factors[""]
-    return all(len(held) <= factors.get(dc, 0) for dc, held in nodes.items())
+    return all(len(members) <= factors.get(dc, 0) for dc, members in nodes.items())
 
 
 def _quorum(factor: int) -> int:
@@ -69,26 +69,26 @@ def check_level(settings: ConnectorSettings, replicas: Replicas) -> None:
     level, local, factors = settings.gate, replicas.data_center or "", replicas.factors()
     if level == "one":
         return
-    nodes = {dc: len(held) for dc, held in replicas.by_dc(None).items()}
-    able = {dc: min(factor, nodes.get(dc, 0) if dc else sum(nodes.values())) for dc, factor in factors.items()}
+    nodes = {dc: len(members) for dc, members in replicas.by_dc(None).items()}
+    possible = {dc: min(factor, nodes.get(dc, 0) if dc else sum(nodes.values())) for dc, factor in factors.items()}
     if not replicas.is_by_dc and (level == "each_quorum" or (level == "local_quorum" and "" in factors)):
-        what = f"its replication knows no data centres; there are {', '.join(sorted(nodes))}"
-        _refuse(settings, what, "use NetworkTopologyStrategy, or gate=quorum")
+        reason = f"its replication knows no data centres; there are {', '.join(sorted(nodes))}"
+        _refuse(settings, reason, "use NetworkTopologyStrategy, or gate=quorum")
     if level == "local_quorum" and local not in factors:
-        what = f"it has no replicas in {local}, the local data centre, only in {', '.join(sorted(factors))}"
-        _refuse(settings, what, "correct cassandra.local.dc, or the keyspace's replication")
-    total = {"": sum(factors.values())}, {"": sum(able.values())}
-    wanted, there = {
-        "local_quorum": ({local: factors.get(local, 0)}, able),
-        "each_quorum": (factors, able),
+        reason = f"it has no replicas in {local}, the local data centre, only in {', '.join(sorted(factors))}"
+        _refuse(settings, reason, "correct cassandra.local.dc, or the keyspace's replication")
+    total = {"": sum(factors.values())}, {"": sum(possible.values())}
+    required, available = {
+        "local_quorum": ({local: factors.get(local, 0)}, possible),
+        "each_quorum": (factors, possible),
     }.get(level, total)
-    for dc, factor in wanted.items():
+    for dc, factor in required.items():
         needed = factor if level == "all" else _quorum(factor)
-        if needed > there[dc]:
-            of_dc = f" in {dc}" if dc else ""
-            what = f"it needs reports of {needed} replicas{of_dc}, and {there[dc]} nodes can hold one"
-            _refuse(settings, what, "add nodes, lower the replication factor, or choose a lower level")
+        if needed > available[dc]:
+            in_dc = f" in {dc}" if dc else ""
+            reason = f"it needs reports of {needed} replicas{in_dc}, and {available[dc]} nodes can hold one"
+            _refuse(settings, reason, "add nodes, lower the replication factor, or choose a lower level")
 
 
-def _refuse(settings: ConnectorSettings, what: str, advice: str) -> None:
-    raise HelenusError(Kind.CONFIG, what, f"gate={settings.gate}, keyspace {settings.keyspace}", advice)
+def _refuse(settings: ConnectorSettings, reason: str, advice: str) -> None:
+    raise HelenusError(Kind.CONFIG, reason, f"gate={settings.gate}, keyspace {settings.keyspace}", advice)

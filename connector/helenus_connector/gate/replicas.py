@@ -31,8 +31,8 @@ class Replicas:
         self._name = settings.name
         self._everywhere = settings.query_consistency == "QUORUM"
         self._gate_timeout_s = settings.gate_timeout_ms / 1000
-        self._said = settings.cassandra_local_dc
-        self._dc = self._said or next((h.datacenter for h in self._metadata.all_hosts()), None)
+        self._configured_dc = settings.cassandra_local_dc
+        self._dc = self._configured_dc or next((h.datacenter for h in self._metadata.all_hosts()), None)
         self.check()
 
     def check(self) -> None:
@@ -40,11 +40,11 @@ class Replicas:
         which to read: one may join at any time, and has no rows until it is rebuilt. Raise CASSANDRA_READ as
         `RingReader.follow`.
         """
-        if not self._said:
-            known = {self._dc, *(h.datacenter for h in self._metadata.all_hosts())} - {None}
-            if len(known) > 1:
-                what = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, known)))}"
-                raise HelenusError(Kind.CONFIG, what, self._name)
+        if not self._configured_dc:
+            data_centers = {self._dc, *(h.datacenter for h in self._metadata.all_hosts())} - {None}
+            if len(data_centers) > 1:
+                reason = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, data_centers)))}"
+                raise HelenusError(Kind.CONFIG, reason, self._name)
         self._rings.follow()
 
     def nodes(self, partition_key: bytes | None) -> set[str]:
@@ -52,37 +52,37 @@ class Replicas:
 
         While nodes come, go and move, one that is none of them may have logged a write too: a read does not meet it.
         """
-        return self._held(partition_key, None if self._everywhere else self._dc)
+        return self._common_nodes(partition_key, None if self._everywhere else self._dc)
 
-    def holders(self, partition_key: bytes | None) -> set[str]:
-        """The same in all data centres."""
-        return self._held(partition_key, None)
+    def nodes_everywhere(self, partition_key: bytes | None) -> set[str]:
+        """Return the same for all data centres."""
+        return self._common_nodes(partition_key, None)
 
-    def _held(self, partition_key: bytes | None, data_center: str | None) -> set[str]:
-        held = [
-            {node.host_id for node in self._holders(ring, partition_key) if data_center in (None, node.data_center)}
+    def _common_nodes(self, partition_key: bytes | None, data_center: str | None) -> set[str]:
+        nodes_by_ring = [
+            {node.host_id for node in self._nodes_in(ring, partition_key) if data_center in (None, node.data_center)}
             for ring in self._rings.recent(SETTLED_S)
         ]
-        return held[0] if len(held) == 1 else set.intersection(*held)
+        return nodes_by_ring[0] if len(nodes_by_ring) == 1 else set.intersection(*nodes_by_ring)
 
-    def _holders(self, ring: Ring, partition_key: bytes | None) -> Iterable[RingNode]:
+    def _nodes_in(self, ring: Ring, partition_key: bytes | None) -> Iterable[RingNode]:
         return ring.nodes if partition_key is None else ring.replicas(self._strategy, partition_key)
 
     @property
     def data_center(self) -> str | None:
-        """The one that is read; None while no node is known."""
+        """Return the data centre that is read; None while no node is known."""
         return self._dc
 
     @property
     def counts_everywhere(self) -> bool:
-        """Whether `nodes` and `factor` are those of all data centres."""
+        """Return whether `nodes` and `factor` cover all data centres."""
         return self._everywhere
 
     def by_dc(self, partition_key: bytes | None) -> dict[str, set[str]]:
         """Host ids of the nodes that hold a partition by the latest ring, by data centre; of all if it is None."""
-        return _by_dc(self._holders(self._rings.latest, partition_key))
+        return _by_dc(self._nodes_in(self._rings.latest, partition_key))
 
-    def by_dc_lately(self, partition_key: bytes) -> Iterator[dict[str, set[str]]]:
+    def recent_by_dc(self, partition_key: bytes) -> Iterator[dict[str, set[str]]]:
         """Yield the same by the latest ring, and by each that nodes had in the time for which a change waits at the
         gate: its first report may have come while that ring was the one.
 
@@ -97,7 +97,7 @@ class Replicas:
 
     @property
     def is_by_dc(self) -> bool:
-        """Whether the keyspace's strategy says how many replicas each data centre has."""
+        """Return whether the keyspace's strategy sets a replication factor per data centre."""
         return bool(getattr(self._strategy, "dc_replication_factors_info", None))
 
     def factors(self) -> dict[str, int]:
@@ -110,23 +110,23 @@ class Replicas:
         nodes = self.by_dc(None)
         if factor := getattr(strategy, "replication_factor_info", None):
             return {next(iter(nodes)) if len(nodes) == 1 else "": int(factor.all_replicas)}
-        return {dc: len(found) for dc, found in nodes.items()}
+        return {dc: len(members) for dc, members in nodes.items()}
 
     @property
     def _strategy(self) -> Any:
         keyspace = self._metadata.keyspaces.get(self._keyspace)
         return keyspace.replication_strategy if keyspace else None
 
-    def some(self) -> bool:
-        """Whether a partition is held by some of the nodes, not by all."""
+    def is_partial(self) -> bool:
+        """Return whether a partition has fewer replicas than there are nodes."""
         factor = self.factor()
         return any(
             sum(self._everywhere or node.data_center == self._dc for node in ring.nodes) > factor
             for ring in self._rings.recent(SETTLED_S)
         )
 
-    def alone(self) -> bool:
-        """Whether no node holds rows but those that are read: one that reported and is gone was one of them."""
+    def are_all_read(self) -> bool:
+        """Return whether all nodes are read: then a node that reported a change and left was one of them, too."""
         if self._everywhere:
             return True
         return all(node.data_center == self._dc for ring in self._rings.recent(SETTLED_S) for node in ring.nodes)

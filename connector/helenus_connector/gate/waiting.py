@@ -31,8 +31,8 @@ from helenus_schemas.service.durable import Damaged
 _log = structlog.get_logger(__name__)
 WEIGHT = 600
 """Bytes of the driver's memory that a waiting change takes in addition to those of its event's key and value."""
-_AGAIN_S = 10.0  # after which one that is overdue is handed out again, if it could not be read, say
-_STEP_S = 60.0  # at most, for which the clock runs between two batches
+_RETRY_S = 10.0  # after which one that is overdue is handed out again, if it could not be read, say
+_MAX_STEP_S = 60.0  # at most, for which the clock runs between two batches
 _LAG_S = 10.0  # events that are older when they are read: the topic is not read up to date
 _ADVICE = "topics are read again from their first event, as waiting changes may be anywhere in them"
 _RECOUNT_S = 10.0
@@ -40,16 +40,16 @@ _RECOUNT_S = 10.0
 nodes may be its replicas by then, and no further report may come. A ring that became known late delays a change by the
 same time again at most, and a change is counted seven times in the default ten minutes.
 """
-_FEW = 1000
-_MOST_EARLY = 5000  # in a batch
+_MIN_CLEANUP = 1000
+_MAX_EARLY = 5000  # in a batch
 _AGED, _AGED_S = 1 / 40, 5.0  # of its time, or s: for so long a change may have waited, and a restart not know of it
 NOTHING = 0, 0, 0, 0.0
 """The `counts` of a topic of which nothing waits."""
-_CROWDED = 0.5  # of what may wait; above it, the oldest are verified early
+_CROWDED_SHARE = 0.5  # of what may wait; above it, the oldest are verified early
 
 
 def weight(event: Event) -> int:
-    """Bytes of the driver's memory that a waiting change takes."""
+    """Return the bytes of the driver's memory that a waiting change takes."""
     return WEIGHT + len(event.key or b"") + len(event.value or b"")
 
 
@@ -91,12 +91,14 @@ class _Topic:
     saved: float = 0.0  # the clock when the file was written
     read_until: float | None = None
     read_at: float | None = None
-    size: int = 0
+    total_bytes: int = 0
     copies: int = 0
     changes: dict[int, dict[bytes, WaitingChange]] = field(default_factory=dict)
     reports: dict[int, dict[bytes, tuple[Nodes, int]]] = field(default_factory=dict)
-    same: dict[tuple[Nodes, int], tuple[Nodes, int]] = field(default_factory=dict)
-    due: list[tuple[float, int, WaitingChange]] = field(default_factory=list)  # by since when, as if it had come then
+    shared_reports: dict[tuple[Nodes, int], tuple[Nodes, int]] = field(default_factory=dict)
+    by_timeout: list[tuple[float, int, WaitingChange]] = field(
+        default_factory=list
+    )  # by since when, as if it had come then
     early: list[tuple[float, int, WaitingChange]] = field(default_factory=list)  # by when they may be verified early
     recounts: list[tuple[float, int, WaitingChange]] = field(default_factory=list)  # by when they are counted again
 
@@ -104,7 +106,7 @@ class _Topic:
         return sum(map(len, self.changes.values()))
 
     def __iter__(self) -> Iterator[WaitingChange]:
-        return (waiting for found in self.changes.values() for waiting in found.values())
+        return (waiting for changes in self.changes.values() for waiting in changes.values())
 
     def has(self, waiting: WaitingChange) -> bool:
         return self.changes.get(waiting.event.partition, {}).get(waiting.id) is waiting
@@ -112,31 +114,31 @@ class _Topic:
     def add(self, waiting: WaitingChange) -> None:
         self.remove(waiting.event.partition, waiting.id)
         self.changes.setdefault(waiting.event.partition, {})[waiting.id] = waiting
-        self.size += weight(waiting.event)
+        self.total_bytes += weight(waiting.event)
         self.copies += waiting.copies
         self.report(waiting, waiting.nodes, waiting.copies)
 
     def report(self, waiting: WaitingChange, nodes: Nodes, copies: int) -> None:
         """Note who reported a change, by one object for all that the same nodes reported: that is soon handed out."""
         self.copies += copies - waiting.copies
-        reported = self.same.setdefault((nodes, copies), (nodes, copies))
+        reported = self.shared_reports.setdefault((nodes, copies), (nodes, copies))
         waiting.nodes, waiting.copies = reported
         self.reports.setdefault(waiting.event.partition, {})[waiting.id] = reported
 
     def remove(self, partition: int, change: bytes) -> None:
-        gone = self.changes.get(partition, {}).pop(change, None)
-        if gone is not None:
+        removed = self.changes.get(partition, {}).pop(change, None)
+        if removed is not None:
             del self.reports[partition][change]
-            self.size -= weight(gone.event)
-            self.copies -= gone.copies
+            self.total_bytes -= weight(removed.event)
+            self.copies -= removed.copies
 
     def forget_gone(self) -> None:
         """Let go of changes that wait no longer, when they are many."""
-        most = 2 * len(self) + _FEW
-        if len(self.same) > most:
-            self.same.clear()
-        for heap in (self.due, self.early, self.recounts):
-            if len(heap) > most:
+        limit = 2 * len(self) + _MIN_CLEANUP
+        if len(self.shared_reports) > limit:
+            self.shared_reports.clear()
+        for heap in (self.by_timeout, self.early, self.recounts):
+            if len(heap) > limit:
                 heap[:] = [entry for entry in heap if self.has(entry[2])]
                 heapq.heapify(heap)
 
@@ -160,9 +162,9 @@ class WaitingChanges:
         """Go by these limits. The changes of a topic that has none wait until it has again."""
         with self._lock:
             self._limits = limits
-            self._often = min((one.replay_s for one in limits.values()), default=0.0) / 4
-            for topic, one in limits.items():  # of most, which are at level one, nothing ever waits
-                if not one.is_one:
+            self._often = min((topic_limits.replay_s for topic_limits in limits.values()), default=0.0) / 4
+            for topic, topic_limits in limits.items():  # of most, which are at level one, nothing ever waits
+                if not topic_limits.is_one:
                     self._topics.setdefault(topic, _Topic())
 
     @property
@@ -172,119 +174,140 @@ class WaitingChanges:
             return set(self._topics)
 
     def counts(self, topic: str) -> tuple[int, int, int, float]:
-        """Of one events topic: changes that wait, their events, their bytes, and for how long the oldest waits, s."""
+        """Return for an events topic: waiting changes, their events, their bytes, and how long the oldest waits, s."""
         with self._lock:
-            of = self._topics.get(topic)
-            if of is None or not len(of):
+            topic_waits = self._topics.get(topic)
+            if topic_waits is None or not len(topic_waits):
                 return NOTHING
-            oldest = min(next(iter(found.values())).since for found in of.changes.values() if found)
-            return len(of), of.copies, of.size, of.clock - oldest
+            oldest = min(next(iter(changes.values())).since for changes in topic_waits.changes.values() if changes)
+            return len(topic_waits), topic_waits.copies, topic_waits.total_bytes, topic_waits.clock - oldest
 
     def next_due(self, now: float) -> float | None:
-        """When the next change is to be handed out as overdue, s since the epoch, as `now` is."""
+        """Return when the next change is handed out as overdue, s since the epoch, as `now` is."""
         with self._lock:
             waits = []
-            for _, of, limits in self._limited():
-                while of.due and not of.has(of.due[0][2]):
-                    heapq.heappop(of.due)
-                if of.due:
-                    waits.append(of.due[0][0] + limits.timeout_s - of.clock)
-                while of.recounts and not of.has(of.recounts[0][2]):
-                    heapq.heappop(of.recounts)
-                if of.recounts:
-                    waits.append(of.recounts[0][0] - of.clock)
-                if of.early and _is_crowded(of, limits):
-                    waits.append(of.early[0][0] - of.clock)
+            for _, topic_waits, limits in self._limited():
+                while topic_waits.by_timeout and not topic_waits.has(topic_waits.by_timeout[0][2]):
+                    heapq.heappop(topic_waits.by_timeout)
+                if topic_waits.by_timeout:
+                    waits.append(topic_waits.by_timeout[0][0] + limits.timeout_s - topic_waits.clock)
+                while topic_waits.recounts and not topic_waits.has(topic_waits.recounts[0][2]):
+                    heapq.heappop(topic_waits.recounts)
+                if topic_waits.recounts:
+                    waits.append(topic_waits.recounts[0][0] - topic_waits.clock)
+                if topic_waits.early and _is_crowded(topic_waits, limits):
+                    waits.append(topic_waits.early[0][0] - topic_waits.clock)
             return now + max(0.0, min(waits)) if waits else None
 
     def hand_out(self, limit: int) -> dict[str, GateWaits]:
-        """What waits, by topic; at most so many in all as overdue. These stay until `apply` hears of them."""
+        """Return the waiting changes by topic, with at most `limit` overdue ones in all. They stay until `apply`."""
         with self._lock:
-            given = {}
-            for topic, of, limits in self._limited():
-                if limits.is_one and not len(of):
+            waits = {}
+            for topic, topic_waits, limits in self._limited():
+                if limits.is_one and not len(topic_waits):
                     continue
-                overdue = self._overdue(of, limits, limit)
+                overdue = self._overdue(topic_waits, limits, limit)
                 limit -= len(overdue)
-                reports = {partition: found for partition, found in of.reports.items() if found}
-                given[topic] = GateWaits(reports, overdue, max(0, limits.bytes - of.size) / limits.tasks)
-            return given
+                reports = {partition: changes for partition, changes in topic_waits.reports.items() if changes}
+                waits[topic] = GateWaits(
+                    reports, overdue, max(0, limits.bytes - topic_waits.total_bytes) / limits.tasks
+                )
+            return waits
 
     def _limited(self) -> list[tuple[str, _Topic, WaitingLimits]]:
-        return [(topic, of, self._limits[topic]) for topic, of in self._topics.items() if topic in self._limits]
+        return [
+            (topic, topic_waits, self._limits[topic])
+            for topic, topic_waits in self._topics.items()
+            if topic in self._limits
+        ]
 
-    def _overdue(self, of: _Topic, limits: WaitingLimits, limit: int) -> list[WaitingChange]:
-        found: dict[int, WaitingChange] = {}
-        while of.due and of.due[0][0] + limits.timeout_s <= of.clock and len(found) < limit:
-            waiting = heapq.heappop(of.due)[2]
-            if of.has(waiting) and id(waiting) not in found:
+    def _overdue(self, topic_waits: _Topic, limits: WaitingLimits, limit: int) -> list[WaitingChange]:
+        overdue: dict[int, WaitingChange] = {}
+        while (
+            topic_waits.by_timeout
+            and topic_waits.by_timeout[0][0] + limits.timeout_s <= topic_waits.clock
+            and len(overdue) < limit
+        ):
+            waiting = heapq.heappop(topic_waits.by_timeout)[2]
+            if topic_waits.has(waiting) and id(waiting) not in overdue:
                 waiting.is_early = waiting.is_recount = False
-                found[id(waiting)] = waiting
-        for waiting in found.values():
-            heapq.heappush(of.due, (of.clock + _AGAIN_S - limits.timeout_s, next(self._numbers), waiting))
-        most = min(limit, len(found) + _MOST_EARLY)
-        while _is_crowded(of, limits) and of.early and of.early[0][0] <= of.clock and len(found) < most:
-            waiting = heapq.heappop(of.early)[2]
-            if of.has(waiting) and id(waiting) not in found:
+                overdue[id(waiting)] = waiting
+        for waiting in overdue.values():
+            heapq.heappush(
+                topic_waits.by_timeout, (topic_waits.clock + _RETRY_S - limits.timeout_s, next(self._numbers), waiting)
+            )
+        max_early = min(limit, len(overdue) + _MAX_EARLY)
+        while (
+            _is_crowded(topic_waits, limits)
+            and topic_waits.early
+            and topic_waits.early[0][0] <= topic_waits.clock
+            and len(overdue) < max_early
+        ):
+            waiting = heapq.heappop(topic_waits.early)[2]
+            if topic_waits.has(waiting) and id(waiting) not in overdue:
                 waiting.is_early, waiting.is_recount = True, False
-                found[id(waiting)] = waiting
-                heapq.heappush(of.early, (of.clock + _STEP_S, next(self._numbers), waiting))
-        while of.recounts and of.recounts[0][0] <= of.clock and len(found) < limit:
-            waiting = heapq.heappop(of.recounts)[2]
-            if not of.has(waiting):
+                overdue[id(waiting)] = waiting
+                heapq.heappush(topic_waits.early, (topic_waits.clock + _MAX_STEP_S, next(self._numbers), waiting))
+        while topic_waits.recounts and topic_waits.recounts[0][0] <= topic_waits.clock and len(overdue) < limit:
+            waiting = heapq.heappop(topic_waits.recounts)[2]
+            if not topic_waits.has(waiting):
                 continue
-            waited = max(_RECOUNT_S, of.clock - waiting.since)
-            heapq.heappush(of.recounts, (of.clock + waited, next(self._numbers), waiting))
-            if id(waiting) not in found:
+            waited = max(_RECOUNT_S, topic_waits.clock - waiting.since)
+            heapq.heappush(topic_waits.recounts, (topic_waits.clock + waited, next(self._numbers), waiting))
+            if id(waiting) not in overdue:
                 waiting.is_early, waiting.is_recount = False, True
-                found[id(waiting)] = waiting
-        return list(found.values())
+                overdue[id(waiting)] = waiting
+        return list(overdue.values())
 
     def tick(self, topic: str, now: float, read_until: float | None = None) -> None:
         """A batch read a topic up to events of this time, s since the epoch as `now`; None: it read all there were.
         What it says is applied after that: so what it found does not wait yet.
         """
         with self._lock:
-            of = self._topics.get(topic)
-            if of is None:
+            topic_waits = self._topics.get(topic)
+            if topic_waits is None:
                 return
             until = now if read_until is None or read_until > now - _LAG_S else read_until
-            at = self._clock()
-            if of.read_at is not None and of.read_until is not None:
-                of.clock += max(0.0, min(at - of.read_at, until - of.read_until, _STEP_S))
-            of.read_at, of.read_until = at, until
+            now_s = self._clock()
+            if topic_waits.read_at is not None and topic_waits.read_until is not None:
+                topic_waits.clock += max(
+                    0.0, min(now_s - topic_waits.read_at, until - topic_waits.read_until, _MAX_STEP_S)
+                )
+            topic_waits.read_at, topic_waits.read_until = now_s, until
 
-    def apply(self, topic: str, left: GateState, read_from: float | None, now: float) -> None:
+    def apply(self, topic: str, state: GateState, read_from: float | None, now: float) -> None:
         """Take over what a batch of a topic left at the gate; the oldest event it read was of `read_from`, s since the
         epoch as `now`.
         """
-        if not (left.gone or left.waits or left.truncated):
+        if not (state.gone or state.waits or state.truncated):
             return
         with self._lock:
-            of = self._topics.setdefault(topic, _Topic())
-            for partition, node in left.truncated:
-                for waiting in of.changes.get(partition, {}).values():
+            topic_waits = self._topics.setdefault(topic, _Topic())
+            for partition, node in state.truncated:
+                for waiting in topic_waits.changes.get(partition, {}).values():
                     if node in waiting.nodes:
-                        of.report(waiting, tuple(other for other in waiting.nodes if other != node), waiting.copies)
-            for partition, change in left.gone:
-                of.remove(partition, change)
-            for waiting in left.waits:
-                held = of.changes.get(waiting.event.partition, {}).get(waiting.id)
-                if held is not None:
-                    of.report(held, waiting.nodes, waiting.copies)
+                        topic_waits.report(
+                            waiting, tuple(reporter for reporter in waiting.nodes if reporter != node), waiting.copies
+                        )
+            for partition, change in state.gone:
+                topic_waits.remove(partition, change)
+            for waiting in state.waits:
+                present = topic_waits.changes.get(waiting.event.partition, {}).get(waiting.id)
+                if present is not None:
+                    topic_waits.report(present, waiting.nodes, waiting.copies)
                     continue
                 waiting.event = waiting.event._replace(topic=topic)  # one text for all of them
-                waiting.since, waiting.is_early, waiting.is_recount = of.clock, False, False
-                self._add(of, waiting)
-            of.forget_gone()
+                waiting.since, waiting.is_early, waiting.is_recount = topic_waits.clock, False, False
+                self._add(topic_waits, waiting)
+            topic_waits.forget_gone()
             self._has_changed = True
             self._is_old |= (read_from or now) < now - self._replay(topic) / 2
 
-    def _add(self, of: _Topic, waiting: WaitingChange) -> None:
-        of.add(waiting)
-        heapq.heappush(of.due, (waiting.since, next(self._numbers), waiting))
-        heapq.heappush(of.early, (waiting.since, next(self._numbers), waiting))
-        heapq.heappush(of.recounts, (of.clock + _RECOUNT_S, next(self._numbers), waiting))
+    def _add(self, topic_waits: _Topic, waiting: WaitingChange) -> None:
+        topic_waits.add(waiting)
+        heapq.heappush(topic_waits.by_timeout, (waiting.since, next(self._numbers), waiting))
+        heapq.heappush(topic_waits.early, (waiting.since, next(self._numbers), waiting))
+        heapq.heappush(topic_waits.recounts, (topic_waits.clock + _RECOUNT_S, next(self._numbers), waiting))
 
     def _replay(self, topic: str) -> float:
         limits = self._limits.get(topic)
@@ -298,30 +321,34 @@ class WaitingChanges:
             is_due = self._has_changed and (self._is_old or not 0 <= now - self._saved_at < self._often)
             if not is_due and not any(self._has_aged(topic, of) for topic, of in self._topics.items()):
                 return
-            kept = self._save(now)
+            saved_count = self._save(now)
             # What is too young to be kept now, is to be kept later.
-            self._has_changed = kept < sum(map(len, self._topics.values()))
+            self._has_changed = saved_count < sum(map(len, self._topics.values()))
             self._is_old, self._saved_at = False, now
 
-    def _has_aged(self, topic: str, of: _Topic) -> bool:
-        """Whether changes have waited for so long since the file was written that a restart should know of it."""
+    def _has_aged(self, topic: str, topic_waits: _Topic) -> bool:
+        """Return whether changes have waited so long since the file was written that a restart has to know it."""
         limits = self._limits.get(topic)
-        return limits is not None and len(of) > 0 and of.clock - of.saved >= max(_AGED_S, limits.timeout_s * _AGED)
+        return (
+            limits is not None
+            and len(topic_waits) > 0
+            and topic_waits.clock - topic_waits.saved >= max(_AGED_S, limits.timeout_s * _AGED)
+        )
 
     def _save(self, now: float) -> int:
         """Keep what is older than half of what a restart steps back, and say how many changes that are."""
-        kept = [
-            (waiting, of.clock - waiting.since)
-            for topic, of in self._topics.items()
-            for waiting in of
+        old_changes = [
+            (waiting, topic_waits.clock - waiting.since)
+            for topic, topic_waits in self._topics.items()
+            for waiting in topic_waits
             if waiting.event.timestamp / 1000 < now - self._replay(topic) / 2
         ]
-        if kept or self._has_file:
-            _waiting_file.save(self._file, kept)
-            self._has_file = bool(kept)
-        for of in self._topics.values():
-            of.saved = of.clock
-        return len(kept)
+        if old_changes or self._has_file:
+            _waiting_file.save(self._file, old_changes)
+            self._has_file = bool(old_changes)
+        for topic_waits in self._topics.values():
+            topic_waits.saved = topic_waits.clock
+        return len(old_changes)
 
     def load(self) -> bool:
         """Take over what an earlier run kept. False if it is damaged: then all that waits is to be read again, which
@@ -329,16 +356,16 @@ class WaitingChanges:
         """
         with self._lock:
             try:
-                found = _waiting_file.load(self._file)
+                changes = _waiting_file.load(self._file)
             except Damaged as error:
                 _log.warning("gate.damaged", reason=f"{self._file}: {error}", advice=_ADVICE)
                 self._has_file = self._has_changed = True  # to be replaced
                 return False
             self._has_file = True
-            for waiting in found:
-                of = self._topics.setdefault(waiting.event.topic, _Topic())
-                waiting.since = of.clock - waiting.since
-                self._add(of, waiting)
+            for waiting in changes:
+                topic_waits = self._topics.setdefault(waiting.event.topic, _Topic())
+                waiting.since = topic_waits.clock - waiting.since
+                self._add(topic_waits, waiting)
                 self._loaded[waiting.event.topic] = self._loaded.get(waiting.event.topic, 0) + waiting.copies
             return True
 
@@ -352,23 +379,32 @@ class WaitingChanges:
     def shrink(self, topic: str, partitions: Collection[int]) -> int:
         """A topic has these partitions alone: forget changes of others, and say how many events waited with them."""
         with self._lock:
-            of = self._topics.get(topic, _Topic())
-            gone = [w for p, found in of.changes.items() if p not in partitions for w in found.values()]
+            topic_waits = self._topics.get(topic, _Topic())
+            gone = [
+                waiting
+                for partition, changes in topic_waits.changes.items()
+                if partition not in partitions
+                for waiting in changes.values()
+            ]
             self.apply(topic, GateState(gone=[(waiting.event.partition, waiting.id) for waiting in gone]), None, 0.0)
             return sum(waiting.copies for waiting in gone)
 
-    def give(self, topics: Collection[str]) -> list[WaitingChange]:
-        """What waits of these topics, for another query: `since` is for how long, s."""
+    def export_changes(self, topics: Collection[str]) -> list[WaitingChange]:
+        """Return these topics' waiting changes for another query. Their `since` is how long they have waited, s."""
         with self._lock:
-            given = ((topic, of) for topic, of in self._topics.items() if topic in topics)
-            return [replace(waiting, since=of.clock - waiting.since) for _, of in given for waiting in of]
+            waits_by_topic = ((topic, topic_waits) for topic, topic_waits in self._topics.items() if topic in topics)
+            return [
+                replace(waiting, since=topic_waits.clock - waiting.since)
+                for _, topic_waits in waits_by_topic
+                for waiting in topic_waits
+            ]
 
-    def take(self, given: Iterable[WaitingChange]) -> None:
-        """Go on with changes of another query. They are on the disk when this returns. Raises HelenusError(STATE)."""
+    def import_changes(self, changes: Iterable[WaitingChange]) -> None:
+        """Take over changes of another query. They are durable when this returns. Raises HelenusError(STATE)."""
         with self._lock:
-            for waiting in given:
-                of = self._topics.setdefault(waiting.event.topic, _Topic())
-                self._add(of, replace(waiting, since=of.clock - waiting.since))
+            for waiting in changes:
+                topic_waits = self._topics.setdefault(waiting.event.topic, _Topic())
+                self._add(topic_waits, replace(waiting, since=topic_waits.clock - waiting.since))
             self._save(math.inf)
 
     def drop(self, topics: Collection[str]) -> None:
@@ -378,6 +414,6 @@ class WaitingChanges:
                 self._save(math.inf)
 
 
-def _is_crowded(of: _Topic, limits: WaitingLimits) -> bool:
-    """Whether so many wait that the oldest are verified early."""
-    return limits.verifies and of.size > limits.bytes * _CROWDED
+def _is_crowded(topic_waits: _Topic, limits: WaitingLimits) -> bool:
+    """Return whether so many changes wait that the oldest are verified early."""
+    return limits.verifies and topic_waits.total_bytes > limits.bytes * _CROWDED_SHARE

@@ -43,7 +43,7 @@ def note_deletion(caches: Caches, admitted: AdmittedChange) -> None:
     effect, at = change.effect, change.write_time
     if not effect & _DELETES and change.expires_at is None and change.scope is not _TABLE:
         return  # the ordinary case
-    cache = caches.of(admitted.event.topic, admitted.event.partition)
+    cache = caches.cache_for(admitted.event.topic, admitted.event.partition)
     if change.expires_at is not None:
         cache.note_expiry()
     if at is None:
@@ -89,18 +89,18 @@ class Evidence:
             )
             if consistency == ConsistencyLevel.QUORUM and not self._replicas.counts_everywhere:
                 least = self.factor + 1  # it may meet few of the replicas that are counted
-            self._least[consistency] = 0 if least == 1 and self._replicas.alone() else least
+            self._least[consistency] = 0 if least == 1 and self._replicas.are_all_read() else least
         return self._least[consistency]
 
     def has_deletions(self, place: Place) -> bool:
         """Whether any deletion was reported in an events partition, of whichever key."""
-        return self._caches.of(*place).has_deletions
+        return self._caches.cache_for(*place).has_deletions
 
     def is_undone(self, work: KeyRead) -> bool:
         """Whether a row that was read may show what a deletion takes away that was reported: of the row, of columns of
         it or of its partition. If not, it is as if there were none for the changes that the row shows.
         """
-        deletions = self._deletions(self._caches.of(work.topic, work.partition), work)
+        deletions = self._deletions(self._caches.cache_for(work.topic, work.partition), work)
         if not deletions:
             return False
         row = _row(work.after)
@@ -114,7 +114,7 @@ class Evidence:
             return PROVEN  # each node reports its own truncation: after the last one's, no replica holds the rows
         image, nodes = work.after, self._gate.count_replicas
         least = self.nodes_needed(work.consistency)
-        cache = self._caches.of(work.topic, work.partition)
+        cache = self._caches.cache_for(work.topic, work.partition)
         deletions = self._deletions(cache, work) if cache.has_deletions else []
         may_show = image is not None and not deletions and not (work.is_marked and self._has_rows)
         others: list[tuple[bytes, UnprovenChange, bool, Witness | None]] = []
@@ -135,7 +135,7 @@ class Evidence:
         """
         if work.is_marked and self._has_rows:
             return set()
-        cache = self._caches.of(work.topic, work.partition)
+        cache = self._caches.cache_for(work.topic, work.partition)
         row, deletions = _row(work.after), self._deletions(cache, work) if cache.has_deletions else []
         return {
             change

@@ -135,7 +135,7 @@ class RereadResolver:
         yield from self._resolve(works)
         if reader.saw_ttl:
             for topic, partition in {(work.topic, work.partition) for work in works}:
-                self._caches.of(topic, partition).note_expiry()
+                self._caches.cache_for(topic, partition).note_expiry()
         self._handed.statements = reader.statements - statements
         self._handed.query_seconds = reader.seconds - seconds
         yield from self._leave(works, may_wait)
