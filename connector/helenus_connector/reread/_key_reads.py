@@ -57,12 +57,12 @@ class KeyReads:
         if admitted.verifying is not None:
             self._verify(name, scope, admitted)
             return
-        work = self.by_name.get(name)
-        if work is None:
+        key_read = self.by_name.get(name)
+        if key_read is None:
             if admitted.id is not None and (admitted.is_published or admitted.pause_s):
                 self._wait(name, admitted, admitted.id)
                 return
-            work = KeyRead(
+            key_read = KeyRead(
                 event.topic,
                 event.partition,
                 key,
@@ -74,30 +74,32 @@ class KeyReads:
                 consistency=self._consistency,
                 is_scanned=change.origin not in _UNSCANNED,
             )
-            self.by_name[name] = work
-        elif scope > work.scope:
-            work.scope = scope
-        work.events += 1
-        work.is_released |= admitted.is_released
-        self._taken.append((work, admitted))
-        work.note(change)
-        if change.expires_at is not None and (work.first_expires is None or change.expires_at < work.first_expires):
-            work.first_expires = change.expires_at
+            self.by_name[name] = key_read
+        elif scope > key_read.scope:
+            key_read.scope = scope
+        key_read.events += 1
+        key_read.is_released |= admitted.is_released
+        self._taken.append((key_read, admitted))
+        key_read.note(change)
+        if change.expires_at is not None and (
+            key_read.first_expires is None or change.expires_at < key_read.first_expires
+        ):
+            key_read.first_expires = change.expires_at
         if admitted.id is not None:
-            work.awaited.setdefault(admitted.id, unproven_change(change))
+            key_read.awaited.setdefault(admitted.id, unproven_change(change))
 
     def add_due(
-        self, due: Iterable[UnconfirmedKey], level: Callable[[UnconfirmedKey, Key, Iterable[bytes]], int]
+        self, overdue_keys: Iterable[UnconfirmedKey], level: Callable[[UnconfirmedKey, Key, Iterable[bytes]], int]
     ) -> None:
         """Read keys that are due, at the `level` that confirms them. After all changes."""
-        for work, admitted in self._taken:
+        for key_read, admitted in self._taken:
             if admitted.copies > 1:
-                work.events += admitted.copies - 1
-        for held, admitted in self._waited:
-            held.copies += admitted.copies
+                key_read.events += admitted.copies - 1
+        for waiting_key, admitted in self._waited:
+            waiting_key.copies += admitted.copies
         self._taken.clear()
         self._waited.clear()
-        for unconfirmed in due:
+        for unconfirmed in overdue_keys:
             self.asks_ttl |= unconfirmed.unread > 0  # a snapshot may have asked for it
             try:
                 self._add_due(unconfirmed, level)
@@ -109,61 +111,66 @@ class KeyReads:
     def _verify(self, name: Name, scope: Scope, admitted: AdmittedChange) -> None:
         topic, partition, key, bounds = name
         event, change = admitted.event, admitted.change
-        work = self.verified.get(name)
-        if work is None:
-            work = KeyRead(topic, partition, key, admitted.values, scope, bounds, event=event)
-            work.consistency, work.verifying = self._gate_level, []
-            self.verified[name] = work
-        work.scope = max(work.scope, scope)
-        work.verifying = [*(work.verifying or ()), admitted]
-        work.note(change)
-        work.awaited[admitted.id or b""] = unproven_change(change)
+        key_read = self.verified.get(name)
+        if key_read is None:
+            key_read = KeyRead(topic, partition, key, admitted.values, scope, bounds, event=event)
+            key_read.consistency, key_read.verifying = self._gate_level, []
+            self.verified[name] = key_read
+        key_read.scope = max(key_read.scope, scope)
+        key_read.verifying = [*(key_read.verifying or ()), admitted]
+        key_read.note(change)
+        key_read.awaited[admitted.id or b""] = unproven_change(change)
 
     def _wait(self, name: Name, admitted: AdmittedChange, change: bytes) -> None:
         topic, partition, key, bounds = name
         scope, since = read_scope(admitted.change, admitted.values), admitted.event.timestamp / 1000
-        held = self.waiting.get(name)
-        if held is None:
-            held = self.waiting[name] = UnconfirmedKey(topic, partition, key, scope, bounds=bounds, since=since)
+        waiting_key = self.waiting.get(name)
+        if waiting_key is None:
+            waiting_key = self.waiting[name] = UnconfirmedKey(topic, partition, key, scope, bounds=bounds, since=since)
         self._awaited.setdefault(name, {})[change] = unproven_change(admitted.change)
-        held.scope = max(held.scope, scope)
-        held.rest = max(held.rest, admitted.pause_s)
-        self._waited.append((held, admitted))
-        held.newest = later_time(held.newest, admitted.change.write_time)
-        held.deleted_at = later_time(held.deleted_at, deletion_time(admitted.change))
+        waiting_key.scope = max(waiting_key.scope, scope)
+        waiting_key.rest = max(waiting_key.rest, admitted.pause_s)
+        self._waited.append((waiting_key, admitted))
+        waiting_key.newest = later_time(waiting_key.newest, admitted.change.write_time)
+        waiting_key.deleted_at = later_time(waiting_key.deleted_at, deletion_time(admitted.change))
 
-    def _add_due(self, due: UnconfirmedKey, level: Callable[[UnconfirmedKey, Key, Iterable[bytes]], int]) -> None:
-        scope = Scope(due.scope)
-        key = due.key if scope is _TABLE else self._codec.current_key(due.key)
-        name = (due.topic, due.partition, key, due.bounds)
+    def _add_due(
+        self, overdue_key: UnconfirmedKey, level: Callable[[UnconfirmedKey, Key, Iterable[bytes]], int]
+    ) -> None:
+        scope = Scope(overdue_key.scope)
+        key = overdue_key.key if scope is _TABLE else self._codec.current_key(overdue_key.key)
+        name = (overdue_key.topic, overdue_key.partition, key, overdue_key.bounds)
         values = () if scope is _TABLE else decode_key(self._codec, key)
-        check_bounds(self._codec, values, due.bounds)
-        awaited = unpack_changes(due.awaited)
-        newer = self.waiting.pop(name, None)
-        if newer is not None:
+        check_bounds(self._codec, values, overdue_key.bounds)
+        awaited = unpack_changes(overdue_key.awaited)
+        waiting_key = self.waiting.pop(name, None)
+        if waiting_key is not None:
             awaited.update(self._awaited[name])
-            due.copies += newer.copies
-            due.since = min(due.since, newer.since)
-            due.newest = later_time(due.newest, newer.newest)
-            due.deleted_at = later_time(due.deleted_at, newer.deleted_at)
-        work = self.by_name.get(name)
-        if work is None:
+            overdue_key.copies += waiting_key.copies
+            overdue_key.since = min(overdue_key.since, waiting_key.since)
+            overdue_key.newest = later_time(overdue_key.newest, waiting_key.newest)
+            overdue_key.deleted_at = later_time(overdue_key.deleted_at, waiting_key.deleted_at)
+        key_read = self.by_name.get(name)
+        if key_read is None:
             # What was never read has to be published first: a higher level may not be had for long.
-            consistency = self._consistency if due.unread else level(due, values, awaited)
-            work = KeyRead(
-                due.topic,
-                due.partition,
+            consistency = self._consistency if overdue_key.unread else level(overdue_key, values, awaited)
+            key_read = KeyRead(
+                overdue_key.topic,
+                overdue_key.partition,
                 key,
                 values,
                 scope,
-                due.bounds,
+                overdue_key.bounds,
                 consistency=consistency,
             )
-            self.by_name[name] = work
-        work.scope = max(work.scope, scope)
-        work.unconfirmed = due
-        work.newest, work.deleted_at = later_time(work.newest, due.newest), later_time(work.deleted_at, due.deleted_at)
-        work.awaited = {**awaited, **work.awaited}
+            self.by_name[name] = key_read
+        key_read.scope = max(key_read.scope, scope)
+        key_read.unconfirmed = overdue_key
+        key_read.newest, key_read.deleted_at = (
+            later_time(key_read.newest, overdue_key.newest),
+            later_time(key_read.deleted_at, overdue_key.deleted_at),
+        )
+        key_read.awaited = {**awaited, **key_read.awaited}
 
 
 class ReadTurns(NamedTuple):
@@ -176,26 +183,26 @@ class ReadTurns(NamedTuple):
     rows: dict[tuple[bool, bool, int], list[KeyRead]]
 
 
-def order_reads(works: Sequence[KeyRead], clustered: bool, partition_columns: int, unread: UnreadKeys) -> ReadTurns:
+def order_reads(key_reads: Sequence[KeyRead], clustered: bool, partition_columns: int, unread: UnreadKeys) -> ReadTurns:
     """Works by what is read together, of a table whose rows are `clustered` in partitions or not."""
-    found = ReadTurns([], {}, {})
+    read_turns = ReadTurns([], {}, {})
     turns: dict[Key, int] = defaultdict(int)
     ordinary: dict[int, list[KeyRead]] = {}
-    others: Sequence[KeyRead] = works
+    others: Sequence[KeyRead] = key_reads
     if not unread.has_stuck:
-        ordinary, others = group_by_level(works, clustered)
+        ordinary, others = group_by_level(key_reads, clustered)
     for consistency, members in ordinary.items():
-        found.rows[False, False, consistency] = members
-    for work in sorted(others, key=attrgetter("scope"), reverse=True):
-        stuck, consistency = unread.is_stuck(work), work.consistency
-        verifies = work.verifying is not None  # apart, as these are given up soon when replicas are away
-        if work.scope is _TABLE:
-            found.tables.append(work)
-        elif work.scope is _ROW or not clustered:
-            found.rows.setdefault((verifies, stuck, consistency), []).append(work)
+        read_turns.rows[False, False, consistency] = members
+    for key_read in sorted(others, key=attrgetter("scope"), reverse=True):
+        stuck, consistency = unread.is_stuck(key_read), key_read.consistency
+        verifies = key_read.verifying is not None  # apart, as these are given up soon when replicas are away
+        if key_read.scope is _TABLE:
+            read_turns.tables.append(key_read)
+        elif key_read.scope is _ROW or not clustered:
+            read_turns.rows.setdefault((verifies, stuck, consistency), []).append(key_read)
         else:
             # What lies within the same partition is read one after the other: rows of it may be in both.
-            partition = work.values[:partition_columns]
-            found.scopes.setdefault((turns[partition], verifies, stuck, consistency), []).append(work)
+            partition = key_read.values[:partition_columns]
+            read_turns.scopes.setdefault((turns[partition], verifies, stuck, consistency), []).append(key_read)
             turns[partition] += 1
-    return found
+    return read_turns

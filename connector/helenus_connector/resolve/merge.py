@@ -32,25 +32,29 @@ class StateResolver:
     def resolved(self, merged: MergedChange) -> ResolvedKey | None:
         """None if nothing of what is published changed. Raises Malformed for a key that is none of the table's."""
         values = decode_key(self._codec, merged.key) if merged.scope is not _TABLE else ()
-        found = ResolvedKey(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
-        found.event, found.events, found.is_confirmed = merged.event, int(merged.event is not None), True
-        asked = None if merged.event is None else _asked(merged.event.value or b"")
-        found.newest = merged.write_time if merged.event is not None and _is_change(asked) else None
-        found.write_time, found.expires, found.op = merged.write_time, merged.expires, merged.op
-        found.before, found.after = self._image(merged.before, merged), self._image(merged.after, merged)
-        if self._is_alike(merged, found):
+        resolved_key = ResolvedKey(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
+        resolved_key.event, resolved_key.events, resolved_key.is_confirmed = (
+            merged.event,
+            int(merged.event is not None),
+            True,
+        )
+        request = None if merged.event is None else _decode_request(merged.event.value or b"")
+        resolved_key.newest = merged.write_time if merged.event is not None and _is_change(request) else None
+        resolved_key.write_time, resolved_key.expires, resolved_key.op = merged.write_time, merged.expires, merged.op
+        resolved_key.before, resolved_key.after = self._image(merged.before, merged), self._image(merged.after, merged)
+        if self._is_alike(merged, resolved_key):
             return None
         if merged.scope not in (_ROW, _STATIC):
-            found.read_rows = _no_rows
-        elif merged.op == "c" and asked is not None and asked.origin in _SNAPSHOT:
-            found.op = "r"
-        return found
+            resolved_key.read_rows = _no_rows
+        elif merged.op == "c" and request is not None and request.origin in _SNAPSHOT:
+            resolved_key.op = "r"
+        return resolved_key
 
-    def _is_alike(self, merged: MergedChange, found: ResolvedKey) -> bool:
+    def _is_alike(self, merged: MergedChange, resolved_key: ResolvedKey) -> bool:
         """Whether only columns changed that are not published."""
-        if merged.before is None or merged.after is None or found.before is None or found.after is None:
+        if merged.before is None or merged.after is None or resolved_key.before is None or resolved_key.after is None:
             return False
-        return merged.before != merged.after and found.before.values == found.after.values
+        return merged.before != merged.after and resolved_key.before.values == resolved_key.after.values
 
     def _image(self, row: Mapping[str, bytes | None] | None, merged: MergedChange) -> Image | None:
         if row is None:
@@ -58,15 +62,17 @@ class StateResolver:
         return Image(tuple(map(row.get, self._names)), merged.write_time, expires=merged.expires)
 
 
-def _asked(event: bytes) -> Change | None:
+def _decode_request(event: bytes) -> Change | None:
     """The Change of an event that no commit log has: a snapshot's, or a read's; None for a commit log's."""
     return None if match_own_format(event) is not None else decode(without_frames(None, event)[1])
 
 
-def _is_change(asked: Change | None) -> bool:
+def _is_change(request: Change | None) -> bool:
     """Whether an event is of a commit log, or of the read that one asked for."""
     return (
-        asked is None or asked.origin is Origin.LOG or (asked.origin is Origin.STATE and asked.write_time is not None)
+        request is None
+        or request.origin is Origin.LOG
+        or (request.origin is Origin.STATE and request.write_time is not None)
     )
 
 

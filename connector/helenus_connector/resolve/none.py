@@ -60,7 +60,7 @@ class WrittenResolver:
         self._table = table
         columns = {c.name: c for c in table.columns}
         self._known = {**table.dropped, **columns}
-        self._dropped_at = {name: at for name, at in table.dropped_at.items() if name in columns}
+        self._dropped_at = {name: dropped_at for name, dropped_at in table.dropped_at.items() if name in columns}
         self._heads.clear()
         self._head_bytes = 0
         self._latest = ()
@@ -71,17 +71,19 @@ class WrittenResolver:
         self._reread.take_changes(self._without_cells(changes), due_keys, made_at)
 
     def resolve(self, trusts_digests: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
-        handed = self._handed = ResolverOutcome()
-        for at in range(0, len(self._written), _GROUP):
-            found = [(self._resolved(admitted), admitted.copies) for admitted in self._written[at : at + _GROUP]]
-            handed.outdated += sum(copies for resolved, copies in found if resolved is None)
-            group = [(resolved, copies) for resolved, copies in found if resolved is not None]
+        outcome = self._handed = ResolverOutcome()
+        for start in range(0, len(self._written), _GROUP):
+            resolved_changes = [
+                (self._resolved(admitted), admitted.copies) for admitted in self._written[start : start + _GROUP]
+            ]
+            outcome.outdated += sum(copies for resolved, copies in resolved_changes if resolved is None)
+            group = [(resolved, copies) for resolved, copies in resolved_changes if resolved is not None]
             yield [resolved for resolved, _ in group]
             for resolved, copies in group:
                 if resolved.dead_lettered:
-                    handed.dead_lettered += copies
+                    outcome.dead_lettered += copies
                 else:
-                    handed.published += copies
+                    outcome.published += copies
         # What was published last of a due key may be a change of this batch.
         yield from self._reread.resolve(trusts_digests and not self._written, may_wait)
 
@@ -92,15 +94,15 @@ class WrittenResolver:
         self._reread.note_failure(error)
 
     def confirm(self) -> ResolverOutcome:
-        handed = self._reread.confirm()
-        handed.published += self._handed.published
-        handed.dead_lettered += self._handed.dead_lettered
-        handed.outdated += self._handed.outdated
+        outcome = self._reread.confirm()
+        outcome.published += self._handed.published
+        outcome.dead_lettered += self._handed.dead_lettered
+        outcome.outdated += self._handed.outdated
         for admitted in self._written:
             if admitted.id is not None:
                 self._gate.mark(admitted.event.topic, admitted.event.partition, [admitted.id], True)
         self._written, self._handed = [], ResolverOutcome()
-        return handed
+        return outcome
 
     def close(self) -> None:
         self._reread.close()
@@ -111,11 +113,11 @@ class WrittenResolver:
 
         A gate may let copies of a range deletion through that come in one batch: they are one change.
         """
-        kept: dict[bytes, AdmittedChange] = {}
+        first_copies: dict[bytes, AdmittedChange] = {}
         for admitted in changes:
             change = admitted.change
             if change.cells is not None and not admitted.is_published and admitted.verifying is None:
-                first = admitted if admitted.id is None else kept.setdefault(admitted.id, admitted)
+                first = admitted if admitted.id is None else first_copies.setdefault(admitted.id, admitted)
                 if first is admitted:
                     self._written.append(admitted)
                 else:
@@ -138,53 +140,57 @@ class WrittenResolver:
         """
         event, change = admitted.event, admitted.change
         bounds = (change.start, change.end) if change.scope is _RANGE else None
-        made = ResolvedKey(
+        resolved_key = ResolvedKey(
             event.topic, event.partition, admitted.key, admitted.values, change.scope, bounds, event=event
         )
-        made.events, made.is_confirmed, made.is_released = admitted.copies, True, admitted.is_released
-        made.newest = made.write_time = change.write_time
-        made.expires = change.expires_at
-        made.cells = cells = change.cells or b""
+        resolved_key.events, resolved_key.is_confirmed, resolved_key.is_released = (
+            admitted.copies,
+            True,
+            admitted.is_released,
+        )
+        resolved_key.newest = resolved_key.write_time = change.write_time
+        resolved_key.expires = change.expires_at
+        resolved_key.cells = cells = change.cells or b""
         try:
             if cells.startswith(self._latest):  # a head says how long it is
-                return made
+                return resolved_key
             head = head_of(cells)
             if head in self._heads:
                 self._latest = head
-                return made
-            found = decode_cells(cells, change.scope)
+                return resolved_key
+            cells_read = decode_cells(cells, change.scope)
         except Malformed as error:
-            made.failure = HelenusError(Kind.POISON_EVENT, str(error), self._table.full_name)
-            return made
-        if found.table != self._table.id.bytes and self._is_outdated(found):
+            resolved_key.failure = HelenusError(Kind.POISON_EVENT, str(error), self._table.full_name)
+            return resolved_key
+        if cells_read.table != self._table.id.bytes and self._is_outdated(cells_read):
             return None
-        for name, of_then in found.columns.items():
+        for name, written_type in cells_read.columns.items():
             column = self._known.get(name)
             if column is None and self._pattern.fullmatch(name):
                 raise SchemaChanged(f"a change names the column {name}, which is not known")
-            if column is not None and has_more_fields(of_then, column.type):
+            if column is not None and has_more_fields(written_type, column.type):
                 raise SchemaChanged(f"a change has fields of the column {name} which are not known")
-        if not self._dropped_at.keys().isdisjoint(found.columns):
-            made.written, made.cells = _since_dropped(found, self._dropped_at), None
-            return made
+        if not self._dropped_at.keys().isdisjoint(cells_read.columns):
+            resolved_key.written, resolved_key.cells = _since_dropped(cells_read, self._dropped_at), None
+            return resolved_key
         if self._head_bytes + len(head) > _MOST_HEADS:
             self._heads.clear()
             self._head_bytes = 0
         self._heads.add(head)
         self._head_bytes += len(head)
-        made.written = found
-        return made
+        resolved_key.written = cells_read
+        return resolved_key
 
-    def _is_outdated(self, found: Cells) -> bool:
+    def _is_outdated(self, cells: Cells) -> bool:
         """Whether a change is of a table that was there before this one. Raises SchemaChanged if it is of a newer."""
-        theirs, ours = UUID(bytes=found.table), self._table.id
+        theirs, ours = UUID(bytes=cells.table), self._table.id
         if theirs.version == ours.version == _BY_TIME and theirs.time > ours.time:
             raise SchemaChanged("a change is of a table that was made since")
         return True
 
 
-def _since_dropped(found: Cells, dropped_at: Mapping[str, int]) -> Cells:
+def _since_dropped(cells_read: Cells, dropped_at: Mapping[str, int]) -> Cells:
     """The cells without those of columns that were dropped since, and are there again: Cassandra shows them no more."""
-    cells = tuple([c for c in found.cells if c.write_time > dropped_at.get(c.column, _NEVER)])
-    deletions = {n: d for n, d in found.deletions.items() if d.write_time > dropped_at.get(n, _NEVER)}
-    return found._replace(cells=cells, deletions=deletions)
+    cells = tuple([c for c in cells_read.cells if c.write_time > dropped_at.get(c.column, _NEVER)])
+    deletions = {n: d for n, d in cells_read.deletions.items() if d.write_time > dropped_at.get(n, _NEVER)}
+    return cells_read._replace(cells=cells, deletions=deletions)

@@ -37,13 +37,13 @@ def begins(file: Path) -> Callable[[str, float, float], float]:
     Raises HelenusError(STATE).
     """
     try:
-        found = load_ended(file)
+        read_ends = load_ended(file)
         _load_keys(file)
     except durable.Damaged:  # the driver has said so
-        found = {"": ReadEnd(0.0, 0.0)}
+        read_ends = {"": ReadEnd(0.0, 0.0)}
 
     def begin(topic: str, replay_s: float, now: float) -> float:
-        ended = found.get(topic, found.get("", ReadEnd(now, replay_s)))
+        ended = read_ends.get(topic, read_ends.get("", ReadEnd(now, replay_s)))
         return max(0.0, ended.at - max(ended.replay_s, replay_s))
 
     return begin
@@ -74,12 +74,12 @@ def load_keys(file: Path) -> Iterator[tuple[str, int, int, bytes, Bounds | None,
 
 def as_text(keys: Iterable[UnconfirmedKey]) -> str:
     """Keys as `save_keys` takes them."""
-    kept: dict[tuple[str, int, int], list[Any]] = {}
+    keys_by_partition: dict[tuple[str, int, int], list[Any]] = {}
     for unconfirmed in keys:
-        kept.setdefault((unconfirmed.topic, unconfirmed.partition, int(unconfirmed.scope)), []).append(
+        keys_by_partition.setdefault((unconfirmed.topic, unconfirmed.partition, int(unconfirmed.scope)), []).append(
             _to_json(unconfirmed)
         )
-    return json.dumps([[*place, names] for place, names in kept.items()])
+    return json.dumps([[*partition_scope, names] for partition_scope, names in keys_by_partition.items()])
 
 
 def save_keys(file: Path, text: str) -> None:

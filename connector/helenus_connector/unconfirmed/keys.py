@@ -82,45 +82,47 @@ class UnconfirmedKeys:
     def counts(self, topic: str) -> tuple[int, int]:
         """Of one events topic: keys that wait, and events whose outcome is open."""
         with self._lock:
-            held = [keys for (of, _), keys in self._keys.items() if of == topic]
-            return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
+            topic_keys = [keys for (keys_topic, _), keys in self._keys.items() if keys_topic == topic]
+            return sum(map(len, topic_keys)), sum(p.copies for keys in topic_keys for p in keys.values())
 
     def all_counts(self) -> dict[str, tuple[int, int, int]]:
         """The same by events topic, and how many of the keys wait because they can't be read; only topics with any."""
-        found: dict[str, tuple[int, int, int]] = {}
+        counts_by_topic: dict[str, tuple[int, int, int]] = {}
         with self._lock:
             for (topic, _), keys in self._keys.items():
                 if keys:
-                    waiting, copies, unread = found.get(topic, (0, 0, 0))
+                    waiting, copies, unread = counts_by_topic.get(topic, (0, 0, 0))
                     waiting, copies = waiting + len(keys), copies + sum(p.copies for p in keys.values())
-                    found[topic] = waiting, copies, unread + sum(p.unread > 0 for p in keys.values())
-        return found
+                    counts_by_topic[topic] = waiting, copies, unread + sum(p.unread > 0 for p in keys.values())
+        return counts_by_topic
 
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
         with self._lock:
-            return min((due for due, _ in self._queued()), default=None)
+            return min((due_at for due_at, _ in self._queued()), default=None)
 
     def _queued(self) -> list[tuple[float, str]]:
         """When each topic's next key is due: of those alone that have any, which are few."""
         topics = self._queues.keys() & self._timeout.keys()
-        return [(due, topic) for topic in topics if (due := self._next_of(topic)) is not None]
+        return [(due_at, topic) for topic in topics if (due_at := self._next_of(topic)) is not None]
 
     def _next_of(self, topic: str) -> float | None:
         queue = self._queues.get(topic, {})
         while queue:
-            due = min(queue)
-            while queue[due]:
-                if self._waits(queue[due][-1], due):
-                    return due
-                queue[due].pop()
-            del queue[due]
+            due_at = min(queue)
+            while queue[due_at]:
+                if self._waits(queue[due_at][-1], due_at):
+                    return due_at
+                queue[due_at].pop()
+            del queue[due_at]
         self._queues.pop(topic, None)
         return None
 
-    def _waits(self, unconfirmed: UnconfirmedKey, due: float) -> bool:
+    def _waits(self, unconfirmed: UnconfirmedKey, due_at: float) -> bool:
         """Whether a place in the queue is a key's own: it has another when it waits again."""
-        return unconfirmed.due == due and self._keys.get(unconfirmed.place, {}).get(unconfirmed.within) is unconfirmed
+        return (
+            unconfirmed.due == due_at and self._keys.get(unconfirmed.place, {}).get(unconfirmed.within) is unconfirmed
+        )
 
     def _wait(self, unconfirmed: UnconfirmedKey, due: float) -> None:
         unconfirmed.due = due
@@ -134,23 +136,23 @@ class UnconfirmedKeys:
             return self._due(now, limit)
 
     def _due(self, now: float, limit: int) -> list[UnconfirmedKey]:
-        found: list[UnconfirmedKey] = []
-        while len(found) < limit:
-            due, topic = min(self._queued(), default=(math.inf, ""))
+        due_keys: list[UnconfirmedKey] = []
+        while len(due_keys) < limit:
+            due_at, topic = min(self._queued(), default=(math.inf, ""))
             # What is further away than anything can be is so since the clock was put back.
-            if not topic or now < due <= now + max(self._longest, self._timeout[topic]):
+            if not topic or now < due_at <= now + max(self._longest, self._timeout[topic]):
                 break
-            members = self._queues[topic][due]
-            while members and len(found) < limit:
+            members = self._queues[topic][due_at]
+            while members and len(due_keys) < limit:
                 unconfirmed = members.pop()
-                if self._waits(unconfirmed, due):
-                    found.append(unconfirmed)
-        again = {topic: now + self._timeout[topic] for topic in {unconfirmed.topic for unconfirmed in found}}
+                if self._waits(unconfirmed, due_at):
+                    due_keys.append(unconfirmed)
+        next_due_at = {topic: now + self._timeout[topic] for topic in {unconfirmed.topic for unconfirmed in due_keys}}
         handed = self._age(now)
-        for unconfirmed in found:
+        for unconfirmed in due_keys:
             unconfirmed.handed = handed
-            self._wait(unconfirmed, again[unconfirmed.topic])
-        return found
+            self._wait(unconfirmed, next_due_at[unconfirmed.topic])
+        return due_keys
 
     def _age(self, now: float) -> float:
         return now if self._clock is None else self._clock()
@@ -208,15 +210,17 @@ class UnconfirmedKeys:
             due = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
             self._wait(unconfirmed, same.setdefault(due, due))
 
-    def _overtake(self, held: Mapping[NameInPlace, UnconfirmedKey], newer: PublishedKeys) -> None:
-        if not held:
+    def _overtake(self, waiting_keys: Mapping[NameInPlace, UnconfirmedKey], newer: PublishedKeys) -> None:
+        if not waiting_keys:
             return
-        keys = set(newer.keys)
-        for p in held.values():
-            if p.image is not None and (
-                p.key in keys or newer.covers(p.key) or (p.scope in _MARKED and newer.touches(p.key))
+        newer_keys = set(newer.keys)
+        for unconfirmed in waiting_keys.values():
+            if unconfirmed.image is not None and (
+                unconfirmed.key in newer_keys
+                or newer.covers(unconfirmed.key)
+                or (unconfirmed.scope in _MARKED and newer.touches(unconfirmed.key))
             ):
-                p.image = None
+                unconfirmed.image = None
 
     def forget_images(self, topic: str | None = None) -> None:
         """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""

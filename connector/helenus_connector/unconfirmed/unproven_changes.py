@@ -60,24 +60,27 @@ def newest_write_times(awaited: Mapping[bytes, UnprovenChange]) -> tuple[int | N
     """Return the newest write time of changes, and that of those which delete a whole row or partition; None if none is
     known.
     """
-    times = [(one.write_time, one.effect & _GONE) for one in awaited.values() if one.write_time is not None]
+    times = [(change.write_time, change.effect & _GONE) for change in awaited.values() if change.write_time is not None]
     newest = max((time for time, _ in times), default=None)
     return newest, max((time for time, is_gone in times if is_gone), default=None)
 
 
 def stamp_changes(data: bytes, now: float) -> bytes:
     """The same with the time of the driver's clock where there is none."""
-    found = unpack_changes(data)
-    if not any(math.isnan(one.seen) for one in found.values()):
+    changes = unpack_changes(data)
+    if not any(math.isnan(unproven.seen) for unproven in changes.values()):
         return data
     return pack_changes(
-        {change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()}
+        {
+            change: unproven._replace(seen=now) if math.isnan(unproven.seen) else unproven
+            for change, unproven in changes.items()
+        }
     )
 
 
 def unstamp_changes(data: bytes) -> bytes:
     """The same for another driver, whose clock is another."""
-    return pack_changes({change: one._replace(seen=math.nan) for change, one in unpack_changes(data).items()})
+    return pack_changes({change: unproven._replace(seen=math.nan) for change, unproven in unpack_changes(data).items()})
 
 
 def pack_unknown_changes(now: float) -> bytes:
