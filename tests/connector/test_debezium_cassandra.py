@@ -21,7 +21,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Image, LiveRow
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.pipeline._image_digest import digest_of
-from helenus_connector.shape.debezium._cassandra_range import class_of, value_text
+from helenus_connector.shape.debezium._cassandra_range import column_class, value_text
 from helenus_connector.shape.debezium.cassandra import DebeziumCassandra
 from helenus_connector.shape.row.row import shown_table
 from helenus_connector.testing.registry import MemoryRegistry
@@ -598,15 +598,15 @@ CLASSES = {
 @pytest.mark.parametrize("kind", CLASSES)
 def test_classes(kind: str) -> None:
     """As Cassandra 5.0.2 prints them."""
-    assert class_of(Column("c", parse(kind)), "ks") == CLASS + CLASSES[kind]
+    assert column_class(Column("c", parse(kind)), "ks") == CLASS + CLASSES[kind]
     turned = Column("c", parse(kind), reversed=True)
-    assert class_of(turned, "ks") == f"{CLASS}ReversedType({CLASS}{CLASSES[kind]})"
+    assert column_class(turned, "ks") == f"{CLASS}ReversedType({CLASS}{CLASSES[kind]})"
 
 
 def test_the_class_of_a_type_of_the_user() -> None:
     udt = CqlType("udt", (parse("int"),), True, "addr", ("zip",))
     wanted = f"{CLASS}FrozenType({CLASS}UserType(ks,61646472,7a6970:{CLASS}Int32Type))"
-    assert class_of(Column("c", udt), "ks") == wanted
+    assert column_class(Column("c", udt), "ks") == wanted
 
 
 TEXTS = [

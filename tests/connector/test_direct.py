@@ -53,7 +53,7 @@ class Both:
     def __init__(self, direct: ModuleType, table: Table, **more: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(envelope, "DirectEnvelopes", direct.DirectEnvelopes)
-            patch.setattr(envelope, "is_alike", direct.is_alike)
+            patch.setattr(envelope, "has_event_key_bytes", direct.has_event_key_bytes)
             patch.setattr(envelope, "now_ms", lambda: 1_700_000_000_123)
             self.made = Made(table, **REGISTRY, **more)
             self.long = Made(table, **REGISTRY, **more).shape
@@ -67,7 +67,7 @@ class Both:
             found = outcome(shape, resolved)  # meets the columns
             assert outcome(shape, resolved) == found == outcome(self.long, resolved)
             assert shape._direct is not None
-            return not isinstance(found, str) and shape._straight(shape._direct, resolved) is not None
+            return not isinstance(found, str) and shape._direct_record(shape._direct, resolved) is not None
 
 
 def outcome(shape: Any, resolved: ResolvedKey) -> Any:

@@ -196,7 +196,7 @@ def test_a_registry_that_was_away_is_asked_again_later(
     asked = len(Answer.logins)
     assert registry.register("a-value", '"string"') == 7
     assert len(Answer.logins) == asked, "it would take seconds each time"
-    monkeypatch.setattr(registry, "_away_until", 0.0)
+    monkeypatch.setattr(registry, "_unavailable_until", 0.0)
     assert registry.register("a-value", '"string"') == 7
     assert len(Answer.logins) > asked
 

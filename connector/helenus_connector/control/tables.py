@@ -130,9 +130,9 @@ class TableDefinitions:
 
     def _check(self, registry: Registry) -> None:
         """`registry.check`, once for connectors that are looked at in a row: each time takes a connection."""
-        if time.monotonic() - self._answered.get(registry.place, -math.inf) > _ANSWERED_S:
+        if time.monotonic() - self._answered.get(registry.identity, -math.inf) > _ANSWERED_S:
             registry.check()
-            self._answered[registry.place] = time.monotonic()
+            self._answered[registry.identity] = time.monotonic()
 
     def keyspaces(self, settings: ConnectorSettings) -> list[str]:
         """The keyspaces that match a connector's and have tables with `cdc` for it. Raises HelenusError."""

@@ -29,15 +29,20 @@ _CONNECT = {"connect.name": "name", "connect.version": "version", "connect.param
 
 
 def with_schemas(shape: Shape, table: Table, settings: ConnectorSettings) -> Shape:
-    """The shape, with schemas in its records if the settings ask for them. Raises HelenusError TABLE_UNSUPPORTED."""
-    of_key, of_value = settings.json_schemas
-    if not (of_key or of_value):
+    """Return the shape, with schemas in its records if the settings ask for them. Raises HelenusError
+    TABLE_UNSUPPORTED.
+    """
+    key_has_schema, value_has_schema = settings.json_schemas
+    if not (key_has_schema or value_has_schema):
         return shape
     key, value = record_schemas(table, settings)
     is_debezium = settings.output_format == "debezium-cassandra"
     opening = partial(_opening, adapt=_adapt_to_debezium if is_debezium else None)
     return WithSchemas(
-        shape, opening(key if of_key else None), opening(value if of_value else None), truncation_key(table)
+        shape,
+        opening(key if key_has_schema else None),
+        opening(value if value_has_schema else None),
+        truncation_key(table),
     )
 
 
@@ -52,7 +57,7 @@ class WithSchemas:
         self._shape = shape
         self._key, self._value = key, value
         self._truncation = truncation
-        self._of_truncation = _opening(TRUNCATION if key else None)
+        self._truncation_opening = _opening(TRUNCATION if key else None)
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         return map(self._with_schemas, self._shape.records(resolved))
@@ -67,12 +72,14 @@ class WithSchemas:
         if shaped is None or shaped.cause is not None:
             return shaped
         make = shaped.make
-        return shaped._replace(record=self._opened(shaped.record), make=lambda image: self._opened(make(image)))
+        return shaped._replace(
+            record=self._add_schemas(shaped.record), make=lambda image: self._add_schemas(make(image))
+        )
 
-    def _opened(self, record: Record) -> Record:
+    def _add_schemas(self, record: Record) -> Record:
         key, value = record.key, record.value
         if key is not None:
-            opening = self._of_truncation if key == self._truncation else self._key
+            opening = self._truncation_opening if key == self._truncation else self._key
             key = opening + key + b"}" if opening else key
         if value is not None and self._value:
             value = self._value + value + b"}"
@@ -80,14 +87,14 @@ class WithSchemas:
 
 
 def connect_schema(schema: Any) -> dict[str, Any]:
-    """Kafka Connect's schema of what an Avro schema describes, in the form of JsonConverter. A name that CQL has, or
-    Debezium, is in the properties `cql_name` and `connect.name`.
+    """Convert an Avro schema to Kafka Connect's, in the form of JsonConverter. The names in CQL and in Debezium are in
+    the properties `cql_name` and `connect.name`.
     """
-    return _of(schema, {})
+    return _connect_type(schema, {})
 
 
 def _opening(schema: Any, adapt: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> bytes:
-    """What goes before a payload; nothing if it gets no schema. `adapt` changes Kafka Connect's schema."""
+    """Return what goes before a payload; nothing if it gets no schema. `adapt` changes Kafka Connect's schema."""
     if schema is None:
         return b""
     connect = connect_schema(schema)
@@ -96,53 +103,54 @@ def _opening(schema: Any, adapt: Callable[[dict[str, Any]], dict[str, Any]] | No
 
 
 def _adapt_to_debezium(schema: dict[str, Any]) -> dict[str, Any]:
-    """What Debezium's schemas say otherwise than Avro's of the same records: `source` has a version, `snapshot` is
-    optional, and so are maps' keys, and a range's values have a name without a namespace.
+    """Adapt a schema where Debezium's differs from the Avro one of the same records: `source` has a version, `snapshot`
+    and maps' keys are optional, and a range's values have a name without a namespace.
     """
-    found = dict(schema)
-    if found.get("name") == "source":
-        found["version"] = 1
-    elif found.get("field") == "snapshot" and found.get("name") == _ENUM:
-        found |= {"optional": True, "default": "false"}
-    elif found.get("name", "").endswith(".clustering_value") and "version" in found:
-        found["name"] = "clustering_value"
+    adapted = dict(schema)
+    if adapted.get("name") == "source":
+        adapted["version"] = 1
+    elif adapted.get("field") == "snapshot" and adapted.get("name") == _ENUM:
+        adapted |= {"optional": True, "default": "false"}
+    elif adapted.get("name", "").endswith(".clustering_value") and "version" in adapted:
+        adapted["name"] = "clustering_value"
     for part in ("items", "keys", "values"):
-        if part in found:
-            found[part] = _adapt_to_debezium(found[part])
-    if "keys" in found:
-        found["keys"]["optional"] = True
-    if "fields" in found:
-        found["fields"] = [_adapt_to_debezium(field) for field in found["fields"]]
-    return found
+        if part in adapted:
+            adapted[part] = _adapt_to_debezium(adapted[part])
+    if "keys" in adapted:
+        adapted["keys"]["optional"] = True
+    if "fields" in adapted:
+        adapted["fields"] = [_adapt_to_debezium(field) for field in adapted["fields"]]
+    return adapted
 
 
-def _of(schema: Any, named: dict[str, Any], optional: bool = False) -> dict[str, Any]:
+def _connect_type(schema: Any, named: dict[str, Any], optional: bool = False) -> dict[str, Any]:
     if isinstance(schema, list):
         (inner,) = (part for part in schema if part != "null")
-        return _of(inner, named, "null" in schema)
+        return _connect_type(inner, named, "null" in schema)
     if isinstance(schema, str) and schema in named:
         schema = named[schema]
     if not isinstance(schema, Mapping):
         return {"type": _KINDS.get(schema, schema), "optional": optional}
     kind = schema["type"]
-    found: dict[str, Any] = {"type": schema.get("connect.type", _KINDS.get(kind, kind)), "optional": optional}
+    connect: dict[str, Any] = {"type": schema.get("connect.type", _KINDS.get(kind, kind)), "optional": optional}
     if kind == "record":
         full = f"{schema['namespace']}.{schema['name']}"
         named[full] = schema
         fields = [
-            {**_of(field["type"], named), "field": field.get("cql_name", field["name"])} for field in schema["fields"]
+            {**_connect_type(field["type"], named), "field": field.get("cql_name", field["name"])}
+            for field in schema["fields"]
         ]
-        found |= {"type": "struct", "fields": fields, "name": full}
+        connect |= {"type": "struct", "fields": fields, "name": full}
     elif kind == "array" and _is_entry(schema["items"], named):
-        key, value = (_of(field["type"], named) for field in _resolved(schema["items"], named)["fields"])
-        found |= {"type": "map", "keys": key, "values": value}
+        key, value = (_connect_type(field["type"], named) for field in _resolved(schema["items"], named)["fields"])
+        connect |= {"type": "map", "keys": key, "values": value}
     elif kind == "array":
-        found["items"] = _of(schema["items"], named)
+        connect["items"] = _connect_type(schema["items"], named)
     elif kind == "map":
-        found |= {"keys": {"type": "string", "optional": False}, "values": _of(schema["values"], named)}
+        connect |= {"keys": {"type": "string", "optional": False}, "values": _connect_type(schema["values"], named)}
     if (logical := _LOGICAL.get(schema.get("logicalType", ""))) is not None:
-        found["name"], found["version"] = logical
-    return found | {ours: schema[theirs] for theirs, ours in _CONNECT.items() if theirs in schema}
+        connect["name"], connect["version"] = logical
+    return connect | {ours: schema[theirs] for theirs, ours in _CONNECT.items() if theirs in schema}
 
 
 def _resolved(schema: Any, named: dict[str, Any]) -> Any:
@@ -150,9 +158,9 @@ def _resolved(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def _is_entry(schema: Any, named: dict[str, Any]) -> bool:
-    """Whether an array's items are a map's entries, as Confluent's AvroConverter writes them."""
-    found = _resolved(schema, named)
-    is_entry = isinstance(found, Mapping) and found.get("connect.internal.type") == "MapEntry"
+    """Return whether an array's items are a map's entries, as Confluent's AvroConverter writes them."""
+    entry = _resolved(schema, named)
+    is_entry = isinstance(entry, Mapping) and entry.get("connect.internal.type") == "MapEntry"
     if is_entry:
-        named.setdefault(f"{found['namespace']}.{found['name']}", found)
+        named.setdefault(f"{entry['namespace']}.{entry['name']}", entry)
     return is_entry

@@ -1,4 +1,4 @@
-"""Which shape a connector's records have: `output.format`, and whether JSON carries its schema."""
+"""Choose the shape of a connector's records: by `output.format`, and by whether JSON carries its schema."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from helenus_schemas.cql.table import Table
 def make_shape(
     table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str = "", cluster: str | None = None
 ) -> Shape:
-    """The shape of a table's records. Registers their schemas, if there is a registry: raises as `Registry.register`,
-    and HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
+    """Make the shape of a table's records. Registers their schemas, if there is a registry: raises as
+    `Registry.register`, and HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
     shape: Shape
     match settings.output_format:

@@ -1,4 +1,4 @@
-"""The schemas of a table's records: what they say, in Avro's words, and what a topic on Pulsar is to declare.
+"""Return the schemas of a table's records, as Avro schemas, and as a topic on Pulsar is to declare them.
 
     output.format=debezium, JSON → key {k: int}, value {before, after: {k: int, b: bytes}, source, op, ...}
 
@@ -20,11 +20,11 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import DeclaredSchemas
 
 TRUNCATION: Any = json.loads(avro.TRUNCATION)
-"""Of the key of the marker that concerns the whole table."""
+"""Schema of the key of the marker that concerns the whole table."""
 
 
 def record_schemas(table: Table, settings: ConnectorSettings) -> tuple[Any, Any]:
-    """The Avro schemas of a table's keys and values as its records are, in Avro or JSON; None for keys that are text.
+    """Return the Avro schemas of a table's keys and values as its records are, in Avro or JSON; None for text keys.
 
     `table` is as it is `shown`. Raises HelenusError TABLE_UNSUPPORTED.
     """
@@ -49,7 +49,7 @@ def record_schemas(table: Table, settings: ConnectorSettings) -> tuple[Any, Any]
 
 
 def topic_schemas(table: Table, settings: ConnectorSettings) -> DeclaredSchemas:
-    """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
+    """Return the schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
     key, value = record_schemas(table, settings)
     if settings.is_avro:
         return DeclaredSchemas(None if key is None else avro.text(key), avro.text(value))

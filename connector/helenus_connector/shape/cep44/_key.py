@@ -9,28 +9,29 @@ from collections.abc import Callable, Sequence
 
 from helenus_schemas.cql.table import Table
 
-_SEED, _M = 0x9747B28C, 0x5BD1E995
+_SEED, _M = 0x9747B28C, 0x5BD1E995  # as in Kafka's `Utils.murmur2`
 _32 = 0xFFFFFFFF
 
 
-def prefix(table: Table) -> bytes:
+def table_prefix(table: Table) -> bytes:
+    """Return what all keys of a table begin with."""
     return f"{table.keyspace}:{table.name}:".encode()
 
 
-def key_of(table: Table) -> Callable[[Sequence[bytes | None]], bytes]:
-    """A function from the CQL bytes of a primary key's columns to the key."""
-    first, width = prefix(table), len(table.partition_key)
-    return lambda values: b"%b%x" % (first, murmur2(b"".join([value or b"" for value in values[:width]])))
+def key_encoder(table: Table) -> Callable[[Sequence[bytes | None]], bytes]:
+    """Return a function from the CQL bytes of a primary key's columns to the key."""
+    prefix, width = table_prefix(table), len(table.partition_key)
+    return lambda values: b"%b%x" % (prefix, murmur2(b"".join([value or b"" for value in values[:width]])))
 
 
 def murmur2(data: bytes) -> int:
-    """The hash of Kafka's partitioner, as an unsigned number."""
-    found = _SEED ^ len(data)
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _32
-        found = found * _M & _32 ^ (k ^ k >> 24) * _M & _32
-    if rest := data[whole:]:
-        found = (found ^ int.from_bytes(rest, "little")) * _M & _32
-    found = (found ^ found >> 13) * _M & _32
-    return found ^ found >> 15
+    """Return the hash of Kafka's partitioner, as an unsigned number."""
+    hashed = _SEED ^ len(data)
+    block_end = len(data) & ~3
+    for index in range(0, block_end, 4):
+        block = int.from_bytes(data[index : index + 4], "little") * _M & _32
+        hashed = hashed * _M & _32 ^ (block ^ block >> 24) * _M & _32
+    if tail := data[block_end:]:
+        hashed = (hashed ^ int.from_bytes(tail, "little")) * _M & _32
+    hashed = (hashed ^ hashed >> 13) * _M & _32
+    return hashed ^ hashed >> 15

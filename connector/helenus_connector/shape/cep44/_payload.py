@@ -1,4 +1,4 @@
-"""The payload of CEP-44's envelope: a table's row as Cassandra's Sidecar has it in Avro, schema and bytes.
+"""Encode the payload of CEP-44's envelope: a table's row as Cassandra's Sidecar has it in Avro, schema and bytes.
 
 All columns in one record, each nullable; a map is an array of {key, value}, a timestamp is in µs, decimal and varint
 are fixed of 16 bytes. What the Sidecar has no form for is in ours: duration, counter, tuple, vector, a null field of a
@@ -50,26 +50,26 @@ class UnfitValue(ValueError):
 
 
 def payload_schema(table: Table) -> dict[str, Any]:
-    """The Avro schema of a table's payload. Raises ValueError for a column without Avro form, by name."""
+    """Return the Avro schema of a table's payload. Raises ValueError for a column without Avro form, by name."""
     name = avro_name(table.name)
     namespace = f"{avro_name(table.keyspace)}.{name}"
     columns = (*table.primary_key, *table.values)
     keys = {"primary_keys": table.primary_key, "partition_keys": table.partition_key}
     kinds = {**keys, "clustering_keys": table.clustering, "static_columns": table.statics}
-    record = _record(name, namespace, [_column(c, namespace) for c in columns])
+    record = _record_schema(name, namespace, [_column_schema(c, namespace) for c in columns])
     return {**record, **{kind: [avro_name(c.name) for c in of_kind] for kind, of_kind in kinds.items()}}
 
 
 def column_encoder(column: Column) -> to_avro.Optional:
-    """An encoder of a column's CQL bytes to the payload's field. It raises Unfit, and ValueError for bytes that are no
-    value of the type.
+    """Return an encoder of a column's CQL bytes to the payload's field. It raises UnfitValue, and ValueError for bytes
+    that are no value of the type.
     """
     is_key = column.kind in ("partition_key", "clustering")
-    return _optional(column.type, is_key)
+    return _optional_encoder(column.type, is_key)
 
 
 def encoder(columns: Sequence[Column]) -> Callable[[Sequence[bytes | None]], bytes]:
-    """An encoder of the values of some columns, in their order, to the fields of the payload. Raises as those of
+    """Return an encoder of the values of columns, in their order, to the fields of the payload. It raises as those of
     `column_encoder`.
     """
     items = [column_encoder(column) for column in columns]
@@ -80,66 +80,70 @@ def encoder(columns: Sequence[Column]) -> Callable[[Sequence[bytes | None]], byt
     return encode
 
 
-def _column(column: Column, namespace: str) -> dict[str, Any]:
+def _column_schema(column: Column, namespace: str) -> dict[str, Any]:
     try:
-        of_type = _type(column.type, f"{namespace}.{avro_name(column.name)}")
+        type_schema = _type_schema(column.type, f"{namespace}.{avro_name(column.name)}")
     except ValueError as error:
         raise ValueError(f"column {column.name}: {error}") from None
     if column.reversed:
-        of_type["isReversed"] = "true"
-    return _field(column.name, of_type)
+        type_schema["isReversed"] = "true"
+    return _field_schema(column.name, type_schema)
 
 
-def _field(original: str, of_type: dict[str, Any]) -> dict[str, Any]:
-    """Null comes first, and is the default: registries take a new column only with one."""
+def _field_schema(original: str, type_schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a field whose null comes first, and is the default: registries take a new column only with one."""
     name = avro_name(original)
-    found: dict[str, Any] = {"name": name, "type": ["null", of_type], "default": None}
-    return found if name == original else {**found, "cql_name": original}
+    field: dict[str, Any] = {"name": name, "type": ["null", type_schema], "default": None}
+    return field if name == original else {**field, "cql_name": original}
 
 
-def _record(name: str, namespace: str, members: list[dict[str, Any]]) -> dict[str, Any]:
+def _record_schema(name: str, namespace: str, members: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "record", "name": name, "namespace": namespace, "fields": members}
 
 
-def _type(t: CqlType, path: str) -> dict[str, Any]:
-    """`path` is where the type is used: each named type has its own."""
-    found: dict[str, Any] = {**_bare(t, path), "cqlType": str(t)}
-    return {**found, "isFrozen": "true"} if t.frozen and t.args else found
+def _type_schema(t: CqlType, path: str) -> dict[str, Any]:
+    """Return the schema of a type; `path` is where it is used: each named type has its own."""
+    schema: dict[str, Any] = {**_bare_schema(t, path), "cqlType": str(t)}
+    return {**schema, "isFrozen": "true"} if t.frozen and t.args else schema
 
 
-def _bare(t: CqlType, path: str) -> dict[str, Any]:
+def _bare_schema(t: CqlType, path: str) -> dict[str, Any]:
     if t.shown_as:
-        return _simple(*_SHOWN[t.shown_as])
+        return _simple_schema(*_SHOWN[t.shown_as])
     if t.name in _SIMPLE:
-        return _simple(*_SIMPLE[t.name])
+        return _simple_schema(*_SIMPLE[t.name])
     if t.name in ("decimal", "varint"):
         fixed = {"type": "fixed", "name": "fixed", "namespace": path, "size": _WIDTH, "logicalType": "decimal"}
         return {**fixed, "precision": _DIGITS, "scale": _SCALE if t.name == "decimal" else 0}
     if t.name in ("list", "set", "vector"):
-        items = {"type": "array", "items": _type(t.args[0], f"{path}.{t.name}")}
+        items = {"type": "array", "items": _type_schema(t.args[0], f"{path}.{t.name}")}
         return {**items, "logicalType": "array_set"} if t.name == "set" else items
     if t.name == "map":
         path = f"{path}.array_map"
         parts = zip(("key", "value"), t.args, strict=True)
-        entry = _record("array_map", path, [{"name": n, "type": _type(a, f"{path}.{n}")} for n, a in parts])
+        entry = _record_schema(
+            "array_map", path, [{"name": n, "type": _type_schema(a, f"{path}.{n}")} for n, a in parts]
+        )
         return {"type": "array", "items": entry, "logicalType": "array_map"}
     if t.name in ("udt", "tuple"):
         name = f"record_{t.name}"
         path = f"{path}.{name}"
         names = t.fields if t.name == "udt" else [f"index_{i}" for i in range(len(t.args))]
-        members = [_field(n, _type(a, f"{path}.{avro_name(n)}")) for n, a in zip(names, t.args, strict=True)]
-        return {**_record(name, path, members), "logicalType": name}
+        members = [
+            _field_schema(n, _type_schema(a, f"{path}.{avro_name(n)}")) for n, a in zip(names, t.args, strict=True)
+        ]
+        return {**_record_schema(name, path, members), "logicalType": name}
     if t.name == "duration":
-        return _record("record_duration", path, [{"name": n, "type": kind} for n, kind in _DURATION])
+        return _record_schema("record_duration", path, [{"name": n, "type": kind} for n, kind in _DURATION])
     raise ValueError(f"the type {t} has no Avro form")
 
 
-def _simple(kind: str, logical: str | None) -> dict[str, Any]:
+def _simple_schema(kind: str, logical: str | None) -> dict[str, Any]:
     return {"type": kind, "logicalType": logical} if logical else {"type": kind}
 
 
-def _optional(t: CqlType, key: bool) -> to_avro.Optional:
-    """A value of no bytes is null, unless it is one of its type."""
+def _optional_encoder(t: CqlType, key: bool) -> to_avro.Optional:
+    """Return an encoder to which a value of no bytes is null, unless its type has such a value."""
     encode = _encoder(t, key)
     empty = t.name in (MAY_BE_EMPTY - {"varint"} if key else EMPTY_IS_A_VALUE)
 
@@ -152,22 +156,22 @@ def _optional(t: CqlType, key: bool) -> to_avro.Optional:
 def _encoder(t: CqlType, key: bool) -> Encode:
     if t.shown_as:
         return to_avro.plain(t)
-    if t.name in _OWN:
-        return _OWN[t.name]
+    if t.name in _PAYLOAD_ENCODERS:
+        return _PAYLOAD_ENCODERS[t.name]
     if t.name in ("list", "set"):
-        return _array(_encoder(t.args[0], key), elements)
+        return _array_encoder(_encoder(t.args[0], key), elements)
     if t.name == "vector":
         width, dimension = t.args[0].width, t.dimension
-        return _array(_encoder(t.args[0], key), lambda data: vector(data, width, dimension))
+        return _array_encoder(_encoder(t.args[0], key), lambda data: vector(data, width, dimension))
     if t.name == "map":
         of_key, of_value = (_encoder(a, key) for a in t.args)
-        return _array(lambda entry: of_key(entry[0]) + of_value(entry[1]), entries)
+        return _array_encoder(lambda entry: of_key(entry[0]) + of_value(entry[1]), entries)
     if t.name in ("udt", "tuple"):
-        return _of_fields([_optional(a, key) for a in t.args])
+        return _struct_encoder([_optional_encoder(a, key) for a in t.args])
     return to_avro.plain(t, key)
 
 
-def _array(item: Callable[[Any], bytes], parts_of: Callable[[bytes], Sequence[Any]]) -> Encode:
+def _array_encoder(item: Callable[[Any], bytes], parts_of: Callable[[bytes], Sequence[Any]]) -> Encode:
     def encode(data: bytes) -> bytes:
         parts = parts_of(data)
         return b"".join([long_bytes(len(parts)), *map(item, parts), b"\0"]) if parts else b"\0"
@@ -175,8 +179,8 @@ def _array(item: Callable[[Any], bytes], parts_of: Callable[[bytes], Sequence[An
     return encode
 
 
-def _of_fields(items: Sequence[to_avro.Optional]) -> Encode:
-    """A UDT or tuple: fields that an older version of the type did not have are null."""
+def _struct_encoder(items: Sequence[to_avro.Optional]) -> Encode:
+    """Return the encoder of a UDT or tuple: fields that an older version of the type did not have are null."""
 
     def encode(data: bytes) -> bytes:
         parts = fields(data, len(items))
@@ -189,10 +193,10 @@ def _of_fields(items: Sequence[to_avro.Optional]) -> Encode:
 def _timestamp(data: bytes) -> bytes:
     if len(data) != 8:
         raise Malformed(f"a timestamp of {len(data)} bytes")
-    found = int.from_bytes(data, "big", signed=True) * 1000
-    if not -_LONG <= found < _LONG:
-        raise UnfitValue(f"the timestamp {found // 1000} ms is beyond 64 bits in µs")
-    return long_bytes(found)
+    microseconds = int.from_bytes(data, "big", signed=True) * 1000
+    if not -_LONG <= microseconds < _LONG:
+        raise UnfitValue(f"the timestamp {microseconds // 1000} ms is beyond 64 bits in µs")
+    return long_bytes(microseconds)
 
 
 def _inet(data: bytes) -> bytes:
@@ -211,18 +215,18 @@ def _decimal(data: bytes) -> bytes:
     if len(data) < 5:
         raise Malformed(f"a decimal of {len(data)} bytes")
     scale, unscaled = int.from_bytes(data[:4], "big", signed=True), int.from_bytes(data[4:], "big", signed=True)
-    more = _SCALE - scale
+    added_digits = _SCALE - scale
     if not unscaled:
         return _fixed(0)
-    if more < 0:
+    if added_digits < 0:
         # Zeros at its end may go. So many as it has bits it can't have.
-        unscaled, rest = divmod(unscaled, 10**-more) if -more < unscaled.bit_length() else (0, 1)
-        if rest:
+        unscaled, remainder = divmod(unscaled, 10**-added_digits) if -added_digits < unscaled.bit_length() else (0, 1)
+        if remainder:
             raise UnfitValue(f"a decimal of the scale {scale}, where {_SCALE} is the largest")
-        more = 0
-    if more > _DIGITS:
+        added_digits = 0
+    if added_digits > _DIGITS:
         raise UnfitValue(f"a decimal of more than {_DIGITS - _SCALE} digits before its point")
-    return _fixed(unscaled * 10**more)
+    return _fixed(unscaled * 10**added_digits)
 
 
 def _fixed(value: int) -> bytes:
@@ -231,4 +235,4 @@ def _fixed(value: int) -> bytes:
     return value.to_bytes(_WIDTH, "big", signed=True)
 
 
-_OWN: dict[str, Encode] = {"timestamp": _timestamp, "inet": _inet, "varint": _varint, "decimal": _decimal}
+_PAYLOAD_ENCODERS: dict[str, Encode] = {"timestamp": _timestamp, "inet": _inet, "varint": _varint, "decimal": _decimal}

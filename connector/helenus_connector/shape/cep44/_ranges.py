@@ -1,4 +1,4 @@
-"""The range of a deletion as CEP-44 says one: predicates of single clustering columns, all of which hold.
+"""Describe the range of a deletion as CEP-44 does: predicates of single clustering columns, all of which hold.
 
     DELETE ... WHERE c = 1 AND d > 5     → one: c EQ 1, d GT 5
     DELETE ... WHERE (c, d) > (1, 5)     → two: c EQ 1, d GT 5; and c GT 1
@@ -27,32 +27,37 @@ class Predicate(NamedTuple):
 
 
 def ranges(clustering: Sequence[Column], start: Bound | None, end: Bound | None) -> Iterator[tuple[Predicate, ...]]:
-    """The ranges that a range of the table's order is, each as its predicates."""
-    first, last = start.values if start else (), end.values if end else ()
-    shared = 0
-    while shared < min(len(first), len(last)) and first[shared] == last[shared]:
-        shared += 1
-    starts = [_after(clustering, i, first, start) for i in range(shared, len(first))]
-    ends = [_before(clustering, i, last, end) for i in range(shared, len(last))]
-    equal = tuple(Predicate(i, "EQ", value) for i, value in enumerate(first[:shared]))
+    """Split a range of the table's order into ranges that predicates can express, each as its predicates."""
+    start_values, end_values = start.values if start else (), end.values if end else ()
+    shared_count = 0
+    while (
+        shared_count < min(len(start_values), len(end_values))
+        and start_values[shared_count] == end_values[shared_count]
+    ):
+        shared_count += 1
+    starts = [_start_predicate(clustering, i, start_values, start) for i in range(shared_count, len(start_values))]
+    ends = [_end_predicate(clustering, i, end_values, end) for i in range(shared_count, len(end_values))]
+    equal = tuple(Predicate(i, "EQ", value) for i, value in enumerate(start_values[:shared_count]))
     for i in reversed(range(1, len(starts))):
-        yield (*equal, *_equal(first, shared, shared + i), starts[i])
+        yield (*equal, *_equal_predicates(start_values, shared_count, shared_count + i), starts[i])
     yield (*equal, *starts[:1], *ends[:1])
     for i in range(1, len(ends)):
-        yield (*equal, *_equal(last, shared, shared + i), ends[i])
+        yield (*equal, *_equal_predicates(end_values, shared_count, shared_count + i), ends[i])
 
 
-def _equal(values: Sequence[bytes], first: int, end: int) -> tuple[Predicate, ...]:
+def _equal_predicates(values: Sequence[bytes], first: int, end: int) -> tuple[Predicate, ...]:
     return tuple(Predicate(i, "EQ", values[i]) for i in range(first, end))
 
 
-def _after(clustering: Sequence[Column], at: int, values: Sequence[bytes], bound: Bound | None) -> Predicate:
-    is_in = bound is not None and bound.inclusive and at == len(values) - 1
+def _start_predicate(
+    clustering: Sequence[Column], index: int, values: Sequence[bytes], bound: Bound | None
+) -> Predicate:
+    is_in = bound is not None and bound.inclusive and index == len(values) - 1
     greater = "GTE" if is_in else "GT"
-    return Predicate(at, greater.replace("G", "L") if clustering[at].reversed else greater, values[at])
+    return Predicate(index, greater.replace("G", "L") if clustering[index].reversed else greater, values[index])
 
 
-def _before(clustering: Sequence[Column], at: int, values: Sequence[bytes], bound: Bound | None) -> Predicate:
-    is_in = bound is not None and bound.inclusive and at == len(values) - 1
+def _end_predicate(clustering: Sequence[Column], index: int, values: Sequence[bytes], bound: Bound | None) -> Predicate:
+    is_in = bound is not None and bound.inclusive and index == len(values) - 1
     less = "LTE" if is_in else "LT"
-    return Predicate(at, less.replace("L", "G") if clustering[at].reversed else less, values[at])
+    return Predicate(index, less.replace("L", "G") if clustering[index].reversed else less, values[index])

@@ -8,7 +8,7 @@ from typing import Any
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.cep44 import _payload as payload
 from helenus_connector.shape.cep44._ranges import SYMBOLS
-from helenus_connector.shape.encoding.avro_bytes import SAID, TEXTS
+from helenus_connector.shape.encoding.avro_bytes import TEXT_ARRAY, WRITTEN_FIELDS
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -19,10 +19,10 @@ _NAMESPACE = "org.apache.cassandra"
 
 
 def envelope_schema(table: Table, settings: ConnectorSettings) -> str:
-    """The schema of a table's envelopes, as text; `payload` is a record, or bytes whose schema is a property of the
-    field. Raises HelenusError TABLE_UNSUPPORTED.
+    """Return the schema of a table's envelopes, as text; `payload` is a record, or bytes whose schema is a property of
+    the field. Raises HelenusError TABLE_UNSUPPORTED.
 
-    `written` is ours, and the last field: who knows the envelope without it can read the bytes before it.
+    `written` is an addition, and the last field: readers of the envelope without it can read the bytes before it.
     """
     try:
         row = payload.payload_schema(table) if settings.is_avro else avro.row_schema(table)
@@ -35,7 +35,7 @@ def envelope_schema(table: Table, settings: ConnectorSettings) -> str:
         _field("value", "bytes" if settings.is_avro else _bound(table)),
     )
     ttl = _record("TTL", _field("ttl", "int"), _field("deletedAt", "long"))
-    is_apart = settings.cep44_payload == "bytes"
+    is_in_bytes = settings.cep44_payload == "bytes"
     return avro.text(
         _record(
             "CassandraCDC",
@@ -43,31 +43,33 @@ def envelope_schema(table: Table, settings: ConnectorSettings) -> str:
             _field("sourceTable", "string"),
             _field("sourceKeyspace", "string"),
             _field("schemaUuid", "string"),
-            _field("truncatedFields", TEXTS),
+            _field("truncatedFields", TEXT_ARRAY),
             _optional("version", "string"),
             _field("operationType", _enum("OperationType", KINDS)),
             {**_field("isPartial", "boolean"), "default": False},
-            _optional("updateFields", TEXTS),
+            _optional("updateFields", TEXT_ARRAY),
             _optional("range", {"type": "array", "items": predicate}),
             _optional("ttl", ttl),
-            {**_field("payload", "bytes"), "schema": row} if is_apart else _field("payload", row),
-            _optional("written", {"type": "record", "name": "Written", "namespace": "helenus", "fields": SAID}),
+            {**_field("payload", "bytes"), "schema": row} if is_in_bytes else _field("payload", row),
+            _optional(
+                "written", {"type": "record", "name": "Written", "namespace": "helenus", "fields": WRITTEN_FIELDS}
+            ),
         )
     )
 
 
 def _bound(table: Table) -> Any:
-    """Of JSON's value of a predicate, that has one of these columns."""
+    """Return the schema of a predicate's value in JSON, which has one of these columns."""
     columns = replace(table, columns=table.clustering)
     return {**avro.row_schema(columns, "key"), "name": "Bound", "namespace": f"{_NAMESPACE}.bound"}
 
 
-def _field(name: str, of_type: Any) -> dict[str, Any]:
-    return {"name": name, "type": of_type}
+def _field(name: str, type_schema: Any) -> dict[str, Any]:
+    return {"name": name, "type": type_schema}
 
 
-def _optional(name: str, of_type: Any) -> dict[str, Any]:
-    return {"name": name, "type": ["null", of_type], "default": None}
+def _optional(name: str, type_schema: Any) -> dict[str, Any]:
+    return {"name": name, "type": ["null", type_schema], "default": None}
 
 
 def _enum(name: str, symbols: tuple[str, ...]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The ends of a range as Debezium's Cassandra connector says them: in the words of Cassandra's classes."""
+"""Describe the ends of a range as Debezium's Cassandra connector does: with the names of Cassandra's classes."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _PACKAGE = "org.apache.cassandra.db.marshal."
 
 
 def range_end(table: Table, bound: Bound | None, end: str) -> tuple[str, list[tuple[str, str, str]]]:
-    """Of the `START` or `END` of a range: its kind; and of each value the column's name, its text, and its class.
+    """Return the kind of the `START` or `END` of a range, and of each value the column's name, its text, and its class.
 
     Without a bound it is open. Raises ValueError for bytes that are no values.
     """
     if bound is None:
         return f"INCL_{end}_BOUND", []
     values = [
-        (quote(column.name), value_text(column.type, value), class_of(column, table.keyspace))
+        (quote(column.name), value_text(column.type, value), column_class(column, table.keyspace))
         for column, value in zip(table.clustering, bound.values, strict=False)
     ]
     return f"{'INCL' if bound.inclusive else 'EXCL'}_{end}_BOUND", values
 
 
-def class_of(column: Column, keyspace: str) -> str:
-    """The class of a clustering column's type, as `AbstractType.toString` has it."""
-    found = _class_of(column.type, keyspace)
+def column_class(column: Column, keyspace: str) -> str:
+    """Return the class of a clustering column's type, as `AbstractType.toString` has it."""
+    type_class = _type_class(column.type, keyspace)
     if column.type.name in ("list", "set", "map", "udt"):
-        found = f"{_PACKAGE}FrozenType({found})"
-    return f"{_PACKAGE}ReversedType({found})" if column.reversed else found
+        type_class = f"{_PACKAGE}FrozenType({type_class})"
+    return f"{_PACKAGE}ReversedType({type_class})" if column.reversed else type_class
 
 
-def _class_of(t: CqlType, keyspace: str) -> str:
+def _type_class(t: CqlType, keyspace: str) -> str:
     if t.name == "custom":
         return t.label
-    inner = [_class_of(a, keyspace) for a in t.args]
+    inner = [_type_class(a, keyspace) for a in t.args]
     if t.name == "udt":
         named = [f"{f.encode().hex()}:{c}" for f, c in zip(t.fields, inner, strict=True)]
         inner = [keyspace, t.label.encode().hex(), *named]
@@ -50,9 +50,9 @@ def _class_of(t: CqlType, keyspace: str) -> str:
 
 
 def value_text(t: CqlType, value: bytes) -> str:
-    """A value as `AbstractType.getString` has it. Raises ValueError and struct.error."""
+    """Return a value as `AbstractType.getString` has it. Raises ValueError and struct.error."""
     if t.name in ("tuple", "udt"):
-        return ":".join(_part(a, part) for a, part in zip(t.args, fields(value, len(t.args)), strict=False))
+        return ":".join(_field_text(a, part) for a, part in zip(t.args, fields(value, len(t.args)), strict=False))
     if not value:
         return ""
     if t.name == "inet":
@@ -63,18 +63,18 @@ def value_text(t: CqlType, value: bytes) -> str:
     return _java_float(text(value)) if t.name in ("float", "double") else text(value)
 
 
-def _part(t: CqlType, value: bytes | None) -> str:
+def _field_text(t: CqlType, value: bytes | None) -> str:
     return "@" if value is None else value_text(t, value).replace(":", "\\:").replace("@", "\\@")
 
 
 def _java_float(text: str) -> str:
-    """The text of a number as Java's `Double.toString` has it: `1.0E10`."""
+    """Return the text of a number as Java's `Double.toString` has it: `1.0E10`."""
     if not text[-1].isdigit():
         return text
-    found = Decimal(text)
-    if not found or 7 > found.adjusted() >= -3:
-        whole, _, rest = f"{found:f}".partition(".")
-        return f"{whole}.{rest.rstrip('0') or '0'}"
-    digits: Sequence[int] = found.as_tuple().digits
+    number = Decimal(text)
+    if not number or 7 > number.adjusted() >= -3:
+        whole, _, fraction = f"{number:f}".partition(".")
+        return f"{whole}.{fraction.rstrip('0') or '0'}"
+    digits: Sequence[int] = number.as_tuple().digits
     mantissa = "".join(map(str, digits)).rstrip("0")
-    return f"{'-' if found < 0 else ''}{mantissa[0]}.{mantissa[1:] or '0'}E{found.adjusted()}"
+    return f"{'-' if number < 0 else ''}{mantissa[0]}.{mantissa[1:] or '0'}E{number.adjusted()}"

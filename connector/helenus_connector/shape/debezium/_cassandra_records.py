@@ -1,4 +1,4 @@
-"""The bytes of Debezium's Cassandra records: keys, `after`, and the envelope."""
+"""Encode Debezium's Cassandra records: keys, `after`, and the envelope."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from helenus_schemas.cql.types import CqlType
 
 
 class DebeziumRecords:
-    """The bytes of keys and values in one form: what `forms.Form` asks for, and the pieces of an envelope."""
+    """Encodes keys and values in one form: the methods of `forms.Form`, and the pieces of an envelope."""
 
-    gone = None
+    absent_value = None
 
     def __init__(
         self,
@@ -53,37 +53,38 @@ class DebeziumRecords:
         self._columns = [(c.name, form.optional(c.type), c.kind == "static") for c in table.values]
         self._after = form.struct([*(name for name, _ in keys), *(c.name for c in table.values), *RANGE])
         cell = form.struct(CELL)
-        self._for_ever = _filled(form, cell, [None, form.null, true])
-        self._expiring = _filled(form, cell, [None, None, true])
+        self._permanent_cell = _fill_constants(form, cell, [None, form.null, true])
+        self._expiring_cell = _fill_constants(form, cell, [None, None, true])
         self._range_end, self._bound = form.struct(RANGE_END), form.struct(BOUND)
         self._envelope, self._written = form.struct(ENVELOPE), form.struct(WRITTEN)
-        known = {"version": __version__, "connector": "cassandra", "name": prefix(settings), "db": "NULL"}
-        known |= {"cluster": cluster or "", "keyspace": table.keyspace, "table": table.name}
-        of_source: list[Piece] = [form.text(known[name]) if name in known else None for name in SOURCE]
-        of_source[SOURCE.index("sequence")] = form.null
-        self._source = _filled(form, form.struct(SOURCE), of_source)
+        constants = {"version": __version__, "connector": "cassandra", "name": prefix(settings), "db": "NULL"}
+        constants |= {"cluster": cluster or "", "keyspace": table.keyspace, "table": table.name}
+        source_pieces: list[Piece] = [form.text(constants[name]) if name in constants else None for name in SOURCE]
+        source_pieces[SOURCE.index("sequence")] = form.null
+        self._source = _fill_constants(form, form.struct(SOURCE), source_pieces)
         self._inexact = {c.name: c.type for c in table.values if _is_inexact(c.type)}
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
-        return self._frames[0] + self._bytes(self._of_key(values or self._codec.decode(key)))
+        return self._frames[0] + self._to_bytes(self._key_piece(values or self._codec.decode(key)))
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
-        """`after` of a row that was read: its cells are set, or those of the static columns, where it has those."""
+        """Return `after` of a row that was read: its cells are set, or those of the static columns of a partition."""
         keys = self._codec.decode(key)
         is_static = self._partition < len(keys) and keys[self._partition] is None
         cells = [
-            self._set(encode(value)) if of_partition is is_static else self._form.null
+            self._cell(encode(value)) if of_partition is is_static else self._form.null
             for (_, encode, of_partition), value in zip(self._columns, values, strict=False)
         ]
-        return self._bytes(self._row(keys, cells))
+        return self._to_bytes(self._row(keys, cells))
 
     def truncation(self) -> bytes:
-        return self._frames[0] + self._bytes(self._of_key((None,) * len(self._keys)))
+        return self._frames[0] + self._to_bytes(self._key_piece((None,) * len(self._keys)))
 
-    def of_cells(self, keys: Key, columns: Mapping[str, bytes | None], expiries: Mapping[str, int]) -> Encode:
-        """What makes `after` of a key, the columns that a change writes, and when they expire, µs since the epoch.
+    def cells_encoder(self, keys: Key, columns: Mapping[str, bytes | None], expiries: Mapping[str, int]) -> Encode:
+        """Return a function that makes `after` of a key, the columns that a change writes, and when they expire, µs
+        since the epoch.
 
-        A column that has a value and is given none, since the record was too large, is left out.
+        A column that has a value in the change and none in the image, as the record was too large, is left out.
         """
 
         def encode(_: bytes, values: Sequence[bytes | None]) -> bytes:
@@ -93,32 +94,32 @@ class DebeziumRecords:
                 if name not in columns or (value is None and columns[name] is not None):
                     cells.append(null)
                 else:
-                    cells.append(self._set(encoder(value), expiries.get(name)))
-            return self._bytes(self._row(keys, cells))
+                    cells.append(self._cell(encoder(value), expiries.get(name)))
+            return self._to_bytes(self._row(keys, cells))
 
         return encode
 
-    def gone_row(self, key: bytes, values: Key, op: str, at: int, bounds: Bounds | None) -> bytes:
-        """`after` of a row, a partition, a range (`r`) or a whole table (`t`) that was deleted `at` a time, µs."""
+    def deleted_row(self, key: bytes, values: Key, op: str, deleted_at: int, bounds: Bounds | None) -> bytes:
+        """Return `after` of a row, a partition, a range (`r`) or a whole table (`t`); `deleted_at` in µs."""
         form = self._form
         if op == "t":
-            return self._bytes(self._row((None,) * len(self._keys), [form.null] * len(self._columns)))
+            return self._to_bytes(self._row((None,) * len(self._keys), [form.null] * len(self._columns)))
         keys = values or self._codec.decode(key)
         if op == "d":
-            deleted = self._set(form.null, at)
-            return self._bytes(self._row(keys, [deleted] * len(self._columns), deleted))
+            deleted = self._cell(form.null, deleted_at)
+            return self._to_bytes(self._row(keys, [deleted] * len(self._columns), deleted))
         start, end = bounds or (None, None)
         ends = [
             self._range_end(
                 [
                     form.text(method),
-                    form.array([self._bound([form.text(part) for part in value]) for value in of_columns]),
+                    form.array([self._bound([form.text(part) for part in value]) for value in bound_values]),
                 ]
             )
-            for method, of_columns in (range_end(self._table, start, "START"), range_end(self._table, end, "END"))
+            for method, bound_values in (range_end(self._table, start, "START"), range_end(self._table, end, "END"))
         ]
-        found = self._row(keys, [form.null] * len(self._columns), None, [form.some + part for part in ends])
-        return self._bytes(found)
+        row = self._row(keys, [form.null] * len(self._columns), None, [form.present + part for part in ends])
+        return self._to_bytes(row)
 
     def envelope(
         self,
@@ -128,25 +129,27 @@ class DebeziumRecords:
         changed: ParsedCells | None = None,
         columns: Mapping[str, bytes | None] | None = None,
     ) -> bytes:
-        form, at = self._form, source.write_time
-        some, null, number, text = form.some, form.null, form.number, form.text
+        form, write_time = self._form, source.write_time
+        present, null, number, text = form.present, form.null, form.number, form.text
         file = "" if source.segment is None else f"CommitLog-7-{source.segment}.log"
-        placed = self._source(
+        source_piece = self._source(
             (
-                number(at // 1000),
+                number(write_time // 1000),
                 text("false" if source.snapshot == "false" else "true"),
-                some + number(at),
-                some + number(nanoseconds(at)),
+                present + number(write_time),
+                present + number(nanoseconds(write_time)),
                 text(file),
                 number(-1 if source.position is None else source.position),
-                null if source.node is None else some + text(source.node),
+                null if source.node is None else present + text(source.node),
             )
         )
-        written = null if changed is None else some + self._said(changed, columns or {})
+        written = null if changed is None else present + self._written_piece(changed, columns or {})
         row = after if isinstance(null, bytes) else after.decode()
-        return self._frames[1] + self._bytes(self._envelope([number(now_ms()), text(op), placed, row, written]))
+        return self._frames[1] + self._to_bytes(
+            self._envelope([number(now_ms()), text(op), source_piece, row, written])
+        )
 
-    def _said(self, changed: ParsedCells, columns: Mapping[str, bytes | None]) -> Piece:
+    def _written_piece(self, changed: ParsedCells, columns: Mapping[str, bytes | None]) -> Piece:
         form = self._form
 
         def texts(names: Iterable[str]) -> Piece:
@@ -162,44 +165,43 @@ class DebeziumRecords:
         pieces = [texts(changed.columns), texts(changed.replaced), form.entries(removed, True)]
         return self._written([*pieces, form.entries(exact, True)])
 
-    def _of_key(self, keys: Key) -> Piece:
+    def _key_piece(self, keys: Key) -> Piece:
         return self._key([encode(value) for encode, value in zip(self._keys, keys, strict=True)])
 
     def _row(self, keys: Key, cells: list[Piece], deleted: Piece | None = None, ends: Sequence[Piece] = ()) -> Piece:
-        """`after`. Columns of the key are cells; but those that are null are `deleted`, or not there."""
+        """Return `after`. Columns of the key are cells; those that are null are `deleted`, or null without it."""
         null = self._form.null
-        of_key = [
-            self._set(encode(value)) if value is not None else null if deleted is None else deleted
+        key_cells = [
+            self._cell(encode(value)) if value is not None else null if deleted is None else deleted
             for encode, value in zip(self._keys, keys, strict=True)
         ]
-        return self._after([*of_key, *cells, *(ends or (null, null))])
+        return self._after([*key_cells, *cells, *(ends or (null, null))])
 
-    def _set(self, value: Piece, until: int | None = None) -> Piece:
-        some = self._form.some
-        if until is None:
-            return some + self._for_ever((value,))
-        return some + self._expiring((value, some + self._form.number(until)))
+    def _cell(self, value: Piece, expires_at: int | None = None) -> Piece:
+        present = self._form.present
+        if expires_at is None:
+            return present + self._permanent_cell((value,))
+        return present + self._expiring_cell((value, present + self._form.number(expires_at)))
 
-    def _bytes(self, made: Piece) -> bytes:
-        return made if isinstance(made, bytes) else made.encode()
+    def _to_bytes(self, piece: Piece) -> bytes:
+        return piece if isinstance(piece, bytes) else piece.encode()
 
 
-def _filled(
+def _fill_constants(
     form: DebeziumForm, struct: Callable[[Sequence[Piece]], Piece], values: Sequence[Piece]
 ) -> Callable[..., Piece]:
-    """A function from the values that are None here to a struct of all: what is the same in each is put together once.
-
-    Its argument are those values, in order.
+    """Return a function from the values that are None here, in order, to the whole struct. The constant parts are
+    encoded once.
     """
     text = uuid4().hex
     mark = text.encode() if isinstance(form.null, bytes) else text
-    first, *rest = struct([mark if value is None else value for value in values]).split(mark)
+    start, *gaps = struct([mark if value is None else value for value in values]).split(mark)
 
-    def fill(given: Sequence[Piece]) -> Piece:
-        found = first
-        for value, piece in zip(given, rest, strict=True):
-            found += value + piece
-        return found
+    def fill(pieces: Sequence[Piece]) -> Piece:
+        filled = start
+        for value, piece in zip(pieces, gaps, strict=True):
+            filled += value + piece
+        return filled
 
     return fill
 

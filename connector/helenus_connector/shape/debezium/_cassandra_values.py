@@ -1,9 +1,9 @@
-"""Values as Debezium's Cassandra connector shows them: from CQL's bytes to Avro's, or to JSON.
+"""Encode values as Debezium's Cassandra connector shows them: from CQL's bytes to Avro's, or to JSON.
 
     inet 10.0.0.1 → "/10.0.0.1"          duration 1mo2d → 2764800000000000 (ns)      map<int, int> → array of entries
 
-Every value, element and field is nullable, also where CQL has no null. `DebeziumForm` has what Avro and JSON differ in;
-all that is larger than a scalar is put together here, of either.
+Every value, element and field is nullable, also where CQL has no null. `DebeziumForm` has what differs between
+Avro and JSON; larger values than scalars are encoded here, for both.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Piece = Any
 
 @dataclass(frozen=True)
 class DebeziumForm:
-    """Avro, or JSON. `some` goes before a value that may be null."""
+    """Avro, or JSON. `present` goes before a value that may be null and is not."""
 
     null: Piece
-    some: Piece
+    present: Piece
     number: Callable[[int], Piece]
     text: Callable[[str], Piece]
     array: Callable[[Sequence[Piece]], Piece]
@@ -62,33 +62,33 @@ class DebeziumForm:
     scalar: Callable[[CqlType, bool], Callable[[bytes], Piece]]
 
     def optional(self, t: CqlType, key: bool = False) -> Callable[[bytes | None], Piece]:
-        """A function from CQL bytes, or None, to a value that may be null. It raises ValueError and struct.error on
-        bytes that are not a value. A varint of more than 64 bits that is shown as a long is null, but not in a `key`;
-        so is a duration of more ns than a long has.
+        """Return a function from CQL bytes, or None, to a value that may be null. It raises ValueError and struct.error
+        on bytes that are not a value. A varint of more than 64 bits that is shown as a long is null, but not in a
+        `key`; so is a duration of more ns than a long has.
         """
-        encode, null, some = self._of(t, key), self.null, self.some
-        is_empty_one = t.name in EMPTY_IS_A_VALUE
+        encode, null, present = self._encoder(t, key), self.null, self.present
+        may_be_empty = t.name in EMPTY_IS_A_VALUE
         if t.shown_as == "long" and not key:
 
             def encode_long(data: bytes | None) -> Piece:
-                return null if not data or (len(data) > 8 and not fits(data)) else some + encode(data)
+                return null if not data or (len(data) > 8 and not fits_long(data)) else present + encode(data)
 
             return encode_long
 
         if t.name == "duration":
 
             def encode_duration(data: bytes | None) -> Piece:
-                found = _nanoseconds(data) if data else None
-                return null if found is None else some + self.number(found)
+                nanoseconds = _nanoseconds(data) if data else None
+                return null if nanoseconds is None else present + self.number(nanoseconds)
 
             return encode_duration
 
         def encode_optional(data: bytes | None) -> Piece:
-            return some + encode(data) if data or (is_empty_one and data is not None) else null
+            return present + encode(data) if data or (may_be_empty and data is not None) else null
 
         return encode_optional
 
-    def _of(self, t: CqlType, key: bool) -> Callable[[bytes], Piece]:
+    def _encoder(self, t: CqlType, key: bool) -> Callable[[bytes], Piece]:
         if t.shown_as:
             return self.scalar(t, key)
         if t.name == "inet":
@@ -104,12 +104,12 @@ class DebeziumForm:
         if t.name == "map":
             return self._map(t, key)
         if t.name in ("tuple", "udt"):
-            struct, most = self.struct(field_names(t)), len(t.args)
+            struct, field_count = self.struct(field_names(t)), len(t.args)
             items = [self.optional(a, key) for a in t.args]
 
             def encode_struct(data: bytes) -> Piece:
-                parts = fields(data, most)
-                parts += [None] * (most - len(parts))
+                parts = fields(data, field_count)
+                parts += [None] * (field_count - len(parts))
                 return struct([item(part) for item, part in zip(items, parts, strict=True)])
 
             return encode_struct
@@ -117,7 +117,7 @@ class DebeziumForm:
 
     def _map(self, t: CqlType, key: bool) -> Callable[[bytes], Piece]:
         has_texts, value = is_text(t.args[0]), self.optional(t.args[1], key)
-        name = self._of(t.args[0], key) if has_texts else self.optional(t.args[0], key)
+        name = self._encoder(t.args[0], key) if has_texts else self.optional(t.args[0], key)
 
         def encode(data: bytes) -> Piece:
             parts = _parts(data, 2)
@@ -130,53 +130,52 @@ class DebeziumForm:
 
 
 def field_names(t: CqlType) -> tuple[str, ...]:
-    """Of a UDT's fields, or a tuple's."""
+    """Return the names of a UDT's fields, or a tuple's."""
     return t.fields or tuple(f"field{n}" for n in range(1, len(t.args) + 1))
 
 
 def short_class(t: CqlType) -> str:
-    """Cassandra's class of a type, without `Type`."""
+    """Return Cassandra's class of a type, without `Type`."""
     return _MARSHAL.get(t.name, t.name.capitalize())
 
 
-def fits(varint: bytes) -> bool:
-    """Whether a varint has 64 bits or fewer."""
+def fits_long(varint: bytes) -> bool:
+    """Return whether a varint has 64 bits or fewer."""
     return -1 << 63 <= int.from_bytes(varint, "big", signed=True) < 1 << 63
 
 
 def exact_text(t: CqlType, data: bytes) -> str | None:
-    """The text of a value that Debezium shows as another: a decimal as a double, a longer varint as a long, a duration.
-
-    None of a value that is shown as it is.
+    """Return the exact text of a value that Debezium shows as another: a decimal as a double, a longer varint as a
+    long, a duration; None of a value that is shown as it is.
     """
     if t.name == "duration":
-        months, days, rest = duration(data)
-        return "".join(f"{n}{unit}" for n, unit in ((months, "mo"), (days, "d"), (rest, "ns")) if n) or "0ns"
-    if t.shown_as == "double" or (t.shown_as == "long" and not fits(data)):
+        months, days, nanoseconds = duration(data)
+        return "".join(f"{n}{unit}" for n, unit in ((months, "mo"), (days, "d"), (nanoseconds, "ns")) if n) or "0ns"
+    if t.shown_as == "double" or (t.shown_as == "long" and not fits_long(data)):
         text = as_text(t)
         assert text is not None
         return text(data)
     return None
 
 
-def _parts(data: bytes, each: int) -> list[bytes | None]:
-    """The parts of a collection; None is one that is deleted."""
-    count = int.from_bytes(data[:4], "big", signed=True) * each
-    found = fields(data[4:], count + 1)
-    if len(data) < 4 or len(found) != count:
+def _parts(data: bytes, parts_per_entry: int) -> list[bytes | None]:
+    """Return the parts of a collection; None is one that is deleted."""
+    count = int.from_bytes(data[:4], "big", signed=True) * parts_per_entry
+    parts = fields(data[4:], count + 1)
+    if len(data) < 4 or len(parts) != count:
         raise Malformed(f"a collection of {count} parts in {len(data)} bytes")
-    return found
+    return parts
 
 
 def _nanoseconds(data: bytes) -> int | None:
-    """A duration with months of 30 days; None for one that is no long. Raises Malformed."""
-    months, days, rest = duration(data)
-    found = (months * _DAYS_OF_MONTH + days) * _DAY + rest
-    return found if -1 << 63 <= found < 1 << 63 else None
+    """Return the ns of a duration with months of 30 days; None if no long can hold them. Raises Malformed."""
+    months, days, nanoseconds = duration(data)
+    total = (months * _DAYS_OF_MONTH + days) * _DAY + nanoseconds
+    return total if -1 << 63 <= total < 1 << 63 else None
 
 
 def is_text(t: CqlType) -> bool:
-    """Whether a type is shown as text."""
+    """Return whether a type is shown as text."""
     return t.name in _TEXTS or t.shown_as == "string"
 
 
@@ -207,7 +206,7 @@ def _text(text: str) -> str:
 
 AVRO = DebeziumForm(
     null=b"\0",
-    some=b"\2",
+    present=b"\2",
     number=long_bytes,
     text=text_bytes,
     array=array_bytes,
@@ -218,7 +217,7 @@ AVRO = DebeziumForm(
 )
 JSON = DebeziumForm(
     null="null",
-    some="",
+    present="",
     number=str,
     text=_text,
     array=lambda items: f"[{','.join(items)}]",

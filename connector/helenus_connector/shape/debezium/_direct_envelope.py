@@ -1,6 +1,6 @@
-"""Envelopes in Avro straight from the bytes of a change's cells, in one pass: what `decode_cells`, `said` and `to_avro`
-make together, for the changes that are most: rows that are written. Of all else, and of whatever is wrong, it makes
-nothing: those are the others' to decide.
+"""Encode envelopes in Avro straight from the bytes of a change's cells, in one pass, for the most frequent changes:
+rows that are written. The records are those that `decode_cells`, `parse_cells` and `to_avro` make together. Other
+changes, and bytes that are not valid, are left to these.
 
     cells of INSERT INTO t (k, v) VALUES (7, 'x') → the record's value, and the CQL bytes of the row's columns
 
@@ -44,81 +44,82 @@ _FORMS = {
 _WIDTHS = {"tinyint": 1, "smallint": 2, "time": 8}  # those that the type itself does not say
 _ALIKE = frozenset("tinyint smallint int bigint timestamp time date ascii text blob uuid timeuuid boolean".split())
 """Types whose values are the same bytes of Avro in events' keys and in rows."""
-_MOST_COLUMNS = 63
-_MOST_KEPT = 1000
-_MOST_TEXT = 1 << 14  # bytes that name 63 columns and their types
+_MAX_COLUMNS = 63  # so that bits of 64-bit numbers stand for them
+_MAX_CACHED = 1000  # entries of each cache: a table's changes write the same few sets of columns
+_MAX_HEADER = 1 << 14  # bytes that name 63 columns and their types
 _NEVER = -0x8000000000000000
-_FURTHEST = 9_000_000_000_000_000  # µs; what is further has no nanoseconds
+_MAX_WRITE_TIME = 9_000_000_000_000_000  # µs; what is further has no nanoseconds
 _SCRATCH = bytearray(10)  # where a long is written in C
 _ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
 
 
 class EnvelopeColumn:
-    """A column as a change has it. `width`: of its values, -1: it is before them. `is_many`: it has many cells, of a
-    map (`parts` 2), or a set or a list (1, of a set the path), 0: of another type. `place`: among the table's values,
-    -1: it is not published. Its value is `form` in Avro, of `size` bytes (0: any), by `encode` if that is _OTHER.
+    """A column as a change has it. `width` is the size of its values; -1 if it stands before each value. `is_many`: it
+    has many cells. `parts` of a cell are in its value: 2 of a map, 1 of a list or a set (whose part is the path), 0 of
+    another type. `index` is its number among the table's values; -1 if it is not published. Its value becomes `form` in
+    Avro, of `size` bytes (0: any), by `encode` if that is _OTHER.
     """
 
-    def __init__(self, t: CqlType, width: int, place: int, of_table: CqlType | None) -> None:
+    def __init__(self, t: CqlType, width: int, index: int, table_type: CqlType | None) -> None:
         self.width = width
         self.is_many = t.multicell
         self.is_set = t.name == "set"
         self.parts = {"map": 2, "set": 1, "list": 1}.get(t.name, 0)
-        self.place = place
+        self.index = index
         self.form, self.size, self.takes_none = _OTHER, 0, False
         self.encode: Callable[[bytes], bytes] = bytes
-        if of_table is not None:
-            self.takes_none = of_table.name in EMPTY_IS_A_VALUE
-            self.encode = plain(of_table)
-            if not of_table.shown_as and of_table.name in _FORMS:
-                self.form = _FORMS[of_table.name]
-                self.size = 0 if self.form in (_TEXT, _SIZED) else of_table.width or _WIDTHS[of_table.name]
+        if table_type is not None:
+            self.takes_none = table_type.name in EMPTY_IS_A_VALUE
+            self.encode = plain(table_type)
+            if not table_type.shown_as and table_type.name in _FORMS:
+                self.form = _FORMS[table_type.name]
+                self.size = 0 if self.form in (_TEXT, _SIZED) else table_type.width or _WIDTHS[table_type.name]
 
 
 class DirectEnvelopes:
     """Makes the envelopes of one version of a table. `head` is what comes before a row, `middle` what comes between a
-    row and its write time, `places` what comes between `snapshot` and `file`; `said` makes `written`.
+    row and its write time, `places` what comes between `snapshot` and `file`; `encode_written` makes `written`.
     """
 
     def __init__(
-        self, table: Table, head: bytes, middle: bytes, places: bytes, said: Callable[[ParsedCells], bytes]
+        self, table: Table, head: bytes, middle: bytes, places: bytes, encode_written: Callable[[ParsedCells], bytes]
     ) -> None:
         self._head = head
         self._middle = middle
         self._places = b"\x0afalse" + places
-        self._said = said
-        self._table = {c.name: (place, c.type) for place, c in enumerate(table.values)}
+        self._encode_written = encode_written
+        self._table = {c.name: (index, c.type) for index, c in enumerate(table.values)}
         self._nothing: list[bytes | None] = [None] * len(self._table)
         self._nulls = [b"\0"] * len(self._table)
         self._columns: dict[bytes, tuple[list[EnvelopeColumn], list[str]]] = {}
-        self._names: dict[tuple[bytes, int, int], bytes] = {}
+        self._names_by_bits: dict[tuple[bytes, int, int], bytes] = {}
         self._segments: dict[int, bytes] = {}
 
-    def meet(self, cells: bytes, types: Mapping[str, CqlType]) -> None:
-        """Cells are those of columns of these types: from now on, read such."""
-        text = columns_of(cells)
-        if text in self._columns or len(types) > _MOST_COLUMNS or len(text) > _MOST_TEXT:
+    def learn_columns(self, cells: bytes, types: Mapping[str, CqlType]) -> None:
+        """Learn the columns, with their types, that these cells have: later changes of the same columns are encoded."""
+        header = columns_of(cells)
+        if header in self._columns or len(types) > _MAX_COLUMNS or len(header) > _MAX_HEADER:
             return
-        if len(self._columns) >= _MOST_KEPT:
+        if len(self._columns) >= _MAX_CACHED:
             self._columns.clear()
         columns = [EnvelopeColumn(t, width_of(t), *self._table.get(name, (-1, None))) for name, t in types.items()]
-        self._columns[text] = columns, list(types)
+        self._columns[header] = columns, list(types)
 
-    def made(
+    def encode_change(
         self, event: bytes, cells: bytes, key: bytes, write_time: int, now: int
     ) -> tuple[bytes, tuple[bytes | None, ...], bool] | None:
-        """A record's value, the CQL bytes of its row's columns that are none of the key's, and whether the row itself
-        is written, as INSERT does. None for a change that is not for this.
+        """Return a record's value, the CQL bytes of its row's non-key columns, and whether the row itself is written,
+        as INSERT does; None for a change that this class does not encode.
 
         `event` is the event's value, of the scope ROW or STATIC, and ends with the `cells`; `key` is the Avro of the
         row's key columns; `write_time` in µs, `now` in ms.
         """
         try:
-            return self._made(event, cells, key, write_time, now)
+            return self._encode_change(event, cells, key, write_time, now)
         except _ERRORS:
             return None
 
-    def _made(
+    def _encode_change(
         self, event: bytes, cells: bytes, key: bytes, write_time: int, now: int
     ) -> tuple[bytes, tuple[bytes | None, ...], bool] | None:
         size = len(event) - len(cells)
@@ -129,37 +130,37 @@ class DirectEnvelopes:
             or event[72] != 0
             or event[size - 2] != 0
             or event[size - 1] != 2
-            or not -_FURTHEST < write_time < _FURTHEST
+            or not -_MAX_WRITE_TIME < write_time < _MAX_WRITE_TIME
         ):
             return None
-        _, at = read_long(event, 73)
-        _, at = read_long(event, at)
-        _, at = read_long(event, at)
-        segment, at = read_long(event, at)
-        position, at = read_long(event, at)
+        _, offset = read_long(event, 73)
+        _, offset = read_long(event, offset)
+        _, offset = read_long(event, offset)
+        segment, offset = read_long(event, offset)
+        position, offset = read_long(event, offset)
         if segment < 0 or position < 0 or cells[0] != 2:
             return None
-        size, at = read_long(cells, 33)
+        size, offset = read_long(cells, 33)
         end = len(cells)
-        if not 0 <= size <= end - at:
+        if not 0 <= size <= end - offset:
             return None
-        text = cells[at : at + size]
-        columns = self._columns.get(text)
+        header = cells[offset : offset + size]
+        columns = self._columns.get(header)
         if columns is None:
             return None
         values = self._nothing[:]
         encoded = self._nulls[:]
-        found = row(cells, at + size, columns[0], values, encoded)
-        if found[0] < 0:
+        parsed = read_row(cells, offset + size, columns[0], values, encoded)
+        if parsed[0] < 0:
             return None
-        op, written, replaced = found
-        name = text, written, replaced
-        said = self._names.get(name)
-        if said is None:
-            said = self._names_of(name, columns[1])
+        op, written, replaced = parsed
+        name = header, written, replaced
+        written_names = self._names_by_bits.get(name)
+        if written_names is None:
+            written_names = self._written_names(name, columns[1])
         file = self._segments.get(segment)
         if file is None:
-            file = self._segment(segment)
+            file = self._segment_name(segment)
         value = b"".join(
             (
                 self._head,
@@ -178,58 +179,58 @@ class DirectEnvelopes:
                 b"\2c\2" if op else b"\2u\2",
                 long_bytes(now),
                 b"\2",
-                said,
+                written_names,
             )
         )
         return value, tuple(values), op == 1
 
-    def _names_of(self, name: tuple[bytes, int, int], names: list[str]) -> bytes:
+    def _written_names(self, name: tuple[bytes, int, int], names: list[str]) -> bytes:
         _, written, replaced = name
-        of_written, of_replaced = (
+        written_columns, replaced_columns = (
             tuple([n for i, n in enumerate(names) if bits >> i & 1]) for bits in (written, replaced)
         )
-        if len(self._names) >= _MOST_KEPT:
-            self._names.clear()
-        self._names[name] = said = self._said(ParsedCells(of_written, of_replaced))
-        return said
+        if len(self._names_by_bits) >= _MAX_CACHED:
+            self._names_by_bits.clear()
+        self._names_by_bits[name] = encoded = self._encode_written(ParsedCells(written_columns, replaced_columns))
+        return encoded
 
-    def _segment(self, segment: int) -> bytes:
-        if len(self._segments) >= _MOST_KEPT:
+    def _segment_name(self, segment: int) -> bytes:
+        if len(self._segments) >= _MAX_CACHED:
             self._segments.clear()
         text = str(segment).encode()
         self._segments[segment] = file = b"\2" + plain_long_bytes(len(text)) + text
         return file
 
 
-def row(
-    d: bytes, at: int, columns: list[EnvelopeColumn], values: list[bytes | None], encoded: list[bytes]
+def read_row(
+    data: bytes, offset: int, columns: list[EnvelopeColumn], values: list[bytes | None], encoded: list[bytes]
 ) -> tuple[int, int, int]:
-    """Fill in the CQL bytes of a row's columns, and their Avro: 1 if the row itself is written, 0 if not, and -1 if it
-    is not for this; then bits of the columns that are written, and of those that are replaced. `at` is where the
-    lowest times are.
+    """Fill in the CQL bytes of a row's columns, and their Avro. Return 1 if the row itself is written, 0 if not, and -1
+    if this can't encode it; then bits of the columns that are written, and of those that are replaced. `offset` is
+    where the lowest times are.
     """
-    low, at = read_long(d, at)
-    _, at = read_long(d, at)
-    _, at = read_long(d, at)
-    size, at = read_long(d, at)
-    end = len(d)
-    if size != end - at:
+    low, offset = read_long(data, offset)
+    _, offset = read_long(data, offset)
+    _, offset = read_long(data, offset)
+    size, offset = read_long(data, offset)
+    end = len(data)
+    if size != end - offset:
         return -1, 0, 0
-    flags = d[at]
-    at += 1
+    flags = data[offset]
+    offset += 1
     if flags & 16:
         return -1, 0, 0  # the row is deleted
     has_time, has_ttl = flags & 4 != 0, flags & 12 == 12
     row_time = 0
     if has_time:
-        delta, at = vint(d, at)
-        row_time = summed(low, delta)
+        delta, offset = read_vint(data, offset)
+        row_time = add_delta(low, delta)
         if has_ttl:
-            _, at = vint(d, at)
-            _, at = vint(d, at)
+            _, offset = read_vint(data, offset)
+            _, offset = read_vint(data, offset)
     missing = 0
     if not flags & 32:
-        missing, at = vint(d, at)
+        missing, offset = read_vint(data, offset)
     written = replaced = 0
     bit = 1
     count = len(columns)
@@ -238,97 +239,97 @@ def row(
         if missing >> i & 1:
             bit <<= 1
             continue
-        many = 1
+        cell_count = 1
         deleted = _NEVER
         if column.is_many:
             if not column.parts:
                 return -1, 0, 0
             if flags & 64:
-                delta, at = vint(d, at)
-                deleted = summed(low, delta)
-                _, at = vint(d, at)
-            many, at = vint(d, at)
-            if many > end - at:
+                delta, offset = read_vint(data, offset)
+                deleted = add_delta(low, delta)
+                _, offset = read_vint(data, offset)
+            cell_count, offset = read_vint(data, offset)
+            if cell_count > end - offset:
                 return -1, 0, 0
-            if column.place >= 0:
+            if column.index >= 0:
                 if deleted != _NEVER:
                     replaced |= bit
                     written |= bit
-                elif many:
+                elif cell_count:
                     written |= bit
-        elif column.place >= 0:
+        elif column.index >= 0:
             written |= bit
         parts = []
         live = 0
         value = b""
         is_gone = False
-        for _n in range(many):
-            cell = d[at]
-            at += 1
+        for _n in range(cell_count):
+            cell = data[offset]
+            offset += 1
             time = row_time
             if not cell & 8:
-                delta, at = vint(d, at)
-                time = summed(low, delta)
+                delta, offset = read_vint(data, offset)
+                time = add_delta(low, delta)
             elif not has_time:
                 return -1, 0, 0
             if cell & 16:
                 if not has_ttl:
                     return -1, 0, 0
             elif cell & 3:
-                _, at = vint(d, at)
+                _, offset = read_vint(data, offset)
                 if cell & 2:
-                    _, at = vint(d, at)
+                    _, offset = read_vint(data, offset)
             is_gone = cell & 1 != 0
             path = b""
             if column.is_many:
-                size, at = length(d, at)
-                path = d[at : at + size]
-                at += size
+                size, offset = read_length(data, offset)
+                path = data[offset : offset + size]
+                offset += size
             size = 0
             if not cell & 4:
                 size = column.width
                 if size < 0:
-                    size, at = length(d, at)
-                elif size > end - at:
+                    size, offset = read_length(data, offset)
+                elif size > end - offset:
                     return -1, 0, 0
-            value = d[at : at + size]
-            at += size
+            value = data[offset : offset + size]
+            offset += size
             if not column.is_many or (deleted != _NEVER and time <= deleted):
                 continue
             if is_gone:
                 return -1, 0, 0  # what is removed is said by name
             live += 1
             if column.parts == 2 or column.is_set:
-                parts.append(uint(len(path)))
+                parts.append(size_bytes(len(path)))
                 parts.append(path)
             if not column.is_set:
-                parts.append(uint(len(value)))
+                parts.append(size_bytes(len(value)))
                 parts.append(value)
-        if column.place >= 0:
+        if column.index >= 0:
             if column.is_many:
                 if live:
-                    value = uint(live) + b"".join(parts)
-                    values[column.place] = value
-                    encoded[column.place] = b"\2" + column.encode(value)
+                    value = size_bytes(live) + b"".join(parts)
+                    values[column.index] = value
+                    encoded[column.index] = b"\2" + column.encode(value)
             elif not is_gone:
-                values[column.place] = value
-                encoded[column.place] = avro(value, column)
+                values[column.index] = value
+                encoded[column.index] = encode_avro(value, column)
         bit <<= 1
-    if at != end or (count < 64 and missing >> count):
+    if offset != end or (count < 64 and missing >> count):
         return -1, 0, 0
     return int(has_time), written, replaced
 
 
-def avro(value: bytes, column: EnvelopeColumn) -> bytes:
-    """The union of null and a column's type, of a value. Raises ValueError, and for no bytes where a type has no such
-    value: a header is to say that.
+def encode_avro(value: bytes, column: EnvelopeColumn) -> bytes:
+    """Encode a value as the union of null and a column's type. Raises ValueError, also for no bytes where a type has no
+    such value: a header is to say that.
     """
     size = len(value)
     form = column.form
     if column.size and size != column.size:
         raise ValueError("another size")
     if form == _INTEGER:
-        return b"\2" + long_bytes(integer(value))
+        return b"\2" + long_bytes(signed_integer(value))
     if form == _TEXT:
         if not value.isascii():
             value.decode()
@@ -347,47 +348,49 @@ def avro(value: bytes, column: EnvelopeColumn) -> bytes:
     return b"\2" + column.encode(value)
 
 
-def is_alike(table: Table) -> bool:
-    """Whether a row's key columns are the event's key, after the byte that says that the first one is not null."""
+def has_event_key_bytes(table: Table) -> bool:
+    """Return whether a row's key columns are the event's key, after the byte that says that the first one is not
+    null.
+    """
     is_one = len(table.partition_key) == 1
     return is_one and all(c.type.name in _ALIKE and not c.type.shown_as for c in table.primary_key)
 
 
 def long_bytes(value: int) -> bytes:
-    """A number of 64 bits as an Avro long."""
+    """Encode a number of 64 bits as an Avro long."""
     if _compiled:
-        rest = (value << 1) ^ (value >> 63)
+        remaining = (value << 1) ^ (value >> 63)
         raw = _SCRATCH
         size = 0
-        while rest > 0x7F:
-            raw[size] = rest & 0x7F | 0x80
-            rest >>= 7
+        while remaining > 0x7F:
+            raw[size] = remaining & 0x7F | 0x80
+            remaining >>= 7
             size += 1
-        raw[size] = rest
+        raw[size] = remaining
         return raw[: size + 1]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
     return plain_long_bytes(value)
 
 
-def read_long(d: bytes, at: int) -> tuple[int, int]:
+def read_long(data: bytes, offset: int) -> tuple[int, int]:
     """Read an Avro long; returns it and the offset after it. Raises IndexError, and Malformed."""
     if _compiled:
-        rest, shift, end = 0, 0, at
+        zigzag, shift, end = 0, 0, offset
         while shift < 63:
-            byte = d[end]
+            byte = data[end]
             end += 1
-            rest |= (byte & 0x7F) << shift
+            zigzag |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return (rest >> 1) ^ -(rest & 1), end
+                return (zigzag >> 1) ^ -(zigzag & 1), end
             shift += 7
-    return plain_read_long(d, at)
+    return plain_read_long(data, offset)
 
 
-def vint(d: bytes, at: int) -> tuple[int, int]:
-    """The vint at an offset, and the offset after it."""
-    first = d[at]
-    at += 1
+def read_vint(data: bytes, offset: int) -> tuple[int, int]:
+    """Read the vint at an offset; return it and the offset after it."""
+    first = data[offset]
+    offset += 1
     if first < 0x80:
-        return first, at
+        return first, offset
     if _compiled:
         size = 1
         while size < 8 and first & 0x80 >> size:
@@ -395,25 +398,25 @@ def vint(d: bytes, at: int) -> tuple[int, int]:
         value = first & 0x7F >> size
         while size:
             size -= 1
-            value = value << 8 | d[at]
-            at += 1
-        return value, at
+            value = value << 8 | data[offset]
+            offset += 1
+        return value, offset
     size = 8 - (first ^ 0xFF).bit_length()
-    if size > len(d) - at:
+    if size > len(data) - offset:
         raise IndexError("index out of range")
-    return (first & 0x7F >> size) << 8 * size | int.from_bytes(d[at : at + size], "big"), at + size
+    return (first & 0x7F >> size) << 8 * size | int.from_bytes(data[offset : offset + size], "big"), offset + size
 
 
-def length(d: bytes, at: int) -> tuple[int, int]:
-    """The vint at an offset, a number of bytes that are there, and the offset after it."""
-    value, at = vint(d, at)
-    if value > len(d) - at:
+def read_length(data: bytes, offset: int) -> tuple[int, int]:
+    """Read a size as a vint, checked against the bytes that follow; return it and the offset after it."""
+    value, offset = read_vint(data, offset)
+    if value > len(data) - offset:
         raise IndexError("index out of range")
-    return value, at
+    return value, offset
 
 
-def summed(low: int, delta: int) -> int:
-    """A sum of unsigned numbers as a signed one of 64 bits."""
+def add_delta(low: int, delta: int) -> int:
+    """Return the sum of unsigned numbers as a signed one of 64 bits."""
     total = low + delta
     if _compiled:
         return total
@@ -421,8 +424,8 @@ def summed(low: int, delta: int) -> int:
     return total - 0x10000000000000000 if total >> 63 else total
 
 
-def integer(value: bytes) -> int:
-    """A signed number of at most 8 bytes."""
+def signed_integer(value: bytes) -> int:
+    """Decode a signed number of at most 8 bytes."""
     if _compiled:
         number = 0
         for i in range(len(value)):
@@ -432,8 +435,8 @@ def integer(value: bytes) -> int:
     return int.from_bytes(value, "big", signed=True)
 
 
-def uint(value: int) -> bytes:
-    """A size as 4 bytes."""
+def size_bytes(value: int) -> bytes:
+    """Encode a size as 4 bytes."""
     if _compiled:
         raw = _SCRATCH
         raw[0], raw[1], raw[2], raw[3] = value >> 24 & 0xFF, value >> 16 & 0xFF, value >> 8 & 0xFF, value & 0xFF

@@ -21,8 +21,8 @@ from helenus_connector.shape.debezium._cassandra_records import DebeziumRecords
 from helenus_connector.shape.debezium._cassandra_values import AVRO, JSON
 from helenus_connector.shape.debezium.cassandra_schemas import cassandra_schemas
 from helenus_connector.shape.encoding.change_source import ChangeSource, change_source, row_source
-from helenus_connector.shape.encoding.forms import frame_of, keys_of
-from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable
+from helenus_connector.shape.encoding.forms import register_frame, register_key_schemas
+from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable_record
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row.row import RowShape
 from helenus_schemas.cql.table import Table
@@ -51,8 +51,8 @@ class DebeziumCassandra:
         key, value = cassandra_schemas(table, settings)
         if settings.is_avro:
             # The bytes of a key in a topic of Debezium's stay what they are there, with the id of its schema.
-            key_frame, _, _ = keys_of(table, settings, registry, topic, key, _after(value))
-            frames = key_frame, frame_of(registry, f"{topic}-value", value)
+            key_frame, _, _ = register_key_schemas(table, settings, registry, topic, key, _after_schema(value))
+            frames = key_frame, register_frame(registry, f"{topic}-value", value)
             self._values = DebeziumRecords(AVRO, table, settings, cluster, frames, b"\1")
         else:
             self._values = DebeziumRecords(JSON, table, settings, cluster, (b"", b""), "true")
@@ -64,8 +64,8 @@ class DebeziumCassandra:
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         if resolved.written is not None:
-            return self._written(resolved, resolved.written)
-        return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
+            return self._change_records(resolved, resolved.written)
+        return self._row_records(resolved) if resolved.read_rows is None else self._marker_records(resolved)
 
     def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         return [None] * len(resolved)
@@ -73,67 +73,71 @@ class DebeziumCassandra:
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._rows.smaller(image)
 
-    def _row(self, resolved: ResolvedKey) -> Iterator[ShapedRecord]:
+    def _row_records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord]:
         source, after = change_source(resolved), resolved.after
         if after is None and resolved.scope is _STATIC:
             after = Image((None,) * len(self._names), resolved.write_time)
         op = "d" if after is None else "u" if source.snapshot == "false" and resolved.op in (None, "u") else "i"
         op_bytes = None if resolved.op is None else resolved.op.encode()
-        return self._enveloped(self._rows.of_row(resolved, after, op_bytes), op, source, resolved)
+        return self._wrap(self._rows.shaped_row(resolved, after, op_bytes), op, source, resolved)
 
-    def _marked(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
-        """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
+    def _marker_records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
+        """Yield the records of a delete marker, of the static columns of its partition, and of the rows in its
+        scope.
+        """
         source = change_source(resolved)
         rows = iter(self._rows.records(resolved))
         if resolved.scope is not _TABLE or not resolved.continues:
             marker = next(rows)
             assert marker is not None
             op = "t" if resolved.scope is _TABLE else "r" if resolved.bounds else "d"
-            yield from self._enveloped(marker, op, source, resolved)
+            yield from self._wrap(marker, op, source, resolved)
             image = marker.image
             if image is not None and any(value is not None for value in image.values):
-                yield from self._enveloped(self._rows.of_row(resolved, image), "u", row_source(source, image))
+                yield from self._wrap(self._rows.shaped_row(resolved, image), "u", row_source(source, image))
         for shaped in rows:
             if shaped is None:
                 yield None
                 continue
-            yield from self._enveloped(shaped, "u", row_source(source, shaped.image))
+            yield from self._wrap(shaped, "u", row_source(source, shaped.image))
 
-    def _written(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
+    def _change_records(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
         source = change_source(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
-            marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
-            yield from self._enveloped(marker, "r" if resolved.scope is _RANGE else "d", source, resolved)
+            marker = self._rows.shaped_marker(resolved) if has_rows else self._rows.shaped_row(resolved, None)
+            yield from self._wrap(marker, "r" if resolved.scope is _RANGE else "d", source, resolved)
             return
         try:
             kind, columns, changed = parse_cells(cells, self._published, shows_removed=True)
         except BAD_BYTES as error:
-            yield unreadable(resolved.key, self._table, error)
+            yield unreadable_record(resolved.key, self._table, error)
             return
-        gone_at = None if cells.deletion is None else cells.deletion.write_time
-        if gone_at is not None:
-            deleted = source._replace(write_time=gone_at)
-            yield from self._enveloped(self._rows.of_row(resolved, None), "d", deleted, resolved)
+        deleted_at = None if cells.deletion is None else cells.deletion.write_time
+        if deleted_at is not None:
+            deletion_source = source._replace(write_time=deleted_at)
+            yield from self._wrap(self._rows.shaped_row(resolved, None), "d", deletion_source, resolved)
         if columns is None:
             return
-        is_row = cells.liveness is not None and (gone_at is None or cells.liveness.write_time > gone_at)
+        is_row = cells.liveness is not None and (deleted_at is None or cells.liveness.write_time > deleted_at)
         values = tuple(map(columns.get, self._names)) if self._names else resolved.values
         image = Image(values, resolved.write_time)
-        encode = self._values.of_cells(resolved.values, columns, _expiries(cells))
-        shaped = self._rows.of_row(resolved, image, kind.encode(), encode)
-        yield from self._enveloped(shaped, "i" if is_row else "u", source, changed=changed, columns=columns)
+        encode = self._values.cells_encoder(resolved.values, columns, _expiries(cells))
+        shaped = self._rows.shaped_row(resolved, image, kind.encode(), encode)
+        yield from self._wrap(shaped, "i" if is_row else "u", source, changed=changed, columns=columns)
 
-    def _enveloped(
+    def _wrap(
         self,
         shaped: ShapedRecord,
         op: str,
         source: ChangeSource,
-        gone: ResolvedKey | None = None,
+        deleted: ResolvedKey | None = None,
         changed: ParsedCells | None = None,
         columns: Mapping[str, bytes | None] | None = None,
     ) -> Iterator[ShapedRecord]:
-        """The record of a row in its envelope; or of what is `gone`, and of a delete the record without value."""
+        """Yield the record of a row in its envelope; or of what is `deleted`, and after a delete the one without
+        value.
+        """
         if shaped.cause is not None:
             yield shaped
             return
@@ -142,15 +146,15 @@ class DebeziumCassandra:
         def wrapped(record: Record) -> Record:
             if not is_gone:
                 return record._replace(value=self._values.envelope(record.value or b"", op, source, changed, columns))
-            assert gone is not None
-            after = self._values.gone_row(gone.key, gone.values, op, source.write_time, gone.bounds)
+            assert deleted is not None
+            after = self._values.deleted_row(deleted.key, deleted.values, op, source.write_time, deleted.bounds)
             return record._replace(value=self._values.envelope(after, op, source))
 
         try:
             record, make = wrapped(shaped.record), shaped.make
         except BAD_BYTES as error:
-            bad = HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", self._table.full_name)
-            yield shaped._replace(record=Record(None, str(bad).encode(), ()), cause=bad)
+            cause = HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", self._table.full_name)
+            yield shaped._replace(record=Record(None, str(cause).encode(), ()), cause=cause)
             return
         key = record.key or b""
         row = b"\0" + op.encode() if is_gone else b"\1" + (shaped.record.value or b"")
@@ -161,11 +165,11 @@ class DebeziumCassandra:
             yield ShapedRecord(tombstone, None, shaped.key, None, lambda _: tombstone)
 
 
-def _after(value: str) -> str:
-    """Of a value's schema that of the columns, as text."""
+def _after_schema(value: str) -> str:
+    """Return the schema of `after` from a value's schema, as text."""
     return json.dumps(next(field["type"] for field in json.loads(value)["fields"] if field["name"] == "after"))
 
 
 def _expiries(cells: Cells) -> dict[str, int]:
-    """When the cells of a change expire, µs, of columns of one cell."""
+    """Return when the cells of a change expire, in µs, by column, for columns of one cell."""
     return {c.column: c.expires * _SECOND for c in cells.cells if c.expires is not None and c.path is None}

@@ -32,13 +32,13 @@ WRITTEN = ("columns", "replaced", "removed", "exact")
 
 
 def prefix(settings: ConnectorSettings) -> str:
-    """The topic's prefix: what is before the keyspace in its name, or the connector's name where it has none."""
-    rest = f".{settings.keyspace}.{settings.table}"
-    return settings.data.removesuffix(rest) if settings.data.endswith(rest) else settings.name
+    """Return the topic's prefix: what is before the keyspace in its name, or the connector's name if nothing is."""
+    suffix = f".{settings.keyspace}.{settings.table}"
+    return settings.data.removesuffix(suffix) if settings.data.endswith(suffix) else settings.name
 
 
 def cassandra_schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
-    """The Avro schemas of a table's keys and values, as text. Raises HelenusError TABLE_UNSUPPORTED."""
+    """Return the Avro schemas of a table's keys and values, as text. Raises HelenusError TABLE_UNSUPPORTED."""
     try:
         if table.unsupported:
             raise ValueError(table.unsupported)
@@ -50,24 +50,24 @@ def cassandra_schemas(table: Table, settings: ConnectorSettings) -> tuple[str, s
 
 def _key_schema(table: Table, settings: ConnectorSettings) -> Any:
     name, namespace = _names(table, settings)
-    of = DebeziumSchemas(table.keyspace, namespace)
-    keys = {c.name: of.optional(key_type(c.type, settings)) for c in table.primary_key}
-    return {**of.record("Key", keys, {"connect.name": f"{name}.Key"}), avro.TABLE_ID: str(table.id)}
+    schemas = DebeziumSchemas(table.keyspace, namespace)
+    keys = {c.name: schemas.optional(key_type(c.type, settings)) for c in table.primary_key}
+    return {**schemas.record("Key", keys, {"connect.name": f"{name}.Key"}), avro.TABLE_ID: str(table.id)}
 
 
 def _value_schema(table: Table, settings: ConnectorSettings) -> Any:
     name, namespace = _names(table, settings)
-    of = DebeziumSchemas(table.keyspace, namespace)
+    schemas = DebeziumSchemas(table.keyspace, namespace)
     columns = [*((c.name, key_type(c.type, settings)) for c in table.primary_key)]
     columns += [(c.name, c.type) for c in table.values]
-    if taken := [column for column, _ in columns if column in RANGE]:
-        raise ValueError(f"column {taken[0]}: Debezium's records have a field of this name: see column.exclude.list")
-    after: dict[str, Any] = {column: ["null", of.cell(t)] for column, t in columns}
-    bound = of.record("clustering_value", dict.fromkeys(BOUND, "string"), {"connect.version": 1})
+    if reserved := [column for column, _ in columns if column in RANGE]:
+        raise ValueError(f"column {reserved[0]}: Debezium's records have a field of this name: see column.exclude.list")
+    after: dict[str, Any] = {column: ["null", schemas.cell(t)] for column, t in columns}
+    bound = schemas.record("clustering_value", dict.fromkeys(BOUND, "string"), {"connect.version": 1})
     for end in RANGE:
         values = {"type": "array", "items": bound, "connect.name": "clustering_values", "connect.version": 1}
         members = dict(zip(RANGE_END, ("string", values), strict=True))
-        after[end] = ["null", of.record(end, members, {"connect.name": end, "connect.version": 1})]
+        after[end] = ["null", schemas.record(end, members, {"connect.name": end, "connect.version": 1})]
         bound = f"{namespace}.clustering_value"
     texts = {"type": "array", "items": "string"}
     optional = {kind: ["null", kind] for kind in ("string", "long")}
@@ -93,23 +93,23 @@ def _value_schema(table: Table, settings: ConnectorSettings) -> Any:
     members = {
         "ts_ms": "long",
         "op": "string",
-        "source": of.record("source", source, {"connect.name": "source"}),
-        "after": of.record("after", after, {"connect.name": "after", "connect.version": 1}),
-        "written": ["null", of.record("written", written, {"connect.name": "written"})],
+        "source": schemas.record("source", source, {"connect.name": "source"}),
+        "after": schemas.record("after", after, {"connect.name": "after", "connect.version": 1}),
+        "written": ["null", schemas.record("written", written, {"connect.name": "written"})],
     }
-    return of.record("Envelope", members, {"connect.name": f"{name}.Envelope"})
+    return schemas.record("Envelope", members, {"connect.name": f"{name}.Envelope"})
 
 
 def _names(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
-    """What goes before the names of a table's key and envelope: Debezium's, and as Avro takes it."""
+    """Return the prefix of the names of a table's key and envelope: Debezium's, and the one legal in Avro."""
     parts = (prefix(settings), table.keyspace, table.name)
-    legal = [avro_name(part) for whole in parts for part in whole.split(".")]
-    return ".".join((_NAMESPACE, *parts)), ".".join((_NAMESPACE, *legal))
+    avro_parts = [avro_name(piece) for part in parts for piece in part.split(".")]
+    return ".".join((_NAMESPACE, *parts)), ".".join((_NAMESPACE, *avro_parts))
 
 
 def key_type(t: CqlType, settings: ConnectorSettings) -> CqlType:
-    """A key's decimals and varints are shown as those of other columns."""
-    return t.with_forms(settings.forms)
+    """Return the type of a key column: its decimals and varints are shown as those of other columns."""
+    return t.shown(settings.forms)
 
 
 def _connect(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -150,27 +150,33 @@ class DebeziumSchemas:
         self._defined: set[str] = set()
 
     def cell(self, t: CqlType) -> Any:
-        """Of a cell: its value, when it expires, and that it is written."""
+        """Return the schema of a cell: its value, when it expires, and that it is written."""
         members = {"value": self.optional(t), "deletion_ts": ["null", "long"], "set": "boolean"}
         return self.record(f"cell_value_{_hash(t)}", members, {"connect.name": "cell_value", "connect.version": 1})
 
     def optional(self, t: CqlType) -> Any:
-        """Of null and a type. Raises ValueError for a type without a form."""
-        return ["null", self._of(t)]
+        """Return the union of null and a type. Raises ValueError for a type without a form."""
+        return ["null", self._type_schema(t)]
 
-    def record(self, name: str, members: Mapping[str, Any], more: Mapping[str, Any], namespace: str = "") -> Any:
-        """A record with these fields, and `more` properties."""
+    def record(self, name: str, members: Mapping[str, Any], properties: Mapping[str, Any], namespace: str = "") -> Any:
+        """Return a record with these fields, and more `properties`."""
         full = f"{namespace or self._namespace}.{name}"
         if full in self._defined:
             return full
         self._defined.add(full)
-        made = []
+        schema_fields = []
         for original, kind in members.items():
             field = {"name": avro_name(original), "type": kind, **({"default": None} if isinstance(kind, list) else {})}
-            made.append(field if field["name"] == original else {**field, "cql_name": original})
-        return {"type": "record", "name": name, "namespace": namespace or self._namespace, "fields": made, **more}
+            schema_fields.append(field if field["name"] == original else {**field, "cql_name": original})
+        return {
+            "type": "record",
+            "name": name,
+            "namespace": namespace or self._namespace,
+            "fields": schema_fields,
+            **properties,
+        }
 
-    def _of(self, t: CqlType) -> Any:
+    def _type_schema(self, t: CqlType) -> Any:
         if t.shown_as:
             return _SHOWN_AS.get(t.shown_as, t.shown_as)
         if t.name in _SCALARS:
@@ -192,8 +198,8 @@ class DebeziumSchemas:
             raise ValueError(f"the type {t} has no form")
         members = {field: self.optional(a) for field, a in zip(field_names(t), t.args, strict=True)}
         if t.name == "udt":
-            of_connect = {"connect.name": f"{self._keyspace}.{t.label}"}
-            return self.record(avro_name(t.label), members, of_connect, avro_name(self._keyspace))
+            properties = {"connect.name": f"{self._keyspace}.{t.label}"}
+            return self.record(avro_name(t.label), members, properties, avro_name(self._keyspace))
         name = f"{''.join(map(short_class, t.args))}Tuple"
         return self.record(f"{name}_{_hash(t)}", members, {"connect.name": name})
 

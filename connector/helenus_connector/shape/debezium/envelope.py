@@ -18,11 +18,11 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
-from helenus_connector.shape.debezium._direct_envelope import DirectEnvelopes, is_alike
-from helenus_connector.shape.encoding.avro_bytes import SAID, op_bytes, optional_text, text_bytes
+from helenus_connector.shape.debezium._direct_envelope import DirectEnvelopes, has_event_key_bytes
+from helenus_connector.shape.encoding.avro_bytes import WRITTEN_FIELDS, op_bytes, optional_text, text_bytes
 from helenus_connector.shape.encoding.change_source import ChangeSource, change_source, nanoseconds, now_ms, row_source
-from helenus_connector.shape.encoding.forms import Avro, Form, Json, frame_of, keys_of
-from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable
+from helenus_connector.shape.encoding.forms import Avro, Form, Json, register_frame, register_key_schemas
+from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable_record
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row.row import RowShape, row_schemas
 from helenus_schemas import __version__
@@ -50,8 +50,7 @@ Pack = Callable[["bytes | None", "bytes | None", str, ChangeSource, "ParsedCells
 
 class Envelope:
     """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
-    `Registry.register`, and
-    HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
+    `Registry.register`, and HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
 
     def __init__(
@@ -67,48 +66,50 @@ class Envelope:
         form: Form
         self._direct: DirectEnvelopes | None = None
         if settings.is_avro:
-            keys = keys_of(table, settings, registry, topic, key, value)
-            value_frame = frame_of(registry, f"{topic}-value", envelope_schema(table))
-            self._pack = _avro(value_frame, table, settings, cluster)
+            keys = register_key_schemas(table, settings, registry, topic, key, value)
+            value_frame = register_frame(registry, f"{topic}-value", envelope_schema(table))
+            self._pack = _avro_pack(value_frame, table, settings, cluster)
             form = self._keys = _Rows(table, settings, *keys)
             if table.values:
-                first, places = _named(table, settings, cluster)
-                self._direct = DirectEnvelopes(table, value_frame + b"\0\2", first, places, op_bytes)
+                constants, constants_after_snapshot = _constant_fields(table, settings, cluster)
+                self._direct = DirectEnvelopes(
+                    table, value_frame + b"\0\2", constants, constants_after_snapshot, op_bytes
+                )
         else:
-            self._pack = _json(table, settings, cluster)
-            form = Json(table, settings, whole=True, marks=registry is not None)
+            self._pack = _json_pack(table, settings, cluster)
+            form = Json(table, settings, has_key_columns=True, has_truncations=registry is not None)
         self._shape = RowShape(table, settings, registry, topic, form)
         self._table = table
         self._names = [c.name for c in table.values]
-        self._form, self._codec, self._nothing = form, KeyCodec(table), (None,) * len(table.values)
+        self._form, self._codec, self._nulls = form, KeyCodec(table), (None,) * len(table.values)
         self._published = frozenset(self._names)
         self._regulars = tuple(c.name for c in table.regulars)
         self._unfrozen = tuple(c.name for c in table.regulars if c.type.multicell)
         self._tombstones = settings.tombstones_on_delete
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
-        if self._direct is not None and (straight := self._straight(self._direct, resolved)) is not None:
-            return (straight,)
+        if self._direct is not None and (direct := self._direct_record(self._direct, resolved)) is not None:
+            return (direct,)
         if (written := resolved.written) is not None:
-            return self._written(resolved, written)
-        return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
+            return self._change_records(resolved, written)
+        return self._row_records(resolved) if resolved.read_rows is None else self._marker_records(resolved)
 
     def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         if self._direct is None:
             return [None] * len(resolved)
-        found: list[Record | None] = []
-        for one in resolved:
+        records: list[Record | None] = []
+        for key in resolved:
             try:
-                straight = None if one.failure else self._straight(self._direct, one)
+                direct = None if key.failure else self._direct_record(self._direct, key)
             except Malformed:  # `records` says so
-                straight = None
-            found.append(None if straight is None else straight.record)
-        return found
+                direct = None
+            records.append(None if direct is None else direct.record)
+        return records
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)
 
-    def _row(self, resolved: ResolvedKey) -> Iterator[ShapedRecord]:
+    def _row_records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord]:
         source = change_source(resolved)
         try:
             before = None if resolved.before is None else self._form.value(resolved.key, resolved.before.values)
@@ -118,31 +119,33 @@ class Envelope:
         if op == "u" and before is None:
             op = _READ
         header = None if resolved.op is None else op.encode()
-        return self._enveloped(self._shape.of_row(resolved, resolved.after, header), op, source, before=before)
+        return self._wrap(self._shape.shaped_row(resolved, resolved.after, header), op, source, before=before)
 
-    def _marked(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
-        """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
+    def _marker_records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
+        """Yield the records of a delete marker, of the static columns of its partition, and of the rows in its
+        scope.
+        """
         source = change_source(resolved)
         rows = iter(self._shape.records(resolved))
         if resolved.scope is not _TABLE:
             marker = next(rows)
             assert marker is not None
-            yield from self._enveloped(marker, "d", source)
+            yield from self._wrap(marker, "d", source)
             if marker.image is not None and any(value is not None for value in marker.image.values):
-                statics = self._shape.of_row(resolved, marker.image)
-                yield from self._enveloped(statics, _READ, row_source(source, marker.image))
+                statics = self._shape.shaped_row(resolved, marker.image)
+                yield from self._wrap(statics, _READ, row_source(source, marker.image))
         elif not resolved.continues:
             marker = next(rows)
             assert marker is not None
-            yield from self._enveloped(marker, "t", source)
+            yield from self._wrap(marker, "t", source)
         for shaped in rows:
             if shaped is None:
                 yield None
                 continue
-            yield from self._enveloped(shaped, _READ, row_source(source, shaped.image))
+            yield from self._wrap(shaped, _READ, row_source(source, shaped.image))
 
-    def _straight(self, direct: DirectEnvelopes, resolved: ResolvedKey) -> ShapedRecord | None:
-        """The record of a change that `_direct` is for, the same as `_written` has it."""
+    def _direct_record(self, direct: DirectEnvelopes, resolved: ResolvedKey) -> ShapedRecord | None:
+        """Return the record that `_direct` makes of a change, the same as `_change_records` does; None if it can't."""
         event, cells, write_time = resolved.event, resolved.cells, resolved.write_time
         if cells is None or event is None or write_time is None or resolved.scope not in (_ROW, _STATIC):
             return None
@@ -150,44 +153,46 @@ class Envelope:
             parts = self._keys.parts(resolved.key, resolved.values)
         except BAD_BYTES:
             return None
-        made = None if parts is None else direct.made(event.value or b"", cells, parts[1], write_time, now_ms())
-        if parts is None or made is None:
+        encoded = (
+            None if parts is None else direct.encode_change(event.value or b"", cells, parts[1], write_time, now_ms())
+        )
+        if parts is None or encoded is None:
             if (written := resolved.written) is not None:
-                direct.meet(cells, written.columns)
+                direct.learn_columns(cells, written.columns)
             return None
-        value, values, is_row = made
+        value, values, is_row = encoded
         op = b"c" if is_row else b"u"
         headers = self._shape.headers(resolved.key, write_time, event.value, resolved.expires, op)
         # By its own constructor a named tuple takes three times as long.
         record = _new(Record, (parts[0], value, headers))
         image = _new(Image, (values, write_time, *_UNTIMED))
-        return _new(ShapedRecord, (record, None, resolved.key, image, partial(self._again, resolved), None))
+        return _new(ShapedRecord, (record, None, resolved.key, image, partial(self._rebuild_record, resolved), None))
 
-    def _again(self, resolved: ResolvedKey, image: Image | None) -> Record:
-        """The record of another image of a row that went straight."""
+    def _rebuild_record(self, resolved: ResolvedKey, image: Image | None) -> Record:
+        """Return the record of another image of a row whose record `_direct` made."""
         assert resolved.written is not None
-        return next(self._written(resolved, resolved.written)).make(image)
+        return next(self._change_records(resolved, resolved.written)).make(image)
 
-    def _written(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
+    def _change_records(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
         source = change_source(resolved)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
-            marker = self._shape.of_marker(resolved) if has_rows else self._shape.of_row(resolved, None)
-            return self._enveloped(marker, "d", source)
+            marker = self._shape.shaped_marker(resolved) if has_rows else self._shape.shaped_row(resolved, None)
+            return self._wrap(marker, "d", source)
         try:
             op, columns, changed = parse_cells(cells, self._published)
         except BAD_BYTES as error:
-            return iter([unreadable(resolved.key, self._table, error)])
+            return iter([unreadable_record(resolved.key, self._table, error)])
         image = None
         if columns is not None:
             values = tuple(map(columns.get, self._names)) if self._names else resolved.values
             image = Image(values, resolved.write_time)
             if cells.deletion is not None:  # what the row had in other columns is gone
                 changed = changed._replace(columns=self._regulars, replaced=self._unfrozen)
-        row = self._shape.of_row(resolved, image, op.encode())
-        return self._enveloped(row, op, source, None if image is None else changed)
+        row = self._shape.shaped_row(resolved, image, op.encode())
+        return self._wrap(row, op, source, None if image is None else changed)
 
-    def _enveloped(
+    def _wrap(
         self,
         shaped: ShapedRecord,
         op: str,
@@ -195,13 +200,15 @@ class Envelope:
         changed: ParsedCells | None = None,
         before: bytes | None = None,
     ) -> Iterator[ShapedRecord]:
-        """The record of a row in its envelope, and of a delete the record without value; `before` as far as known."""
+        """Yield the record of a row in its envelope, and after a delete the one without value; `before` if it was
+        read.
+        """
         if shaped.cause is not None:
             yield shaped
             return
         is_gone = op in "dt"
         if before is None and op == "d":
-            before = self._of_key(shaped.key)
+            before = self._key_only_row(shaped.key)
 
         def wrapped(record: Record) -> Record:
             after = None if is_gone else record.value
@@ -215,13 +222,13 @@ class Envelope:
             tombstone = Record(record.key, None, [])
             yield ShapedRecord(tombstone, None, shaped.key, None, lambda _: tombstone)
 
-    def _of_key(self, key: bytes) -> bytes:
-        """The row of which no more is known than its key. Sinks take it for a delete."""
-        return self._form.value(key, self._nothing or self._codec.decode(key))
+    def _key_only_row(self, key: bytes) -> bytes:
+        """Return a row of nothing but its key, as sinks expect it in `before` of a delete."""
+        return self._form.value(key, self._nulls or self._codec.decode(key))
 
 
 def envelope_schema(table: Table) -> str:
-    """The Avro schema of a table's envelopes, as text. Raises HelenusError TABLE_UNSUPPORTED."""
+    """Return the Avro schema of a table's envelopes, as text. Raises HelenusError TABLE_UNSUPPORTED."""
     try:
         row = avro.row_schema(table)
     except ValueError as error:
@@ -229,9 +236,11 @@ def envelope_schema(table: Table) -> str:
     namespace = f"{avro_name(table.keyspace)}.{avro_name(table.name)}"
     name = f"{row['namespace']}.{row['name']}"
 
-    def record(of: str, **fields: Any) -> dict[str, Any]:
-        made = [{"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields.items()]
-        return {"type": "record", "name": of, "namespace": namespace, "fields": made}
+    def record(record_name: str, /, **fields: Any) -> dict[str, Any]:
+        schema_fields = [
+            {"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields.items()
+        ]
+        return {"type": "record", "name": record_name, "namespace": namespace, "fields": schema_fields}
 
     optional = {kind: ["null", kind] for kind in ("string", "long")}
     source = record(
@@ -245,7 +254,7 @@ def envelope_schema(table: Table) -> str:
         pos=optional["long"],
         node=optional["string"],
     )
-    written = {"type": "record", "name": "Written", "namespace": namespace, "fields": SAID}
+    written = {"type": "record", "name": "Written", "namespace": namespace, "fields": WRITTEN_FIELDS}
     return avro.text(
         record(
             "Envelope",
@@ -260,7 +269,7 @@ def envelope_schema(table: Table) -> str:
 
 
 class _Rows(Avro):
-    """Keys, and whole rows as `avro.row_schema` has them, without a frame."""
+    """Encodes keys, and whole rows as `avro.row_schema` has them, without a frame."""
 
     def __init__(
         self,
@@ -275,13 +284,13 @@ class _Rows(Avro):
         self._encode_key = to_avro.optionals([c.type for c in table.primary_key], key=True)
         self._encode_values = to_avro.optionals([c.type for c in table.values])
         self._only_key = not table.values
-        self._is_alike = is_alike(table)
+        self._has_event_key_bytes = has_event_key_bytes(table)
 
     def parts(self, key: bytes, values: Sequence[bytes | None]) -> tuple[bytes, bytes] | None:
-        """The key of a record, and the key's columns of its row, where no value of these has no bytes."""
+        """Return the key of a record, and the key's columns of its row; None if a value of these has no bytes."""
         if b"" in values:
             return None
-        return self.key(key), b"\2" + key if self._is_alike else self._encode_key(values)
+        return self.key(key), b"\2" + key if self._has_event_key_bytes else self._encode_key(values)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
         if self._only_key:
@@ -289,52 +298,55 @@ class _Rows(Avro):
         return self._encode_key(self._decode(key)) + self._encode_values(values)
 
 
-def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
+def _json_pack(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
     text = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
-    first = text({"version": __version__, "connector": "cassandra", "name": settings.name})[:-1]
-    named = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
-    places = text({"db": table.keyspace, **named})[1:-1]
+    constants = text({"version": __version__, "connector": "cassandra", "name": settings.name})[:-1]
+    table_names = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
+    constants_after_snapshot = text({"db": table.keyspace, **table_names})[1:-1]
 
     def pack(
         before: bytes | None, after: bytes | None, op: str, source: ChangeSource, changed: ParsedCells | None
     ) -> bytes:
-        at = source.write_time
+        write_time = source.write_time
         file = None if source.segment is None else str(source.segment)
-        read_at = text({"file": file, "pos": source.position, "node": source.node})[1:-1]
-        was, row = ("null" if data is None else data.decode() for data in (before, after))
+        log_position = text({"file": file, "pos": source.position, "node": source.node})[1:-1]
+        before_json, after_json = ("null" if data is None else data.decode() for data in (before, after))
         return (
-            f'{{"before":{was},"after":{row},"source":{first},"ts_ms":{at // 1000},'
-            f'"ts_us":{at},"ts_ns":{nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
+            f'{{"before":{before_json},"after":{after_json},"source":{constants},"ts_ms":{write_time // 1000},'
+            f'"ts_us":{write_time},"ts_ns":{nanoseconds(write_time)},"snapshot":"{source.snapshot}",'
+            f'{constants_after_snapshot},{log_position}}},"op":"{op}",'
             f'"ts_ms":{now_ms()},"written":{text(changed and changed._asdict())}}}'
         ).encode()
 
     return pack
 
 
-def _named(table: Table, settings: ConnectorSettings, cluster: str | None) -> tuple[bytes, bytes]:
-    """Fields of `source` that are the same in all records: the first ones, and those after `snapshot`."""
-    db, named = text_bytes(table.keyspace), text_bytes(table.keyspace) + text_bytes(table.name)
-    return b"".join(map(text_bytes, (__version__, "cassandra", settings.name))), db + optional_text(cluster) + named
+def _constant_fields(table: Table, settings: ConnectorSettings, cluster: str | None) -> tuple[bytes, bytes]:
+    """Return the fields of `source` that are the same in all records: the first ones, and those after `snapshot`."""
+    db, table_names = text_bytes(table.keyspace), text_bytes(table.keyspace) + text_bytes(table.name)
+    return b"".join(map(text_bytes, (__version__, "cassandra", settings.name))), db + optional_text(
+        cluster
+    ) + table_names
 
 
-def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
-    first, places = _named(table, settings, cluster)
+def _avro_pack(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
+    constants, constants_after_snapshot = _constant_fields(table, settings, cluster)
 
     def pack(
         before: bytes | None, after: bytes | None, op: str, source: ChangeSource, changed: ParsedCells | None
     ) -> bytes:
-        at = source.write_time
+        write_time = source.write_time
         return b"".join(
             (
                 schema_frame,
                 b"\0" if before is None else b"\2" + before,
                 b"\0" if after is None else b"\2" + after,
-                first,
-                long_bytes(at // 1000),
-                long_bytes(at),
-                long_bytes(nanoseconds(at)),
+                constants,
+                long_bytes(write_time // 1000),
+                long_bytes(write_time),
+                long_bytes(nanoseconds(write_time)),
                 text_bytes(source.snapshot),
-                places,
+                constants_after_snapshot,
                 optional_text(None if source.segment is None else str(source.segment)),
                 b"\0" if source.position is None else b"\2" + long_bytes(source.position),
                 optional_text(source.node),

@@ -1,4 +1,4 @@
-"""Pieces of Avro that envelopes are made of, as bytes."""
+"""Encode the pieces of Avro that envelopes consist of."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from typing import Any
 from helenus_connector.shape.encoding.parsed_cells import ParsedCells
 from helenus_schemas.codec.avro_long import long_bytes
 
-TEXTS: dict[str, Any] = {"type": "array", "items": "string"}
-SAID: list[dict[str, Any]] = [
-    {"name": "columns", "type": TEXTS},
-    {"name": "replaced", "type": TEXTS},
-    {"name": "removed", "type": {"type": "map", "values": TEXTS}},
+TEXT_ARRAY: dict[str, Any] = {"type": "array", "items": "string"}
+WRITTEN_FIELDS: list[dict[str, Any]] = [
+    {"name": "columns", "type": TEXT_ARRAY},
+    {"name": "replaced", "type": TEXT_ARRAY},
+    {"name": "removed", "type": {"type": "map", "values": TEXT_ARRAY}},
 ]
-"""The fields of the record that `op_bytes` makes."""
+"""The fields of the record `written`, which `op_bytes` encodes."""
 
 
-def op_bytes(changed: ParsedCells) -> bytes:
-    removed = [text_bytes(name) + texts_bytes(parts) for name, parts in changed.removed.items()]
-    return texts_bytes(changed.columns) + texts_bytes(changed.replaced) + array_bytes(removed)
+def op_bytes(parsed: ParsedCells) -> bytes:
+    """Encode the record `written`: the columns that a change writes, replaces and removes parts of."""
+    removed = [text_bytes(name) + texts_bytes(paths) for name, paths in parsed.removed.items()]
+    return texts_bytes(parsed.columns) + texts_bytes(parsed.replaced) + array_bytes(removed)
 
 
 @lru_cache(1024)
 def texts_bytes(names: tuple[str, ...]) -> bytes:
-    """Cached: a table's changes write the same few columns."""
+    """Encode an array of strings. Cached: a table's changes write the same few columns."""
     return array_bytes([text_bytes(name) for name in names])
 
 
 def array_bytes(items: Sequence[bytes]) -> bytes:
-    """An array, or a map of entries."""
+    """Encode an array of encoded items, or a map of encoded entries."""
     return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
 
 
 @lru_cache(1024)
 def text_bytes(text: str) -> bytes:
+    """Encode a string."""
     data = text.encode()
     return long_bytes(len(data)) + data
 
 
 @lru_cache(1024)
 def optional_text(text: str | None) -> bytes:
-    """A text, or null."""
+    """Encode the union of null and a string."""
     return b"\0" if text is None else b"\2" + text_bytes(text)

@@ -1,4 +1,4 @@
-"""Where a change was read, as the envelopes' `source` says it."""
+"""Where a change was read, for the envelopes' field `source`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from helenus_schemas.event.own_format import log_position, match_own_format
 from helenus_schemas.event.wire import decode, without_frames
 
 _SNAPSHOT = {Origin.SNAPSHOT: "true", Origin.SNAPSHOT_FIRST: "first", Origin.SNAPSHOT_LAST: "last"}
-_FURTHEST = (1 << 63) - 1
+_MAX_LONG = (1 << 63) - 1
 
 
 class ChangeSource(NamedTuple):
-    """Where a change was read, as far as that is known; `write_time` in µs."""
+    """Where a change was read, as far as the event says; `write_time` in µs."""
 
     write_time: int
     snapshot: str = "false"
@@ -26,7 +26,7 @@ class ChangeSource(NamedTuple):
 
 
 def change_source(resolved: ResolvedKey) -> ChangeSource:
-    """Where the change was read that a record is of."""
+    """Return where the change of a record was read."""
     event, write_time = resolved.event, record_time(resolved)
     if event is None:
         return ChangeSource(write_time)
@@ -35,7 +35,9 @@ def change_source(resolved: ResolvedKey) -> ChangeSource:
         segment, position = log_position(match)
         return ChangeSource(write_time, "false", segment, position, match.node.decode())
     change = decode(without_frames(None, value)[1])
-    is_placed = change.segment >= 0 and change.node is not None  # of a read it is when that was
+    is_placed = (
+        change.segment >= 0 and change.node is not None
+    )  # a change that was read from a table has no log position
     return ChangeSource(
         write_time,
         _SNAPSHOT.get(change.origin, "false"),
@@ -46,26 +48,26 @@ def change_source(resolved: ResolvedKey) -> ChangeSource:
 
 
 def record_time(resolved: ResolvedKey) -> int:
-    """Return the write time of a record, in µs. Where none is known it is when the first event that asks for the key
-    was written, also when the key is read again: a later time would have a deletion take away what was written since.
+    """Return the write time of a record, in µs. If Cassandra gave none, return the time of the first event for the key,
+    also when the key is read again: with a later time a deletion would hide what was written since.
     """
     return round(resolved.since * 1e6) if resolved.write_time is None else resolved.write_time
 
 
 def row_source(source: ChangeSource, image: Image | None) -> ChangeSource:
-    """The source of a row, or of static columns, that live after a delete marker: their own write time, if it is known.
+    """Return the source of a row, or of static columns, that live after a delete marker, with their own write time.
 
-    Else the marker's, which is no later: what lives was written after the deletion.
+    Without one the marker's stays. It is no later: what lives was written after the deletion.
     """
-    own = None if image is None else image.write_time
-    return source if own is None else source._replace(write_time=own)
+    write_time = None if image is None else image.write_time
+    return source if write_time is None else source._replace(write_time=write_time)
 
 
 def now_ms() -> int:
-    """ms since the epoch."""
+    """Return the time now, in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
-def nanoseconds(at: int) -> int:
-    """Of µs; the furthest that a long can say for a write time that is further away."""
-    return max(-_FURTHEST, min(at * 1000, _FURTHEST))
+def nanoseconds(write_time_us: int) -> int:
+    """Convert µs to ns, limited to what a long can hold."""
+    return max(-_MAX_LONG, min(write_time_us * 1000, _MAX_LONG))

@@ -1,4 +1,4 @@
-"""The bytes of keys, and of rows: in Avro or JSON. What the shapes share."""
+"""Encode keys and rows in Avro or JSON, for all shapes."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ _FRAME = struct.Struct(">bI")
 
 
 class Form(Protocol):
-    """Bytes of keys and values."""
+    """Encodes keys and values."""
 
     @property
-    def gone(self) -> bytes | None:
-        """The value of a row that is not there."""
+    def absent_value(self) -> bytes | None:
+        """The value of a record whose row does not exist."""
         ...
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
-        """A record's key, from the event's; with its CQL bytes if some of the partition key are none.
+        """Return a record's key, from the event's; with its CQL bytes if some of the partition key have no bytes.
 
         Raises ValueError for a topic that has no form for it, and as `Registry.register`.
         """
         ...
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
-        """A record's value, from the event's key and the CQL bytes of `avro.value_columns`."""
+        """Return a record's value, from the event's key and the CQL bytes of `avro.value_columns`."""
         ...
 
     def truncation(self) -> bytes | None:
-        """The key of the marker that concerns the whole table. Raises as `Registry.register`."""
+        """Return the key of the marker that concerns the whole table. Raises as `Registry.register`."""
         ...
 
 
 class Avro:
-    """`key-value-avro`: after the frames of the key's and the value's schema.
+    """The form `key-value-avro`: Avro after the frames of the key's and the value's schema.
 
     If it `is_plain`, a key is the event's after the `key_frame`, and a value is what `row` makes of the columns.
     """
 
-    gone = None
+    absent_value = None
 
     def __init__(
         self,
@@ -64,34 +64,34 @@ class Avro:
         self._codec = KeyCodec(table, settings.key_compat)
         self.key_frame = key_frame
         self._value_frame = value_frame
-        self._recode = _recode(table, settings)
+        self._recode = _key_recoder(table, settings)
         columns = avro.value_columns(table)
         required = avro.required_columns(table)
         self._required = [to_avro.plain(c.type, key=True) for c in required]
-        rest = [c.type for c in columns[len(required) :]]
-        self.row = to_avro.optionals(rest, key=not table.values, head=b"" if required else value_frame)
+        optional_types = [c.type for c in columns[len(required) :]]
+        self.row = to_avro.optionals(optional_types, key=not table.values, head=b"" if required else value_frame)
         self.is_plain = not required and self._recode is None
         self._encode_all = to_avro.optionals([c.type for c in columns], key=not table.values)
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
         if values:
-            return self._framed("key") + self._codec.encode_nullable(values)
+            return self._nullable_frame("key") + self._codec.encode_nullable(values)
         return self.key_frame + (self._recode(key) if self._recode else key)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
         if not self._required:
             return self.row(values)
-        if self._codec.stand_in_indexes(values):
-            return self._framed("value") + self._encode_all(values)
+        if self._codec.stand_in_places(values):
+            return self._nullable_frame("value") + self._encode_all(values)
         width = len(self._required)
-        first = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]
-        return b"".join([self._value_frame, *first, self.row(values[width:])])
+        required_bytes = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]
+        return b"".join([self._value_frame, *required_bytes, self.row(values[width:])])
 
     def truncation(self) -> bytes | None:
         return self._truncation()
 
-    def _framed(self, part: str) -> bytes:
-        """The frame of keys, or values, with a partition key that the topic's own schema has no form for."""
+    def _nullable_frame(self, part: str) -> bytes:
+        """Return the frame of keys, or values, with a partition key that the topic's own schema has no form for."""
         if self._nullable is None:
             raise ValueError(
                 "no bytes in a partition key, which a topic that has one schema for all keys has no form of"
@@ -100,20 +100,21 @@ class Avro:
 
 
 class Json:
-    """`key-value-json`, and `json` if `whole`: then the key's columns are in the value too, and a delete is `{}`.
+    """The form `key-value-json`, and `json` if `has_key_columns`: its value has the key's columns too, and a delete is
+    `{}`.
 
-    `marks`: markers of the whole table have a key, of another form than rows have.
+    With `has_truncations` the markers of the whole table have a key, of another form than rows have.
     """
 
-    def __init__(self, table: Table, settings: ConnectorSettings, whole: bool, marks: bool) -> None:
-        self._marks = marks
-        self.gone = b"{}" if whole else None
+    def __init__(self, table: Table, settings: ConnectorSettings, has_key_columns: bool, has_truncations: bool) -> None:
+        self._has_truncations = has_truncations
+        self.absent_value = b"{}" if has_key_columns else None
         self._codec = KeyCodec(table)
         keys = table.primary_key
-        columns = (*keys, *table.values) if whole else avro.value_columns(table)
-        self._key = json_of(keys, settings.key_compat == "datastax")
-        self._value = json_of(columns)
-        self._whole = whole
+        columns = (*keys, *table.values) if has_key_columns else avro.value_columns(table)
+        self._key = json_encoder(keys, settings.key_compat == "datastax")
+        self._value = json_encoder(columns)
+        self._has_key_columns = has_key_columns
         self._truncation = truncation_key(table)
         self._only_key = not table.values
 
@@ -121,34 +122,34 @@ class Json:
         return self._key(values or self._codec.decode(key)).encode()
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
-        if not self._whole:
+        if not self._has_key_columns:
             return self._value(values).encode()
         return self._value(values if self._only_key else (*self._codec.decode(key), *values)).encode()
 
     def truncation(self) -> bytes | None:
-        if not self._marks:
+        if not self._has_truncations:
             return None
         return self._truncation
 
 
 def truncation_key(table: Table) -> bytes:
-    """In JSON, the key of the marker that concerns the whole table."""
+    """Return the key, in JSON, of the marker that concerns the whole table."""
     return json.dumps({"table": table.full_name}, ensure_ascii=False).encode()
 
 
-def keys_of(
+def register_key_schemas(
     table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str, key: str, value: str
 ) -> tuple[bytes, Callable[[], bytes | None], Callable[[str], bytes] | None]:
-    """The frame of keys, the key of a truncation, and the frames of nullable parts. `key` and `value` are the schemas
-    of keys, and of the values of rows outside them. Without a registry there are no frames, and one schema for all
-    keys. Raises as `Registry.register`.
+    """Return the frame of keys, and functions to the key of a truncation and to the frames of nullable parts. `key` and
+    `value` are the schemas of keys, and of the values of rows outside them. Without a registry there are no frames, and
+    one schema for all keys. Raises as `Registry.register`.
     """
     if registry is None:
         return b"", lambda: None, None
-    name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
+    table_name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
 
     def truncation() -> bytes:
-        return frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
+        return frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + table_name
 
     def nullable(part: str) -> bytes:
         return frame(registry.register(f"{topic}-{part}-nullable", nullable_schema(table, settings, part)))
@@ -157,32 +158,33 @@ def keys_of(
 
 
 def frame(schema: int) -> bytes:
+    """Return the Confluent wire format's prefix for a schema id."""
     return _FRAME.pack(0, schema)
 
 
-def frame_of(registry: SchemaIds | None, subject: str, schema: str) -> bytes:
-    """The frame of what is under a schema, which is registered; none without a registry."""
+def register_frame(registry: SchemaIds | None, subject: str, schema: str) -> bytes:
+    """Register a schema and return the frame of its id; an empty one without a registry."""
     return b"" if registry is None else frame(registry.register(subject, schema))
 
 
 def nullable_schema(table: Table, settings: ConnectorSettings, part: str) -> str:
-    """The schema of keys, or of values of key columns only, in which a column of the partition key may be null: it has
-    no bytes there, of a type that has no such value.
+    """Return the schema of keys, or of values of key columns only, in which a column of the partition key may be null:
+    it has no bytes there, and its type has no empty value.
     """
     if part == "value":
         return avro.text(avro.value_schema(table, nullable=True))
     return avro.text({**avro.key_schema(table, settings.key_compat, nullable=True), avro.TABLE_ID: str(table.id)})
 
 
-def json_of(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequence[bytes | None]], str]:
-    """An object of columns, those of the key first."""
-    keys = sum(c.kind in ("partition_key", "clustering") for c in columns)
-    return jsonform.objects([c.name for c in columns], [c.type for c in columns], keys=keys, datastax=datastax)
+def json_encoder(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequence[bytes | None]], str]:
+    """Return a function from the CQL bytes of columns, those of the key first, to a JSON object."""
+    key_count = sum(c.kind in ("partition_key", "clustering") for c in columns)
+    return jsonform.objects([c.name for c in columns], [c.type for c in columns], keys=key_count, datastax=datastax)
 
 
-def _recode(table: Table, settings: ConnectorSettings) -> Callable[[bytes], bytes] | None:
-    """From an event's key to the data record's, where they are not the same."""
+def _key_recoder(table: Table, settings: ConnectorSettings) -> Callable[[bytes], bytes] | None:
+    """Return a function from an event's key to the data record's; None where they are the same."""
     if settings.key_compat == "exact":
         return None
-    exact, other = KeyCodec(table), KeyCodec(table, settings.key_compat)
-    return lambda key: other.encode(exact.decode(key))
+    exact, compatible = KeyCodec(table), KeyCodec(table, settings.key_compat)
+    return lambda key: compatible.encode(exact.decode(key))

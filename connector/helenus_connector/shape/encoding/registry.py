@@ -38,10 +38,11 @@ from helenus_schemas.settings import regular_files
 
 _CONFLICT = 409
 _REFUSED = {_CONFLICT, 422}
-_UNKNOWN_TO_IT = {401, 403}
+_LOGIN_REFUSED = {401, 403}
 _log = structlog.get_logger(__name__)
-_AWAY_S = 30.0
-"""For how long a registry that did not answer is not asked for what is known of it: each time may take seconds."""
+_UNAVAILABLE_S = 30.0
+"""For how long a registry that did not answer is not asked for ids that the backup has: each request may take seconds.
+"""
 _KEY = "value.converter.schema.registry"
 _PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry and /apis/ccompat/v7 for Apicurio's"
 
@@ -54,21 +55,20 @@ class SchemaIds(Protocol):
 
 
 class Registry:
-    """Registers schemas under a subject; ids are remembered in `memory`, a file. Records in JSON need none.
+    """Registers schemas under a subject; ids are cached in `memory`, a file. Records in JSON need none.
 
-    What was registered is kept in `kept`, a directory, for when the registry is away. Raises HelenusError CONFIG for
-    two logins.
+    `backup_directory` keeps the ids for when the registry is unavailable. Raises HelenusError CONFIG for two logins.
     """
 
-    def __init__(self, settings: ConnectorSettings, memory: Path, kept: Path | None = None) -> None:
+    def __init__(self, settings: ConnectorSettings, memory: Path, backup_directory: Path | None = None) -> None:
         # The client gets the login apart from the address: its errors, and the log of its library, show addresses.
-        self._url, self._logins = _apart(settings.value_converter_schema_registry_url)
+        self._url, self._logins = _split_logins(settings.value_converter_schema_registry_url)
         config: dict[str, Any] = {"url": self._url, "timeout": 5, "max.retries": 0}
-        if given := settings.value_converter_schema_registry_basic_auth_user_info:
+        if login := settings.value_converter_schema_registry_basic_auth_user_info:
             if self._logins:
-                what = f"{_KEY}.url has a login, and {_KEY}.basic.auth.user.info is another: leave one out"
-                raise HelenusError(Kind.CONFIG, what, self._url)
-            config["basic.auth.user.info"] = given.get_secret_value()
+                problem = f"{_KEY}.url has a login, and {_KEY}.basic.auth.user.info is another: leave one out"
+                raise HelenusError(Kind.CONFIG, problem, self._url)
+            config["basic.auth.user.info"] = login.get_secret_value()
         for key, file in (
             ("ssl.ca.location", settings.value_converter_schema_registry_ssl_cafile),
             ("ssl.certificate.location", settings.value_converter_schema_registry_ssl_certfile),
@@ -80,64 +80,66 @@ class Registry:
         self._may_register = settings.value_converter_auto_register_schemas
         self._normalizes = settings.value_converter_normalize_schemas
         self._memory = memory
-        self._kept_in = kept
+        self._backup_directory = backup_directory
         self._is_needed = settings.is_avro
-        self._away_until = 0.0
+        self._unavailable_until = 0.0
 
     @property
-    def place(self) -> object:
-        """Identifies the registry, and who asks it."""
+    def identity(self) -> object:
+        """Identify the registry, and the login that is used."""
         return self._is_needed, *sorted(self._config.items()), *self._logins.items()
 
     def check(self) -> None:
         """Raise HelenusError if the registry does not answer, where there has to be one."""
         if self._url and self._is_needed:
-            self._ask(self._client.get_subjects)
+            self._request(self._client.get_subjects)
 
     def knows(self, subject: str) -> bool:
-        """Whether a schema of this subject was ever registered: a worker may run while the registry is away."""
-        return bool(self._ids(subject))
+        """Return whether a schema of this subject was ever registered: a worker may run while the registry is away."""
+        return bool(self._backup_ids(subject))
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of a schema in a subject, registered if it is new. A subject that has no level of its own is set to
-        BACKWARD first, where the registry has none for all: what an operator chose stays.
+        """Return the id of a schema in a subject; register it if it is new. A subject without a compatibility level is
+        set to BACKWARD first, unless the registry has a global one: what an operator chose stays.
 
         With `auto.register.schemas=false` it has to be there, and nothing is set.
         Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, REGISTRY_REFUSED or SCHEMA_MISSING.
         """
-        return self._known(subject, self._name(subject, schema), lambda: self._registered(subject, schema))
+        return self._cached_id(subject, self._cache_name(subject, schema), lambda: self._register(subject, schema))
 
-    def _registered(self, subject: str, schema: str) -> int:
+    def _register(self, subject: str, schema: str) -> int:
         avro = Schema(schema, "AVRO")
         if self._may_register:
             self._check_times(subject, schema)
             self._choose_level(subject)
             try:
-                return self._id(lambda: self._client.register_schema(subject, avro, self._normalizes), subject)
+                return self._request_id(lambda: self._client.register_schema(subject, avro, self._normalizes), subject)
             except HelenusError as error:
-                raise self._with_mode(error, subject, schema) from None
-        return self._id(lambda: self._client.lookup_schema(subject, avro, self._normalizes).schema_id, subject)
+                raise self._explain_mode(error, subject, schema) from None
+        return self._request_id(lambda: self._client.lookup_schema(subject, avro, self._normalizes).schema_id, subject)
 
     def keep(self, subject: str, schema: str, value: str) -> int:
-        """The id of the subject's latest schema, if this one gives the same bytes; else as `register`.
+        """Return the id of the subject's latest schema, if this one gives the same bytes; else as `register`.
 
-        For keys: their bytes decide on compaction and place, so a column that gets another name changes nothing.
+        For keys: their bytes decide on compaction and partition, so a renamed column changes nothing.
         `value` is the schema of the values that go with them. Raises REGISTRY_REFUSED too where names would be wrong.
         """
 
-        def ask() -> int:
-            number = self._kept(subject, schema, value)
-            return self.register(subject, schema) if number is None else number
+        def request() -> int:
+            schema_id = self._latest_compatible_id(subject, schema, value)
+            return self.register(subject, schema) if schema_id is None else schema_id
 
-        return self._known(subject, self._name(subject, schema + value), ask)
+        return self._cached_id(subject, self._cache_name(subject, schema + value), request)
 
-    def schema(self, number: int) -> str | None:
-        """The schema with this id as text; None if the registry has none. Raises HelenusError if it can't be asked."""
-        found = self._found(lambda: self._client.get_schema(number), f"of the schema with the id {number}")
-        return None if found is None or found.schema_type not in (None, "AVRO") else str(found.schema_str)
+    def schema(self, schema_id: int) -> str | None:
+        """Return the schema with this id as text; None if the registry has none. Raises HelenusError if it can't be
+        asked.
+        """
+        schema = self._look_up(lambda: self._client.get_schema(schema_id), f"of the schema with the id {schema_id}")
+        return None if schema is None or schema.schema_type not in (None, "AVRO") else str(schema.schema_str)
 
     def close(self) -> None:
-        """Let go of the registry."""
+        """Close the connections to the registry."""
         if "_client" in self.__dict__:
             self._client.close()
 
@@ -153,8 +155,8 @@ class Registry:
             limit_answers(client)
         except (OSError, ValueError) as error:
             files = ", ".join(str(value) for key, value in self._config.items() if key.startswith("ssl."))
-            what = f"cannot use value.converter.schema.registry.*: {error}"
-            raise HelenusError(Kind.CONFIG, what, files or self._url) from None
+            problem = f"cannot use value.converter.schema.registry.*: {error}"
+            raise HelenusError(Kind.CONFIG, problem, files or self._url) from None
         if self._logins:
             # The library would send the first address's login to all. It follows no redirects.
             client._rest_client.session.auth = partial(_log_in, self._logins)
@@ -165,12 +167,12 @@ class Registry:
 
         Apicurio's registry has none by default, and says NONE. A login that may not set it goes on without.
         """
-        if self._found(lambda: self._client.get_compatibility(subject), subject) is not None:
+        if self._look_up(lambda: self._client.get_compatibility(subject), subject) is not None:
             return
-        if self._found(self._client.get_compatibility, subject) not in (None, "NONE"):
+        if self._look_up(self._client.get_compatibility, subject) not in (None, "NONE"):
             return
         try:
-            self._ask(lambda: self._set_compatibility(subject), subject)
+            self._request(lambda: self._set_compatibility(subject), subject)
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_AUTH:
                 raise
@@ -185,18 +187,18 @@ class Registry:
             # Apicurio's answer where another task sets it at the same moment.
             self._client.set_compatibility(subject, "BACKWARD")
 
-    def _kept(self, subject: str, schema: str, value: str) -> int | None:
-        latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+    def _latest_compatible_id(self, subject: str, schema: str, value: str) -> int | None:
+        latest = self._look_up(lambda: self._client.get_latest_version(subject), subject)
         if latest is None:
             return None
         try:
-            known, key = parsed(latest.schema.schema_str), parsed(schema)
-        except ValueError:  # of another kind than Avro: what the registry says to ours, counts
+            latest_schema, key = parsed(latest.schema.schema_str), parsed(schema)
+        except ValueError:  # not an Avro schema: the registry decides whether ours is compatible
             return None
-        is_kept = without_names(known) == without_names(key)
-        if what := incompatibility(known, key, parsed(value)) if is_kept else recreated(known, key):
-            raise self._refused(what, f"{self._url}, subject {subject}")
-        return self._id(lambda: latest.schema_id, subject) if is_kept else None
+        is_kept = without_names(latest_schema) == without_names(key)
+        if problem := incompatibility(latest_schema, key, parsed(value)) if is_kept else recreated(latest_schema, key):
+            raise self._refusal(problem, f"{self._url}, subject {subject}")
+        return self._request_id(lambda: latest.schema_id, subject) if is_kept else None
 
     def _check_times(self, subject: str, schema: str) -> None:
         """Raise REGISTRY_REFUSED for a schema whose times are of another unit than the subject's, as of records that
@@ -205,174 +207,174 @@ class Registry:
         new = parsed(schema)
         if not has_times(new):
             return
-        latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+        latest = self._look_up(lambda: self._client.get_latest_version(subject), subject)
         try:
-            what = latest and other_times(parsed(latest.schema.schema_str), new)
+            problem = latest and other_times(parsed(latest.schema.schema_str), new)
         except ValueError:  # of another kind than Avro
             return
-        if what:
-            raise self._refused(what, f"{self._url}, subject {subject}")
+        if problem:
+            raise self._refusal(problem, f"{self._url}, subject {subject}")
 
-    def _with_mode(self, error: HelenusError, subject: str, schema: str) -> HelenusError:
-        """A refusal, with the cause where that is a mode which was changed; other errors as they are."""
+    def _explain_mode(self, error: HelenusError, subject: str, schema: str) -> HelenusError:
+        """Return a refusal with its cause if a handling mode was changed; other errors as they are."""
         latest = None
         if error.kind is Kind.REGISTRY_REFUSED:
-            latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+            latest = self._look_up(lambda: self._client.get_latest_version(subject), subject)
         if latest is None:
             return error
         try:
-            number = other_form(parsed(latest.schema.schema_str), parsed(schema))
+            type_name = other_form(parsed(latest.schema.schema_str), parsed(schema))
         except ValueError:
-            number = None
-        if number is None:
+            type_name = None
+        if type_name is None:
             return error
-        what = f"{error.what}; {number}s have another form in it: was {number}.handling.mode changed?"
+        problem = f"{error.what}; {type_name}s have another form in it: was {type_name}.handling.mode changed?"
         advice = (
-            f"set {number}.handling.mode back, choose another data.topic, or let schema.on.incompatible=new-topic "
+            f"set {type_name}.handling.mode back, choose another data.topic, or let schema.on.incompatible=new-topic "
             "go on in another"
         )
-        return HelenusError(error.kind, what, error.where, advice)
+        return HelenusError(error.kind, problem, error.where, advice)
 
-    def _found(self, look: Callable[[], Any], subject: str) -> Any:
-        """What the registry has, None if it has none."""
+    def _look_up(self, call: Callable[[], Any], subject: str) -> Any:
+        """Return what the registry has; None if it answers 404."""
 
-        def ask() -> Any:
+        def request() -> Any:
             try:
-                return look()
+                return call()
             except SchemaRegistryError as error:
                 if error.http_status_code == 404:
                     return None
                 raise
 
-        return self._ask(ask, subject)
+        return self._request(request, subject)
 
-    def _known(self, subject: str, name: str, ask: Callable[[], int]) -> int:
-        """The id by its name: as it is remembered, as the registry says, or, if that is away, as it was once."""
-        remembered = self._remembered()
-        if name in remembered:
-            return remembered[name]
-        earlier = self._ids(subject)
-        if name in earlier and time.monotonic() < self._away_until:
-            return earlier[name]
+    def _cached_id(self, subject: str, name: str, request: Callable[[], int]) -> int:
+        """Return an id by its name: from the cache, from the registry, or from the backup if the registry is away."""
+        cached = self._cached_ids()
+        if name in cached:
+            return cached[name]
+        backup = self._backup_ids(subject)
+        if name in backup and time.monotonic() < self._unavailable_until:
+            return backup[name]
         try:
-            number = ask()
+            schema_id = request()
         except HelenusError as error:
-            if error.kind is not Kind.REGISTRY_UNREACHABLE or name not in earlier:
+            if error.kind is not Kind.REGISTRY_UNREACHABLE or name not in backup:
                 raise
-            self._away_until = time.monotonic() + _AWAY_S
-            _log.warning("registry.away", subject=subject, schema_id=earlier[name], error=error.what)
-            return earlier[name]
-        self._remember({**self._remembered(), name: number})
-        self._keep_id(subject, {**self._ids(subject), name: number})
-        return number
+            self._unavailable_until = time.monotonic() + _UNAVAILABLE_S
+            _log.warning("registry.away", subject=subject, schema_id=backup[name], error=error.what)
+            return backup[name]
+        self._cache_ids({**self._cached_ids(), name: schema_id})
+        self._back_up_ids(subject, {**self._backup_ids(subject), name: schema_id})
+        return schema_id
 
-    def _ids(self, subject: str) -> dict[str, int]:
-        """What was registered under a subject in this registry, by name."""
-        if self._kept_in is None:
+    def _backup_ids(self, subject: str) -> dict[str, int]:
+        """Return the ids of what was registered under a subject in this registry, by name."""
+        if self._backup_directory is None:
             return {}
         try:
-            ids = json.loads((self._kept_in / _file(subject)).read_text())
+            ids = json.loads((self._backup_directory / _backup_file(subject)).read_text())
         except (OSError, ValueError):  # it is only for when the registry is away
             return {}
-        return {name: number for name, number in ids.items() if name.startswith(f"{self._url} ")}
+        return {name: schema_id for name, schema_id in ids.items() if name.startswith(f"{self._url} ")}
 
-    def _keep_id(self, subject: str, ids: Mapping[str, int]) -> None:
+    def _back_up_ids(self, subject: str, ids: Mapping[str, int]) -> None:
         # Executors on other hosts need not have the checkpoint.
-        if self._kept_in is None or not self._kept_in.parent.is_dir():
+        if self._backup_directory is None or not self._backup_directory.parent.is_dir():
             return
         try:
-            self._kept_in.mkdir(mode=0o700, exist_ok=True)
-            _write(self._kept_in / _file(subject), ids)
+            self._backup_directory.mkdir(mode=0o700, exist_ok=True)
+            _write_ids(self._backup_directory / _backup_file(subject), ids)
         except OSError as error:
             _log.warning("registry.not_kept", subject=subject, error=str(error))
 
-    def _name(self, subject: str, schema: str) -> str:
+    def _cache_name(self, subject: str, schema: str) -> str:
         return f"{self._url} {subject} {hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
 
-    def _ask(self, call: Callable[[], Any], subject: str = "") -> Any:
+    def _request(self, call: Callable[[], Any], subject: str = "") -> Any:
         try:
             return call()
         except HelenusError:
             raise
         # The client lets the errors of its HTTP library through, and which library that is changes with its version.
         except Exception as error:
-            raise self._error(error, subject) from None
+            raise self._to_helenus_error(error, subject) from None
 
-    def _id(self, call: Callable[[], Any], subject: str) -> int:
-        """An id that the registry answers: a record has 4 bytes for it."""
+    def _request_id(self, call: Callable[[], Any], subject: str) -> int:
+        """Return an id that the registry answers, checked to fit into a record's 4 bytes."""
 
-        def ask() -> int:
-            number = call()
-            if not isinstance(number, int) or not 0 <= number < 1 << 32:
-                raise ValueError(f"it answered the id {str(number)[:40]}, which is none")
-            return number
+        def request() -> int:
+            schema_id = call()
+            if not isinstance(schema_id, int) or not 0 <= schema_id < 1 << 32:
+                raise ValueError(f"it answered the id {str(schema_id)[:40]}, which is none")
+            return schema_id
 
-        return int(self._ask(ask, subject))
+        return int(self._request(request, subject))
 
-    def _refused(self, what: str, where: str) -> HelenusError:
-        self._remember({})  # the advice is to delete subjects, and their ids go with them
-        return HelenusError(Kind.REGISTRY_REFUSED, what, where)
+    def _refusal(self, problem: str, where: str) -> HelenusError:
+        self._cache_ids({})  # the advice is to delete subjects, and their ids go with them
+        return HelenusError(Kind.REGISTRY_REFUSED, problem, where)
 
-    def _error(self, error: Exception, subject: str) -> HelenusError:
+    def _to_helenus_error(self, error: Exception, subject: str) -> HelenusError:
         where = f"{self._url}, subject {subject}" if subject else self._url
-        if isinstance(error, SchemaRegistryError) and error.http_status_code in _UNKNOWN_TO_IT:
-            what = f"the registry refused the login: {error.http_status_code} {error.error_message}"
-            return HelenusError(Kind.REGISTRY_AUTH, what, where)
+        if isinstance(error, SchemaRegistryError) and error.http_status_code in _LOGIN_REFUSED:
+            problem = f"the registry refused the login: {error.http_status_code} {error.error_message}"
+            return HelenusError(Kind.REGISTRY_AUTH, problem, where)
         if "[SSL" in str(error):
             return HelenusError(Kind.REGISTRY_AUTH, f"no TLS connection to the registry: {error}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
-            return self._refused(f"the registry refuses the schema: {error.error_message}", where)
+            return self._refusal(f"the registry refuses the schema: {error.error_message}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and not self._may_register:
-            what = (
+            problem = (
                 "the registry has not this schema, and value.converter.auto.register.schemas=false: register what "
                 "`helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
             )
-            return HelenusError(Kind.SCHEMA_MISSING, what, where)
+            return HelenusError(Kind.SCHEMA_MISSING, problem, where)
         if isinstance(error, SchemaRegistryError):
-            what = f"the registry answered {error.http_status_code} {str(error.error_message)[:200]}"
+            problem = f"the registry answered {error.http_status_code} {str(error.error_message)[:200]}"
             advice = _PATH if error.http_status_code == 404 else "read the registry's log"
-            return HelenusError(Kind.REGISTRY_UNREACHABLE, what, where, advice)
+            return HelenusError(Kind.REGISTRY_UNREACHABLE, problem, where, advice)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 
-    def _remembered(self) -> dict[str, int]:
+    def _cached_ids(self) -> dict[str, int]:
         try:
             return dict(json.loads(self._memory.read_text()))
         except FileNotFoundError:
             return {}
 
-    def _remember(self, ids: dict[str, int]) -> None:
-        _write(self._memory, ids)
+    def _cache_ids(self, ids: dict[str, int]) -> None:
+        _write_ids(self._memory, ids)
 
 
 def registry_memory(checkpoint_dir: Path) -> Path:
-    """Where a worker keeps which schemas were registered."""
+    """Return the directory in which a worker keeps which schemas were registered."""
     return checkpoint_dir.absolute() / "schemas.registered"  # a name that no query.group has
 
 
-def _file(subject: str) -> str:
+def _backup_file(subject: str) -> str:
     return f"{quote(subject, safe='')}.json"
 
 
-def _write(path: Path, ids: Mapping[str, int]) -> None:
+def _write_ids(path: Path, ids: Mapping[str, int]) -> None:
     file, new = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(file, "w") as out:
         json.dump(ids, out)
     Path(new).replace(path)
 
 
-def _apart(addresses: str) -> tuple[str, dict[str, str]]:
+def _split_logins(addresses: str) -> tuple[str, dict[str, str]]:
     """Return addresses, with commas between them, without their logins; and by address its login, `user:password`."""
     bare, logins = [], {}
     for address in filter(None, addresses.split(",")):
         parts = urlsplit(address)
-        login, _, place = parts.netloc.rpartition("@")
-        bare.append(parts._replace(netloc=place).geturl())
+        login, _, server = parts.netloc.rpartition("@")
+        bare.append(parts._replace(netloc=server).geturl())
         if login:
             logins[bare[-1]] = ":".join(map(unquote, login.partition(":")[::2]))
     return ",".join(bare), logins
 
 
-def _place(address: str) -> tuple[tuple[str, str | None, int | None], str]:
+def _server_and_path(address: str) -> tuple[tuple[str, str | None, int | None], str]:
     """Return an address's server, in one form for all ways to write it, and its path with a slash at the end."""
     parts = urlsplit(address)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -381,9 +383,13 @@ def _place(address: str) -> tuple[tuple[str, str | None, int | None], str]:
 
 def _log_in(logins: Mapping[str, str], request: Any) -> Any:
     """Add the login of the address that a request of httpx is for, if it has one. Of several the longest counts."""
-    asked = _place(str(request.url))
-    known = ((address, _place(address)) for address in logins)
-    same = [(path, address) for address, (server, path) in known if server == asked[0] and asked[1].startswith(path)]
+    requested = _server_and_path(str(request.url))
+    with_login = ((address, _server_and_path(address)) for address in logins)
+    same = [
+        (path, address)
+        for address, (server, path) in with_login
+        if server == requested[0] and requested[1].startswith(path)
+    ]
     address = max(same, default=("", None))[1]
     if address is not None:
         request.headers["Authorization"] = f"Basic {base64.b64encode(logins[address].encode()).decode()}"

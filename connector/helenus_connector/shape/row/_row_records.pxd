@@ -16,7 +16,7 @@ cdef class RowRecords:
     cpdef list records(self, object resolved)
 
     @cython.locals(headers=list, data=bytes, columns=tuple, values=tuple)
-    cdef object record(self, ResolvedKey one)
+    cdef object row_record(self, ResolvedKey resolved)
 
-@cython.locals(raw=cython.p_uchar, rest=cython.ulonglong, at=int)
-cdef bytes digits(long long value)
+@cython.locals(raw=cython.p_uchar, remaining=cython.ulonglong, index=int)
+cdef bytes decimal_digits(long long value)

@@ -1,5 +1,5 @@
-"""Records of rows in Avro, many at once, where nothing about them is out of the ordinary: a row that was read, or is
-gone, whose values all have some bytes. `row.RowShape` makes all others, and the same of these.
+"""Make the ordinary records of rows in Avro, many at once: those of a row that was read, or is deleted, whose values
+all have some bytes. `row.RowShape` makes all others, and the same records of these.
 
 It runs as it is, and compiled by Cython with the types of `_row_records.pxd`: the results are the same.
 """
@@ -15,11 +15,11 @@ from helenus_connector.interfaces.shape import Record
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
 NO_LOG = bytes(3)
-"""What an event without digest, node and columns begins with: a snapshot's, say."""
+"""First bytes of an event without digest, node and columns, such as a snapshot's."""
 GONE, READ = b"d", b"r"
-"""Kinds of operations: of a row that is gone, and of one that a snapshot read."""
+"""Operations: a row that is deleted, and one that a snapshot read."""
 OF_SNAPSHOT = 2
-"""So many headers say that a snapshot read a row."""
+"""Number of headers that say that a snapshot read a row."""
 BAD_BYTES = (ValueError, IndexError, struct.error)
 _NO_LOG = NO_LOG
 _OF_SNAPSHOT = OF_SNAPSHOT
@@ -31,8 +31,8 @@ Header = tuple[str, bytes]
 
 class RowRecords:
     """Makes the records of one version of a table. A key is that of the event, after the `key_frame`; `encode` makes
-    the value of the columns' CQL bytes. Headers: the `schema_id`, if it is one, and of the others those whose names
-    are given; `origin` says which an event has that is of no log.
+    the value of the columns' CQL bytes. A record has the header `schema_id`, unless it is None, and those named in
+    `headers`; `origin` returns the headers of an event that comes from no commit log.
     """
 
     def __init__(
@@ -51,13 +51,18 @@ class RowRecords:
         self._shows_origin, self._op = "origin" in headers, "op" in headers
 
     def records(self, resolved: Sequence[ResolvedKey]) -> list[Record | None]:
-        """The record of each; None of what is not for this."""
-        return [self.record(one) for one in resolved]
+        """Return the record of each key; None for those that `RowShape.records` is to make."""
+        return [self.row_record(key) for key in resolved]
 
-    def record(self, one: ResolvedKey) -> Record | None:
-        """The record of a row, if it is for this."""
-        image, values = one.after, one.values
-        if one.read_rows is not None or one.failure is not None or one.op is not None or one.cells is not None:
+    def row_record(self, resolved: ResolvedKey) -> Record | None:
+        """Return the record of a row; None if it is not an ordinary one."""
+        image, values = resolved.after, resolved.values
+        if (
+            resolved.read_rows is not None
+            or resolved.failure is not None
+            or resolved.op is not None
+            or resolved.cells is not None
+        ):
             return None
         value: bytes | None = None
         op: bytes | None = GONE
@@ -75,10 +80,10 @@ class RowRecords:
         headers: list[Header] = []
         if self._schema_id is not None:
             headers.append(self._schema_id)
-        write_time = one.write_time
+        write_time = resolved.write_time
         if write_time is not None and self._write_time:
-            headers.append(("writetime", digits(write_time)))
-        event = one.event
+            headers.append(("writetime", decimal_digits(write_time)))
+        event = resolved.event
         if event is not None:
             data = event.value
             if data is not None and data.startswith(_NO_LOG):
@@ -89,22 +94,22 @@ class RowRecords:
                     op = READ
         if op is not None and self._op:
             headers.append(("op", op))
-        expires = one.expires
+        expires = resolved.expires
         if expires is not None and self._expires:
-            headers.append(("expires", digits(expires)))
-        return _new(_Record, (self._key_frame + one.key, value, headers))
+            headers.append(("expires", decimal_digits(expires)))
+        return _new(_Record, (self._key_frame + resolved.key, value, headers))
 
 
-def digits(value: int) -> bytes:
-    """A number as decimal digits."""
+def decimal_digits(value: int) -> bytes:
+    """Return a number as decimal digits."""
     if _compiled and 0 <= value < 1 << 62:
         raw = _SCRATCH
-        rest = value
-        at = 20
+        remaining = value
+        index = 20
         while True:
-            at -= 1
-            raw[at] = 48 + rest % 10
-            rest //= 10
-            if not rest:
-                return raw[at:20]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
+            index -= 1
+            raw[index] = 48 + remaining % 10
+            remaining //= 10
+            if not remaining:
+                return raw[index:20]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
     return b"%d" % value

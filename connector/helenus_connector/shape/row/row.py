@@ -17,7 +17,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Bounds, Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
-from helenus_connector.shape.encoding.forms import Avro, Form, Json, frame, json_of, keys_of
+from helenus_connector.shape.encoding.forms import Avro, Form, Json, frame, json_encoder, register_key_schemas
 from helenus_connector.shape.encoding.registry import SchemaIds
 from helenus_connector.shape.row._row_records import BAD_BYTES, GONE, NO_LOG, OF_SNAPSHOT, READ, RowRecords
 from helenus_schemas.avro import build as avro
@@ -35,7 +35,7 @@ from helenus_schemas.event.wire import decode, without_frames
 _SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.SNAPSHOT_LAST: b"last"}
 _TRUNCATED = b"t"
 Encode = Callable[[bytes, Sequence["bytes | None"]], bytes]
-"""As `Form.value`."""
+"""A function as `Form.value`."""
 
 
 class RowShape:
@@ -75,24 +75,26 @@ class RowShape:
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         if resolved.read_rows is not None:
-            return self._marked(resolved)
-        return (self.of_row(resolved, resolved.after, None if resolved.op is None else resolved.op.encode()),)
+            return self._marker_records(resolved)
+        return (self.shaped_row(resolved, resolved.after, None if resolved.op is None else resolved.op.encode()),)
 
     def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         return [None] * len(resolved) if self._rows is None else self._rows.records(resolved)
 
-    def of_row(
+    def shaped_row(
         self, resolved: ResolvedKey, after: Image | None, op: bytes | None = None, value: Encode | None = None
     ) -> ShapedRecord:
-        """The record of a row as it is after what was resolved; `op` is the kind of operation if the change says it,
-        and `value` makes its value's bytes, else the form.
+        """Return the record of a row as it is after the change; `op` is the operation if the change says it, and
+        `value` makes the value's bytes, by default the form.
         """
         key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
         event = resolved.event.value if resolved.event else None
-        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values, op, value), key, after)
+        return _shape_record(
+            lambda image: self.row(key, image, write_time, event, expires, values, op, value), key, after
+        )
 
-    def of_marker(self, resolved: ResolvedKey) -> ShapedRecord:
-        """The record of the marker of a partition, or a range."""
+    def shaped_marker(self, resolved: ResolvedKey) -> ShapedRecord:
+        """Return the record of the marker of a partition, or a range."""
         marker = partial(
             self.marker,
             resolved.key,
@@ -101,22 +103,22 @@ class RowShape:
             bounds=resolved.bounds,
             values=resolved.values,
         )
-        return _shaped(marker, resolved.key, resolved.after)
+        return _shape_record(marker, resolved.key, resolved.after)
 
-    def _marked(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
-        """The records of a delete marker and of the rows that live in its scope."""
+    def _marker_records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
+        """Yield the records of a delete marker and of the rows that live in its scope."""
         key, event = resolved.key, resolved.event.value if resolved.event else None
         if resolved.scope is Scope.TABLE:
             if not resolved.continues:
-                yield _shaped(lambda _: self.truncation(resolved.write_time, event), key, None)
+                yield _shape_record(lambda _: self.truncation(resolved.write_time, event), key, None)
         else:
-            yield self.of_marker(resolved)
-        for own, values, image in resolved.rows():
-            if own is None:
+            yield self.shaped_marker(resolved)
+        for row_key, values, image in resolved.rows():
+            if row_key is None:
                 yield None
                 continue
-            row = partial(self.row, own, write_time=image.write_time, expires=image.expires, values=values)
-            yield _shaped(row, own, image)
+            row = partial(self.row, row_key, write_time=image.write_time, expires=image.expires, values=values)
+            yield _shape_record(row, row_key, image)
 
     def row(
         self,
@@ -129,33 +131,33 @@ class RowShape:
         op: bytes | None = None,
         value: Encode | None = None,
     ) -> Record:
-        """The record of a row, or of its absence.
+        """Return the record of a row, or of its absence.
 
         `key` is the event's Avro, `values` are its CQL bytes; `write_time` in µs. `event` is the value of the event
         that asked for the row, None if none did by itself; `expires` in s, when the first cell of its changes does.
-        `op` is the kind of operation, where more is known of it than whether the row is there.
+        `op` is the operation, if the event says more than whether the row exists.
         """
         op = GONE if image is None and op is None else op
         headers = self.headers(key, write_time, event, expires, op)
         hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
-            headers += self._empty_header(values, image)
-            hollow = values if self._codec.stand_in_indexes(values) else ()
+            headers += self._hollow_header(values, image)
+            hollow = values if self._codec.stand_in_places(values) else ()
         try:
             if image is None:
-                return Record(self._form.key(key, hollow), self._form.gone, headers)
+                return Record(self._form.key(key, hollow), self._form.absent_value, headers)
             encode = value or self._form.value
             try:
                 data = encode(key, image.values)
             except BAD_BYTES:
-                image, left_out = self._publishable(image)
+                image, left_out = self._without_unpublishable(image)
                 if not left_out:
                     raise
-                headers.append(_left_out(left_out))
+                headers.append(_left_out_header(left_out))
                 data = encode(key, image.values)
             return Record(self._form.key(key, hollow), data, headers)
         except BAD_BYTES as error:
-            where = self._where(image)
+            where = self._bad_column(image)
             raise HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", where) from None
 
     def marker(
@@ -167,14 +169,15 @@ class RowShape:
         bounds: Bounds | None = None,
         values: Key = (),
     ) -> Record:
-        """The record that says: the rows of this partition, within `bounds` if given, are gone; those that live follow.
+        """Return a delete marker: the rows of this partition, within `bounds` if given, are deleted; those that live
+        follow.
 
         Key and value are those of the partition's static columns, if it has any.
         """
         record = self.row(key, image, write_time, event, values=values, op=GONE)
         scope = ("scope", b"partition" if bounds is None else b"range")
         try:
-            limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
+            limits = [(name, self._bound_json(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
         except BAD_BYTES as error:
             raise HelenusError(
                 Kind.POISON_EVENT, f"a bound cannot be published: {error}", self._table.full_name
@@ -182,33 +185,35 @@ class RowShape:
         return Record(record.key, record.value, [*record.headers, scope, *limits])
 
     def truncation(self, write_time: int | None, event: bytes | None = None) -> Record:
-        """The record that says: all rows of the table up to `write_time` are gone; those that live follow."""
+        """Return the marker of a truncation: all rows up to `write_time` are deleted; those that live follow."""
         headers = self._common_headers(write_time, event, _TRUNCATED)
         return Record(self._form.truncation(), None, [*headers, ("scope", b"table")])
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
-        """The image without its largest column, without its two largest and so on, and the header that names them."""
-        image, left_out = self._publishable(image)
+        """Yield the image without its largest column, without its two largest and so on, and the header that names
+        them.
+        """
+        image, left_out = self._without_unpublishable(image)
         sizes = sorted(((len(v), i) for i, v in enumerate(image.values) if v), reverse=True)
         values = list(image.values)
-        for _, at in sizes if self._table.values else ():
-            values[at] = None
-            left_out.append(self._names[at])
-            yield Image(tuple(values), image.write_time), _left_out(left_out)
+        for _, index in sizes if self._table.values else ():
+            values[index] = None
+            left_out.append(self._names[index])
+            yield Image(tuple(values), image.write_time), _left_out_header(left_out)
 
-    def _publishable(self, image: Image) -> tuple[Image, list[str]]:
-        """The image without the columns that hold what no record can, see `is_unpublishable`, and their names."""
+    def _without_unpublishable(self, image: Image) -> tuple[Image, list[str]]:
+        """Return the image without the columns that no record can hold, see `is_unpublishable`, and their names."""
         columns = avro.value_columns(self._table)
-        kept = len(avro.required_columns(self._table))
-        pairs = list(zip(columns, image.values, strict=True))
-        left_out = {c.name for c, v in pairs[kept:] if v and is_unpublishable(c.type, v)}
-        values = tuple(None if c.name in left_out else v for c, v in pairs)
+        required_count = len(avro.required_columns(self._table))
+        column_values = list(zip(columns, image.values, strict=True))
+        left_out = {c.name for c, v in column_values[required_count:] if v and is_unpublishable(c.type, v)}
+        values = tuple(None if c.name in left_out else v for c, v in column_values)
         return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
 
     def headers(
         self, key: bytes, write_time: int | None, event: bytes | None, expires: int | None, op: bytes | None
     ) -> list[tuple[str, bytes]]:
-        """The headers of a row's record, whatever the row is. The arguments are those of `row`."""
+        """Return the headers of a row's record. The arguments are those of `row`."""
         headers = self._common_headers(write_time, event, op)
         if expires is not None and self._expires:
             headers.append(("expires", b"%d" % expires))
@@ -233,41 +238,41 @@ class RowShape:
             headers.append(("op", op))
         return headers
 
-    def _limit(self, bound: Bound) -> bytes:
-        """A bound as JSON: `{"inclusive": true, "values": {"column": value, ...}, "descending": ["column", ...]}`.
+    def _bound_json(self, bound: Bound) -> bytes:
+        """Encode a bound: `{"inclusive": true, "values": {"column": value, ...}, "descending": ["column", ...]}`.
 
-        A prefix of the clustering key says where a range begins only to whoever knows which of its columns descend.
+        Where a prefix of the clustering key begins depends on which of its columns descend.
         """
         columns = self._table.clustering[: len(bound.values)]
-        values = json_of(columns)(bound.values)
+        values = json_encoder(columns)(bound.values)
         descending = json.dumps([c.name for c in columns if c.reversed], separators=(",", ":"))
         inclusive = "true" if bound.inclusive else "false"
         return f'{{"inclusive":{inclusive},"values":{values},"descending":{descending}}}'.encode()
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
-        """Where a change of the row was read. An agent that is not ours says less."""
+        """Return the headers that say where a change was read. Events of another agent say less."""
         _, bare = without_frames(None, event)
         try:
             change = decode(bare)
         except ValueError:  # its key and digest were enough
             return []
-        found = {
+        source = {
             "node": change.node,
             "segpos": None if change.segment < 0 or change.node is None else f"{change.segment}:{change.position}",
             "digest": change.digest,
         }
-        return [(name, value.encode()) for name in self._source if (value := found[name])]
+        return [(name, value.encode()) for name in self._source if (value := source[name])]
 
-    def _empty_header(self, key: Key, image: Image | None) -> list[tuple[str, bytes]]:
-        """Names the columns that are shown as null and hold a value of no bytes."""
+    def _hollow_header(self, key: Key, image: Image | None) -> list[tuple[str, bytes]]:
+        """Return the header that names the columns that are shown as null and hold a value of no bytes."""
         names = [c.name for c, v in zip(self._table.primary_key, key, strict=False) if _is_hollow(c.type, v)]
         if image is not None and self._table.values:
             values = zip(self._names, self._emptiable, image.values, strict=True)
             names += [name for name, emptiable, value in values if emptiable and value == b""]
         return [("empty", json.dumps(names, ensure_ascii=False).encode())] if names else []
 
-    def _where(self, image: Image | None) -> str:
-        """The table, and the first column whose bytes are bad."""
+    def _bad_column(self, image: Image | None) -> str:
+        """Return the table, and the first column whose bytes are no value of its type."""
         columns = avro.value_columns(self._table)
         for column, value in zip(columns, image.values if image else (), strict=False):
             try:
@@ -278,7 +283,7 @@ class RowShape:
         return self._table.full_name
 
 
-def _left_out(names: list[str]) -> tuple[str, bytes]:
+def _left_out_header(names: list[str]) -> tuple[str, bytes]:
     return ("left_out", json.dumps(names, ensure_ascii=False).encode())
 
 
@@ -287,7 +292,7 @@ def _is_hollow(t: CqlType, value: bytes | None) -> bool:
 
 
 def shown_table(table: Table, settings: ConnectorSettings) -> Table:
-    """The table as its records show it: some of its columns, their types in the forms that were asked for.
+    """Return the table as its records show it: the published columns, their types in the configured forms.
 
     Raises HelenusError CONFIG as `check_columns`: every way to a record leads through here.
     """
@@ -296,7 +301,7 @@ def shown_table(table: Table, settings: ConnectorSettings) -> Table:
 
 
 def row_schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
-    """The Avro schemas of a table's key and value, as text. Raises HelenusError TABLE_UNSUPPORTED.
+    """Return the Avro schemas of a table's key and value, as text. Raises HelenusError TABLE_UNSUPPORTED.
 
     What has no Avro form has no JSON form either.
     """
@@ -314,30 +319,36 @@ def row_schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
 def _form(table: Table, settings: ConnectorSettings, registry: SchemaIds | None, topic: str) -> Form:
     key, value = row_schemas(table, settings)
     if settings.output_format != "key-value-avro":
-        return Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
+        return Json(
+            table, settings, has_key_columns=settings.output_format == "json", has_truncations=registry is not None
+        )
     if registry is None:
         return Avro(table, settings, b"", b"", lambda: None, None)
     # A value by the key's schema keeps it as the key does: a column that is not nullable cannot get another name.
-    keeps = bool(avro.required_columns(table))
-    key_frame, truncation, nullable = keys_of(table, settings, registry, topic, key, value)
-    shown_by = registry.keep(f"{topic}-value", value, value) if keeps else registry.register(f"{topic}-value", value)
-    return Avro(table, settings, key_frame, frame(shown_by), truncation, nullable)
+    has_required_columns = bool(avro.required_columns(table))
+    key_frame, truncation, nullable = register_key_schemas(table, settings, registry, topic, key, value)
+    value_schema_id = (
+        registry.keep(f"{topic}-value", value, value)
+        if has_required_columns
+        else registry.register(f"{topic}-value", value)
+    )
+    return Avro(table, settings, key_frame, frame(value_schema_id), truncation, nullable)
 
 
 def is_marker(record: Record) -> bool:
-    """Whether it is a delete marker."""
+    """Return whether a record is a delete marker."""
     return any(name == "scope" for name, _ in record.headers)
 
 
 def without_scope(record: Record) -> Record:
-    """A delete marker as no more than the record of its partition's static columns."""
+    """Return a delete marker as the record of its partition's static columns alone."""
     return record._replace(
         headers=[header for header in record.headers if header[0] not in ("scope", "start", "end", "op")]
     )
 
 
-def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | None) -> ShapedRecord:
-    """The record of an image; or what stands for it in a digest, and why it can't be published."""
+def _shape_record(make: Callable[[Image | None], Record], key: bytes, image: Image | None) -> ShapedRecord:
+    """Make the record of an image; or what stands for it in a digest, and why it can't be published."""
     try:
         return ShapedRecord(make(image), None, key, image, make)
     except HelenusError as error:
@@ -348,7 +359,7 @@ def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | N
 
 @lru_cache(16)
 def _origin_headers(event: bytes) -> tuple[tuple[str, bytes], ...]:
-    """Why a row is published that did not change. Cached: a snapshot's events are all alike."""
+    """Return the headers that say why an unchanged row is published. Cached: a snapshot's events are all alike."""
     try:
         origin = decode(without_frames(None, event)[1]).origin
     except ValueError:  # of an agent that is not ours
