@@ -29,7 +29,7 @@ from helenus_connector.log.choice import events_log
 from helenus_connector.query.spark_session import settled_task_slots
 from helenus_connector.query.spark_session import start_session as start_spark
 from helenus_connector.snapshot._jobs import SnapshotJobs
-from helenus_connector.snapshot._ring import TokenStretch, stretch
+from helenus_connector.snapshot._ring import TokenStretch, new_stretch
 from helenus_connector.snapshot._scan import ScanSlice
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.service.logs import setup
@@ -117,15 +117,15 @@ def measure(
             slices = [
                 ScanSlice(worker, settings, table, s, "", PARTS, rows, 600.0, False, setup()) for s in stretches()
             ]
-            with ThreadPoolExecutor(jobs.most) as at_once:
-                results = list(at_once.map(lambda result: jobs.submit(result).result(), slices))
-            assert not [result.error for result in results if result.error], results
-            assert sum(result.rows for result in results) == rows
+            with ThreadPoolExecutor(jobs.max_slices) as at_once:
+                done = list(at_once.map(lambda one: jobs.submit(one).result(), slices))
+            assert not [one.error for one in done if one.error], done
+            assert sum(one.rows for one in done) == rows
             if turn:
                 rates.append(rows / (time.monotonic() - start))
         shown = ", ".join(f"{rate:.0f}" for rate in rates)
         print(
-            f"{executors} executors, {jobs.most} slices at once: {shown} keys/s; load {os.getloadavg()[0]:.1f}",
+            f"{executors} executors, {jobs.max_slices} slices at once: {shown} keys/s; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
         return max(rates)
@@ -135,10 +135,10 @@ def measure(
 
 def stretches() -> list[TokenStretch]:
     """The ring in slices of one width."""
-    whole = stretch()
+    whole = new_stretch()
     width = (whole.until - whole.after) // SLICES
     ends = [*(whole.after + width * n for n in range(SLICES)), whole.until]
-    return [stretch(after, until) for after, until in pairwise(ends)]
+    return [new_stretch(after, until) for after, until in pairwise(ends)]
 
 
 class Proxy:

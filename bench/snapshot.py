@@ -40,7 +40,7 @@ from bench.written import NODES
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
-from helenus_connector.snapshot._ring import stretch
+from helenus_connector.snapshot._ring import new_stretch
 from helenus_connector.snapshot._scan import ScanSlice, scan
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
@@ -138,7 +138,7 @@ class Bench:
         }
         settings: ConnectorSettings = self.settings.model.of(properties, "scan")
         for turn in range(self.rounds):
-            remaining, rows = stretch(), 0
+            at, rows = new_stretch(), 0
             before, start, mine = self.costs(), time.monotonic(), time.process_time()
             while remaining is not None:
                 part = ScanSlice(

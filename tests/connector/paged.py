@@ -20,7 +20,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from helenus_connector import metrics
 from helenus_connector._reports import ConnectorReports
 from helenus_connector.history import POINTS, STEP_S
-from helenus_connector.snapshot._ring import share, stretch
+from helenus_connector.snapshot._ring import new_stretch, remaining_share
 from helenus_connector.snapshot.snapshot_store import Snapshot
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -103,7 +103,7 @@ def _fill(api: Api, column: str) -> None:
     ConnectorReports(api.connectors).states()
     _measure(api, tasks)
     one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60, seconds=60.0)
-    one.left, one.whole = [stretch(1 << 62)], share([stretch()])
+    one.left, one.whole = [new_stretch(1 << 62)], remaining_share([new_stretch()])
     with api.snapshots.store.changing():
         api.snapshots.store.of("orders", "orders").begin(one)
 

@@ -82,9 +82,9 @@ def test_a_scan_uses_the_executors_that_came_later() -> None:
     spark = Cluster(4)
     jobs = _jobs.SnapshotJobs(spark)
     slice_: Any = SimpleNamespace(table=SimpleNamespace(full_name="ks.t"))
-    assert jobs.most == 1
+    assert jobs.max_slices == 1
     spark.executors = 2
-    assert jobs.most == 3, "one task less: streaming goes on"
+    assert jobs.max_slices == 3, "one task less: streaming goes on"
     futures: list[Future[ScanResult]] = [jobs.submit(slice_) for _ in range(3)]
     for _ in futures:
         assert spark.under_way.acquire(timeout=5), "all at once"

@@ -170,7 +170,7 @@ def test_signals(data: st.DataObject) -> None:
     value = data.draw(damaged_json(json.dumps(valid).encode()))
 
     def read(value: bytes) -> None:
-        signal = _signal.read(value)
+        signal = _signal.parse_signal(value)
         signal.tables(["ks.table", "ks.a"])
         signal.where("ks.table")
 

@@ -18,7 +18,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.log.events import OffsetRange
 from helenus_connector.snapshot import signals as module
-from helenus_connector.snapshot._signal import EXECUTE, Signal, read
+from helenus_connector.snapshot._signal import EXECUTE, Signal, parse_signal
 from helenus_connector.snapshot.request import SnapshotRequest, checked_request
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -301,7 +301,7 @@ def test_whatever_is_in_a_message(value: bytes) -> None:
     wheres: list[str] = []
     reason = ["it is read"]
     try:
-        found = read(value)
+        found = parse_signal(value)
         tables = found.tables(names)
         wheres = [found.where(name) for name in tables]
     except ValueError as error:

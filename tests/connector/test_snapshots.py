@@ -34,11 +34,11 @@ from helenus_connector.rest._snapshots import _asked
 from helenus_connector.snapshot import _keys, _pace, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
-from helenus_connector.snapshot._pace import ScanRate, ScanTurns, is_quiet, room
-from helenus_connector.snapshot._ring import TokenStretch, share, stretch
+from helenus_connector.snapshot._pace import ScanRate, ScanTurns, free_keys, is_quiet
+from helenus_connector.snapshot._ring import TokenStretch, new_stretch, remaining_share
 from helenus_connector.snapshot._scan import ScanResult, ScanSlice, scan
 from helenus_connector.snapshot._tables import SnapshotTables
-from helenus_connector.snapshot.request import SnapshotRequest, checked_request, request_for_key, token_range
+from helenus_connector.snapshot.request import SnapshotRequest, checked_request, request_for_key, request_for_tokens
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_connector.testing.cassandra import Answer, Host, MemorySession
@@ -174,13 +174,13 @@ def test_halves_are_what_is_left(one: int, other: int, how_far: float) -> None:
     assert first.until == second.after == second.at < second.until == whole.until
     assert first.at < first.until
     assert second.paging is None
-    assert share(halves) == pytest.approx(whole.share)
+    assert remaining_share(halves) == pytest.approx(whole.remaining_share)
 
 
 def test_a_slice_goes_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows, log = Rows(1), MemoryLog({TOPIC: PARTITIONS})
     scanned(rows, log, monkeypatch)
-    left: TokenStretch | None = stretch()
+    left: TokenStretch | None = new_stretch()
     counted = turns = 0
     while left is not None:
         slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, left, "", PARTITIONS, 10, 5.0, not counted, setup())
@@ -204,7 +204,7 @@ def test_what_times_out_is_asked_for_in_smaller_pages(monkeypatch: pytest.Monkey
     rows, log = Rows(2), MemoryLog({TOPIC: PARTITIONS})
     scanned(rows, log, monkeypatch)
     rows.failures = [ReadTimeout("slow"), ReadTimeout("slow")]
-    slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10_000, 60.0, True, setup())
+    slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, new_stretch(), "", PARTITIONS, 10_000, 60.0, True, setup())
     assert scan(slice_).error is None
     assert appended(log)[0] == rows.keys
 
@@ -216,7 +216,7 @@ def test_a_refused_statement_is_said_to_be(error: Exception, monkeypatch: pytest
     rows, log = Rows(2), MemoryLog({TOPIC: PARTITIONS})
     scanned(rows, log, monkeypatch)
     rows.failures = [error]
-    slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10, 60.0, True, setup())
+    slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, new_stretch(), "", PARTITIONS, 10, 60.0, True, setup())
     done = scan(slice_)
     assert done.is_refused
     assert done.error is not None
@@ -251,7 +251,7 @@ class House:
         scanned(self.rows, self.log, monkeypatch)
         monkeypatch.setattr(_run, "events_log", lambda _: self.log)
         monkeypatch.setattr(module, "_ASK_S", 0.0)
-        monkeypatch.setattr(_pace, "_LONGEST_REST_S", 0.0)
+        monkeypatch.setattr(_pace, "_MAX_REST_S", 0.0)
         monkeypatch.setattr(module, "_LOOK_S", 0.0)
         self.start()
 
@@ -265,7 +265,7 @@ class House:
         self.snapshots._tables = self  # type: ignore[assignment]
         self.snapshots._planner = Planner(self)
         self.connectors.held("default").where = self.where  # type: ignore[method-assign]
-        self.most = 2
+        self.max_slices = 2
         self.flying: list[tuple[ScanSlice, Future[ScanResult]]] = []
 
     def _given(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class House:
 
     # as Tables
 
-    def id(self, settings: ConnectorSettings) -> str | None:
+    def table_id(self, settings: ConnectorSettings) -> str | None:
         return str(self.table.id)
 
     def read_definition(self, settings: ConnectorSettings) -> Table:
@@ -574,7 +574,7 @@ def test_a_slice_counts_all_that_it_reads(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     monkeypatch.setattr(rows, "answer", answer)
     scanned(rows, log, monkeypatch)
-    for of, most in ((stretch(statics=True), 9), (stretch(), 21)):
+    for of, most in ((new_stretch(statics=True), 9), (new_stretch(), 21)):
         asked.clear()
         done = scan(ScanSlice(worker(tmp_path), settings(), TABLE, of, "", PARTITIONS, most, 60.0, False, setup()))
         assert done.read == most == sum(asked)
@@ -605,7 +605,7 @@ def test_another_consistency_is_another_reader(monkeypatch: pytest.MonkeyPatch, 
     def level(name: str) -> int:
         given = settings(snapshot_consistency=name)
         return _scan._reader(
-            ScanSlice(worker(tmp_path), given, TABLE, stretch(), "", 1, 1, 1.0, True, setup())
+            ScanSlice(worker(tmp_path), given, TABLE, new_stretch(), "", 1, 1, 1.0, True, setup())
         )._consistency
 
     assert [level("LOCAL_QUORUM"), level("ALL"), level("LOCAL_QUORUM")] == [6, 5, 6]
@@ -622,7 +622,7 @@ def test_a_server_that_is_away_holds_up_its_own_tables_alone(house: House, monke
             raise away
         return str(TABLE.id)
 
-    monkeypatch.setattr(house, "id", id_of)
+    monkeypatch.setattr(house, "table_id", id_of)
     assert house.run()["state"] == "COMPLETE"
 
 
@@ -780,16 +780,16 @@ def test_the_first_row_is_marked_also_if_the_first_slice_failed(house: House) ->
     assert origins[0] is Origin.SNAPSHOT_FIRST
 
 
-@pytest.mark.parametrize("at", ["_ends", "mark"])
+@pytest.mark.parametrize("at", ["_ends", "append_last_event"])
 def test_what_is_stopped_stays_so(at: str, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a message broker is asked for the ends, and nobody waits for that."""
     house.turn()
     [one] = house.snapshots.of("n")
-    of: Any = module if at == "mark" else house.snapshots
+    of: Any = module if at == "append_last_event" else house.snapshots
     real = getattr(of, at)
 
     def stop_first(*given: Any) -> Any:
-        if (one.state == "SCANNING" and not one.left) or at == "mark":
+        if (one.state == "SCANNING" and not one.left) or at == "append_last_event":
             stopping = threading.Thread(target=house.snapshots.stop, args=("n",))
             stopping.start()
             stopping.join(5)
@@ -991,7 +991,7 @@ def test_the_thread_sleeps_while_nothing_goes_on(tmp_path: Path, monkeypatch: py
 
 def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path, monkeypatch, snapshot_mode="never")
-    house.snapshots.begin("n", ["t"], token_range(f"0:{LAST}"))
+    house.snapshots.begin("n", ["t"], request_for_tokens(f"0:{LAST}"))
     assert house.run()["done"] == 1.0
     tokens = {key: token for token, key, _, _ in house.rows.partitions}
     expected = {key for key in house.rows.keys if tokens[key[0]] > 0}
@@ -1007,9 +1007,9 @@ def test_a_where_is_read_and_written_again() -> None:
     assert checked_request(SnapshotRequest(where="ID in ( 1 , 2)"), TABLE).where.endswith("IN (1 , 2)")
     assert request_for_key({"name": "it's"}).where.endswith("= 'it''s'")
     with pytest.raises(HelenusError, match="give a token range as AFTER:UNTIL"):
-        token_range("all")
+        request_for_tokens("all")
     with pytest.raises(HelenusError, match="the first token must be below the second"):
-        token_range("5:5")
+        request_for_tokens("5:5")
 
 
 UUID = "5bc8a0c4-8f2e-11ee-b9d1-0242ac120002"
@@ -1045,47 +1045,47 @@ def test_a_rate_is_kept() -> None:
     taken = 0
     for _ in range(2000):
         now[0] += 0.01
-        while most := rate.may(1000, 2):
-            rate.took(most, 1000)
+        while most := rate.allowed_rows(1000, 2):
+            rate.count_rows(most, 1000)
             taken += most
     assert taken == pytest.approx(20_000, rel=0.05)
-    assert rate.may(0, 2) > 1000
+    assert rate.allowed_rows(0, 2) > 1000
 
 
 def test_room_for_slices() -> None:
     """Of a table without changes: 15 times as many events may be unprocessed."""
-    assert room(20_000, 0, 0) == 20_000, "a slice ends within a second or so"
-    assert room(2_000, 0, 0) == 15_000
-    assert room(2_000, 7_500, 7_500) == 15_000
-    assert room(2_000, 7_501, 7_500) == 0
-    assert room(100, 0, 0) == 750
+    assert free_keys(20_000, 0, 0) == 20_000, "a slice ends within a second or so"
+    assert free_keys(2_000, 0, 0) == 15_000
+    assert free_keys(2_000, 7_500, 7_500) == 15_000
+    assert free_keys(2_000, 7_501, 7_500) == 0
+    assert free_keys(100, 0, 0) == 750
 
 
 def test_a_snapshot_and_changes_take_turns() -> None:
     turns, past = ScanTurns(), [False]
 
     def room_at(now: float, behind: int = 0, is_flying: bool = False, tasks: int = 2) -> int:
-        return turns.room(
+        return turns.free_keys(
             5_000, tasks, behind, is_flying, now, lambda: {"0": 9}, lambda ends: past[0] and ends["0"] == 9
         )
 
     assert room_at(10.0, behind=5_000) == 0, "the connector is further behind than that"
     assert room_at(10.0, behind=4_000) == 2_500
-    turns.took(2_500)
+    turns.count_rows(2_500)
     assert room_at(10.1, is_flying=True) == 2_500, "tasks scan at once"
-    turns.took(2_500)
+    turns.count_rows(2_500)
     assert room_at(10.2, is_flying=True) == 0
     assert room_at(10.3, behind=9_000) == 0, "their events are not processed"
     past[0] = True
     assert room_at(10.5, behind=3_000) == 0, "by which time more changes have come"
     assert room_at(10.7, behind=3_000) == 0
     assert room_at(10.8, behind=3_000) == 2_500, "it took half a second, and rested half as long"
-    turns.took(5_000)
+    turns.count_rows(5_000)
     assert room_at(3_000.0) == 0
     assert room_at(3_004.9) == 0
     assert room_at(3_005.1) == 2_500, "however long that took, it rests some seconds"
     assert room_at(3_005.1, tasks=1) == 5_000
-    turns.took(5_000)
+    turns.count_rows(5_000)
     past[0] = False
     assert room_at(3_006.0) == room_at(3_007.0) == 0
     assert room_at(3_008.1) == 0

@@ -1,4 +1,4 @@
-"""The keys of a table, page by page, in the order of their tokens."""
+"""Read the keys of a table, page by page, in the order of their tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from helenus_schemas.service.cassandra import is_page_refused
 
 _PAGE = 5000  # keys
 _STATICS_PAGE = 200  # partitions, with the values of their static columns
-_TOO_MUCH = (ReadTimeout, ReadFailure, OperationTimedOut)
+_PAGE_TOO_LARGE = (ReadTimeout, ReadFailure, OperationTimedOut)
 _UNANSWERED = (NoHostAvailable, RequestExecutionException, ConnectionException, OperationTimedOut)
 _token = struct.Struct(">q").pack
 
@@ -53,36 +53,36 @@ class KeyReader:
         self._consistency = consistency
         self._prepared: dict[str, Any] = {}
 
-    def pages(self, stretch: TokenStretch, where: str, most: int) -> Iterator[KeyPage]:
-        """The keys of what is left of a stretch, or of what `where` asks for. The next page is asked for while one is
-        worked on, at a replica of where that ends, unless these are `most` keys by then.
+    def pages(self, stretch: TokenStretch, where: str, max_keys: int) -> Iterator[KeyPage]:
+        """Yield the keys of the rest of a stretch, or of the partitions that `where` names. The next page is requested
+        while the caller uses one, from a replica of its last partition, until there are `max_keys` keys.
 
         Raises SchemaChanged for what the server refuses, and HelenusError CASSANDRA_READ or CASSANDRA_AUTH.
         """
         statement = self._statement(stretch.statics, where)
         values = [] if where else [_token(stretch.after), _token(stretch.until)]
-        partition = len(self._table.partition_key)
+        partition_width = len(self._table.partition_key)
         paging = bytes.fromhex(stretch.paging) if stretch.paging else None
-        place: bytes | None = None
-        asked, wanted = None, most
-        most = min(most, _STATICS_PAGE if stretch.statics else _PAGE)
+        partition_key: bytes | None = None
+        request, remaining_keys = None, max_keys
+        max_keys = min(max_keys, _STATICS_PAGE if stretch.statics else _PAGE)
         while True:
-            asked = asked or self._ask(statement, values, most, paging, place)
-            rows, most, paging = self._answer(asked, statement, values, most, paging, place)
-            asked, wanted = None, wanted - len(rows)
+            request = request or self._request_page(statement, values, max_keys, paging, partition_key)
+            rows, max_keys, paging = self._read_page(request, statement, values, max_keys, paging, partition_key)
+            request, remaining_keys = None, remaining_keys - len(rows)
             if rows:
-                place = routing_key(rows[-1][:partition])
-            if paging is not None and wanted > 0:
-                asked = self._ask(statement, values, most, paging, place)
+                partition_key = routing_key(rows[-1][:partition_width])
+            if paging is not None and remaining_keys > 0:
+                request = self._request_page(statement, values, max_keys, paging, partition_key)
             yield KeyPage(rows, paging)
             if paging is None:
                 return
 
     def _statement(self, statics: bool, where: str) -> Any:
-        of_partition = [quote(c.name) for c in self._table.partition_key]
-        token = f"token({', '.join(of_partition)})"
+        partition_columns = [quote(c.name) for c in self._table.partition_key]
+        token = f"token({', '.join(partition_columns)})"
         if statics:
-            columns = [*of_partition, token, *(quote(c.name) for c in self._table.statics)]
+            columns = [*partition_columns, token, *(quote(c.name) for c in self._table.statics)]
         else:
             columns = [*(quote(c.name) for c in self._table.primary_key), token]
         name = f"{quote(self._table.keyspace)}.{quote(self._table.name)}"
@@ -94,42 +94,50 @@ class KeyReader:
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
             except (*_UNANSWERED, Unauthorized) as error:
-                raise self._failed(error) from None
+                raise self._read_error(error) from None
         return self._prepared[cql]
 
-    def _ask(self, statement: Any, values: list[bytes], most: int, paging: bytes | None, place: bytes | None) -> Any:
-        bound = BoundStatement(statement, consistency_level=self._consistency, routing_key=place)
+    def _request_page(
+        self, statement: Any, values: list[bytes], page_size: int, paging: bytes | None, partition_key: bytes | None
+    ) -> Any:
+        bound = BoundStatement(statement, consistency_level=self._consistency, routing_key=partition_key)
         bound.values = values
         bound.consistency_level = self._consistency
         bound.is_idempotent = True
-        bound.fetch_size = most
+        bound.fetch_size = page_size
         return self._session.execute_async(bound, paging_state=paging)
 
-    def _answer(
-        self, asked: Any, statement: Any, values: list[bytes], most: int, paging: bytes | None, place: bytes | None
+    def _read_page(
+        self,
+        request: Any,
+        statement: Any,
+        values: list[bytes],
+        page_size: int,
+        paging: bytes | None,
+        partition_key: bytes | None,
     ) -> tuple[list[Any], int, bytes | None]:
-        """The rows of a page, how many to ask for next, and the paging state. What times out is asked for in smaller
-        pages.
+        """Return the rows of a page, the next page's size, and the paging state. After a timeout the page is requested
+        again, smaller.
         """
         while True:
             try:
-                answer = asked.result()
-                return answer.current_rows, most, answer.paging_state
-            except _TOO_MUCH as error:
-                if most < 10:
-                    raise self._failed(error) from None
-                most //= 8
+                answer = request.result()
+                return answer.current_rows, page_size, answer.paging_state
+            except _PAGE_TOO_LARGE as error:
+                if page_size < 10:
+                    raise self._read_error(error) from None
+                page_size //= 8
             except InvalidRequest as error:
-                if not is_page_refused(error) or most < 2:
+                if not is_page_refused(error) or page_size < 2:
                     raise SchemaChanged(str(error)) from None
-                most //= 2
+                page_size //= 2
             except ProtocolException as error:  # of a paging state that this server does not take
                 raise SchemaChanged(str(error)) from None
             except (*_UNANSWERED, Unauthorized) as error:
-                raise self._failed(error) from None
-            asked = self._ask(statement, values, most, paging, place)
+                raise self._read_error(error) from None
+            request = self._request_page(statement, values, page_size, paging, partition_key)
 
-    def _failed(self, error: Exception) -> HelenusError:
+    def _read_error(self, error: Exception) -> HelenusError:
         is_refused = isinstance(error, Unauthorized)
         kind, advice = (Kind.CASSANDRA_AUTH, GRANT) if is_refused else (Kind.CASSANDRA_READ, "")
         return HelenusError(kind, f"cannot read keys: {error}", self._table.full_name, advice)

@@ -1,4 +1,4 @@
-"""What snapshots export to Prometheus, with the meanings of Debezium's snapshot metrics."""
+"""Export the progress of snapshots to Prometheus, with the meanings of Debezium's snapshot metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DONE = Gauge("helenus_connector_snapshot_done_ratio", "Which share of the table 
 SECONDS = Gauge("helenus_connector_snapshot_seconds", "How long it took, or takes.", _LABELS)
 STATE = Gauge("helenus_connector_snapshot_state", "1 for the state that it is in.", (*_LABELS, "state"))
 TABLES = Gauge("helenus_connector_snapshot_tables", "Tables that the connector has a snapshot of.", ("connector",))
-LEFT = Gauge("helenus_connector_snapshot_tables_remaining", "Those whose snapshot is not over.", ("connector",))
+REMAINING = Gauge("helenus_connector_snapshot_tables_remaining", "Those whose snapshot is not over.", ("connector",))
 STATES = ("SCANNING", "PUBLISHING", "PAUSED", "COMPLETE", "STOPPED", "FAILED")
 _shown: set[tuple[str, str]] = set()
 
@@ -24,28 +24,28 @@ _shown: set[tuple[str, str]] = set()
 def show(snapshots: Iterable[Snapshot], tables: Set[tuple[str, str]]) -> None:
     """Set the series of the last snapshots of these tables; those of others end."""
     now = time.time()
-    there = [one for one in snapshots if (one.connector, one.table) in tables]
-    for one in there:
-        labels = (one.connector, one.table)
-        shown = one.shown()
-        ROWS.labels(*labels).set(one.rows)
-        DONE.labels(*labels).set(one.done)
-        SECONDS.labels(*labels).set((one.ended or now) - one.started)
+    present_snapshots = [snapshot for snapshot in snapshots if (snapshot.connector, snapshot.table) in tables]
+    for snapshot in present_snapshots:
+        labels = (snapshot.connector, snapshot.table)
+        shown = snapshot.shown()
+        ROWS.labels(*labels).set(snapshot.rows)
+        DONE.labels(*labels).set(snapshot.done)
+        SECONDS.labels(*labels).set((snapshot.ended or now) - snapshot.started)
         for state in STATES:
             STATE.labels(*labels, state).set(state == shown["state"])
-    for name in {one.connector for one in there}:
-        own = [one for one in there if one.connector == name]
-        TABLES.labels(name).set(len(own))
-        LEFT.labels(name).set(sum(not one.is_over for one in own))
-    present = {(one.connector, one.table) for one in there}
-    for labels in _shown - present:
+    for name in {snapshot.connector for snapshot in present_snapshots}:
+        connector_snapshots = [snapshot for snapshot in present_snapshots if snapshot.connector == name]
+        TABLES.labels(name).set(len(connector_snapshots))
+        REMAINING.labels(name).set(sum(not snapshot.is_over for snapshot in connector_snapshots))
+    present_tables = {(snapshot.connector, snapshot.table) for snapshot in present_snapshots}
+    for labels in _shown - present_tables:
         for metric in (ROWS, DONE, SECONDS):
             with suppress(KeyError):
                 metric.remove(*labels)
         STATE.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
-    for name in {name for name, _ in _shown} - {name for name, _ in present}:
-        for of_connector in (TABLES, LEFT):
+    for name in {name for name, _ in _shown} - {name for name, _ in present_tables}:
+        for metric in (TABLES, REMAINING):
             with suppress(KeyError):
-                of_connector.remove(name)
+                metric.remove(name)
     _shown.clear()
-    _shown.update(present)
+    _shown.update(present_tables)

@@ -1,6 +1,6 @@
-"""The ring of Murmur3 tokens in stretches, and what is left of each to scan.
+"""Divide the ring of Murmur3 tokens into stretches, each with what is left of it to scan.
 
-    Stretch(0, 100, at=40)    partitions with tokens above 0, up to 100; those up to 40 are scanned
+    TokenStretch(0, 100, at=40)    partitions with tokens above 0, up to 100; those up to 40 are scanned
 
 Keys are spread evenly over the ring. So the share of it that is scanned says how much of the table is, whatever its
 size: no estimate is needed, and those of `system.size_estimates` count partitions, not rows, and are minutes old.
@@ -31,28 +31,30 @@ class TokenStretch:
     statics: bool = False
 
     @property
-    def share(self) -> float:
-        """How much of the ring is left of it, from 0 to 1."""
+    def remaining_share(self) -> float:
+        """Return how much of the ring is left to scan of it, from 0 to 1."""
         return (self.until - self.at) / _RING
 
     def halves(self) -> tuple[TokenStretch, TokenStretch] | None:
-        """What is left in two, of which the first goes on where this one is; None if it is too short for that."""
+        """Divide the rest of it in two, of which the first goes on where this one is; return None if it is too
+        short.
+        """
         middle = self.at + (self.until - self.at) // 2
         if not self.at < middle < self.until:
             return None
         return replace(self, until=middle), TokenStretch(middle, self.until, middle, None, self.statics)
 
-    def again(self) -> TokenStretch:
-        """The same without the server's paging state, from the beginning of the partition that it is in."""
-        after = self.after if self.paging is None else max(self.after, self.at - 1)
-        return replace(self, after=after, at=after, paging=None)
+    def without_paging(self) -> TokenStretch:
+        """Return it without the server's paging state, from the beginning of the partition that it is in."""
+        start = self.after if self.paging is None else max(self.after, self.at - 1)
+        return replace(self, after=start, at=start, paging=None)
 
 
-def stretch(after: int = LEAST_TOKEN, until: int = MOST_TOKEN, statics: bool = False) -> TokenStretch:
-    """A stretch of which nothing is scanned."""
+def new_stretch(after: int = LEAST_TOKEN, until: int = MOST_TOKEN, statics: bool = False) -> TokenStretch:
+    """Return a stretch of which nothing is scanned."""
     return TokenStretch(after, until, after, None, statics)
 
 
-def share(left: Iterable[TokenStretch]) -> float:
-    """How much of the ring is left of rows, or of static columns, in all."""
-    return sum(one.share for one in left)
+def remaining_share(stretches: Iterable[TokenStretch]) -> float:
+    """Return how much of the ring is left to scan of rows, or of static columns, in all."""
+    return sum(new_stretch.remaining_share for new_stretch in stretches)

@@ -1,7 +1,7 @@
-"""The Spark task of a snapshot: scans some keys of a stretch, and appends an event for each to the events topic.
+"""Run the Spark task of a snapshot: scan some keys of a stretch, and append an event for each to the events topic.
 
 The events are flushed before the task ends. So what the driver notes as scanned is in the topic; a task that dies is
-done again, and its keys are read once more.
+repeated, and its keys are read once more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from helenus_schemas.service.logs import Setup, follow
 from helenus_sinks.log import Log
 
 _FLUSH_TIMEOUT_S = 60.0
-_MAY_NOT = (
+_GRANT_ADVICE = (
     "a snapshot appends events: let the worker's user write to the events topics too, and start the worker again; "
     "or set snapshot.mode=never"
 )
@@ -42,8 +42,8 @@ _MAY_NOT = (
 
 @dataclass(frozen=True)
 class ScanSlice:
-    """What one task does of a table: of a stretch, or of what `where` names, at most about `most` keys, for about
-    `seconds`.
+    """The part of a table that one task scans: of a stretch, or of what `where` names, at most about `most` keys, for
+    about `seconds`.
 
     `partitions` is how many the events topic has; `is_first` says that nothing of the snapshot was scanned before.
     """
@@ -62,10 +62,10 @@ class ScanSlice:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What a task did. `left` is None if the stretch is scanned to its end; else it goes on there. `last` is the topic
-    partition and the key of the last row. `read` counts what Cassandra gave, with what has no event: partitions without
-    static columns, say. `is_refused`: the server does not take the statement, or its paging state. `seconds` are the
-    task's own.
+    """The result of a task. `left` is None if the stretch is scanned to its end; else it goes on there. `last` is the
+    topic partition and the key of the last row. `read` counts what Cassandra gave, with what has no event: partitions
+    without static columns, say. `is_refused`: the server does not take the statement, or its paging state. `seconds`
+    are the task's own.
     """
 
     rows: int = 0
@@ -79,12 +79,12 @@ class ScanResult:
 
 
 def task(slice_: ScanSlice) -> Callable[[Iterable[object]], Iterator[ScanResult]]:
-    """The function for a Spark job of one task."""
+    """Return the function for a Spark job of one task."""
     return partial(_run, slice_)
 
 
-def _run(slice_: ScanSlice, nothing: Iterable[object]) -> Iterator[ScanResult]:
-    for _ in nothing:  # Spark ends a Python worker whose input is not read to its end
+def _run(slice_: ScanSlice, input_rows: Iterable[object]) -> Iterator[ScanResult]:
+    for _ in input_rows:  # Spark ends a Python worker whose input is not read to its end
         pass
     cassandra_sessions.end_with_parent()
     follow(slice_.logging)
@@ -98,18 +98,18 @@ _readers: dict[tuple[object, ...], tuple[object, KeyReader]] = {}
 
 
 def scan(slice_: ScanSlice) -> ScanResult:
-    """Do a slice. Its errors are in what it returns; then none of it counts."""
+    """Scan a slice. Its errors are in the result; then none of it counts."""
     log = None
     try:
         log = _log(slice_)
-        done = _scan(slice_, log)
+        result = _scan(slice_, log)
         log.flush(_FLUSH_TIMEOUT_S)
         reach("snapshot.after-flush")
-        return done
+        return result
     except SchemaChanged as error:
-        what = f"Cassandra refuses to read keys: {error}"
+        problem = f"Cassandra refuses to read keys: {error}"
         advice = "ask for other partitions" if slice_.where else "see the table's schema and Cassandra's guardrails"
-        refused = HelenusError(Kind.CASSANDRA_READ, what, slice_.table.full_name, advice)
+        refused = HelenusError(Kind.CASSANDRA_READ, problem, slice_.table.full_name, advice)
         return ScanResult(error=refused, is_refused=True)
     except HelenusError as error:
         if log is not None:
@@ -117,7 +117,7 @@ def scan(slice_: ScanSlice) -> ScanResult:
         if error.kind is Kind.CASSANDRA_READ:
             _readers.clear()
         if error.kind is Kind.BROKER_REFUSED:
-            error = HelenusError(error.kind, error.what, error.where, _MAY_NOT)
+            error = HelenusError(error.kind, error.what, error.where, _GRANT_ADVICE)
         return ScanResult(error=error)
 
 
@@ -128,12 +128,12 @@ def _scan(slice_: ScanSlice, log: Log) -> ScanResult:
     value = request(scope, Origin.SNAPSHOT)
     width = len(table.partition_key) if stretch.statics else len(table.primary_key)
     no_row: tuple[None, ...] = (None,) * (len(table.primary_key) - width)
-    until = time.monotonic() + slice_.seconds
+    deadline = time.monotonic() + slice_.seconds
     rows = skipped = read = 0
-    at, last = stretch.at, None
+    last_token, last = stretch.at, None
     first = request(scope, Origin.SNAPSHOT_FIRST) if slice_.is_first else None
     for page in _reader(slice_).pages(stretch, slice_.where, slice_.most):
-        records: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
+        events_by_partition: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
         read += len(page.rows)
         for row in page.rows:
             key = row[:width]
@@ -149,25 +149,25 @@ def _scan(slice_: ScanSlice, log: Log) -> ScanResult:
             except Malformed:
                 skipped += 1  # the agent skips its events too
                 continue
-            place = partition(token, partitions)
-            records[place].append((encoded, first or value))
+            topic_partition = partition(token, partitions)
+            events_by_partition[topic_partition].append((encoded, first or value))
             first = None
-            last = place, encoded
+            last = topic_partition, encoded
             rows += 1
         if page.rows:
-            at = int.from_bytes(page.rows[-1][width] or b"", "big", signed=True)
-        for place, some in records.items():
-            log.extend(topic, place, some)
+            last_token = int.from_bytes(page.rows[-1][width] or b"", "big", signed=True)
+        for topic_partition, events in events_by_partition.items():
+            log.extend(topic, topic_partition, events)
         if page.paging is None:
             return ScanResult(rows, skipped, read, None, last and (last[0], last[1].hex()))
-        if read >= slice_.most or time.monotonic() > until:
-            left = replace(stretch, at=min(at, stretch.until), paging=page.paging.hex())
-            return ScanResult(rows, skipped, read, left, last and (last[0], last[1].hex()))
+        if read >= slice_.most or time.monotonic() > deadline:
+            remaining = replace(stretch, at=min(last_token, stretch.until), paging=page.paging.hex())
+            return ScanResult(rows, skipped, read, remaining, last and (last[0], last[1].hex()))
     raise AssertionError("pages end with one that has no paging state")
 
 
 def _log(slice_: ScanSlice) -> Log:
-    """This process's producer for events topics."""
+    """Return this process's producer for events topics."""
     log = _logs.get(0)
     if log is None:
         log = _logs[0] = events_log(slice_.worker)
@@ -177,13 +177,13 @@ def _log(slice_: ScanSlice) -> Log:
 
 
 def _reader(slice_: ScanSlice) -> KeyReader:
-    """This process's reader of a table."""
+    """Return this process's reader of a table."""
     settings = slice_.settings
     session = cassandra_sessions.session_for(settings)
     level: int = getattr(ConsistencyLevel, settings.snapshot_consistency)
     name = (*settings.server, slice_.table.id, slice_.table.primary_key, slice_.table.statics, level)
-    made_for, reader = _readers.get(name, (None, None))
-    if reader is None or made_for is not session:
+    reader_session, reader = _readers.get(name, (None, None))
+    if reader is None or reader_session is not session:
         reader = KeyReader(session, slice_.table, level)
         _readers[name] = session, reader
     return reader

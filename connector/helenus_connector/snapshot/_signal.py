@@ -19,13 +19,13 @@ from pyarrow import compute
 EXECUTE, STOP, PAUSE, RESUME = "execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot"
 _TYPES = (EXECUTE, STOP, PAUSE, RESUME)
 _KINDS = ("incremental", "blocking")
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 _SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Signal:
-    """What is asked for: `type`, of tables whose full names match `collections`, regular expressions; all of them, if
+    """A request: `type`, of tables whose full names match `collections`, regular expressions; all of them, if
     there are none. `filters` are an expression each, and the partitions of the tables that match it, as CQL.
     """
 
@@ -34,30 +34,30 @@ class Signal:
     filters: tuple[tuple[str, str], ...] = ()
 
     def tables(self, names: Sequence[str]) -> list[str]:
-        """Those of these full names that are meant. Raises ValueError for what is no regular expression."""
+        """Return those of these full names that match. Raises ValueError for what is no regular expression."""
         if not self.collections:
             return list(names)
-        found = [_matching(pattern, names) for pattern in self.collections]
-        return [name for name in names if any(name in of for of in found)]
+        matches = [_matching_names(pattern, names) for pattern in self.collections]
+        return [name for name in names if any(name in matching for matching in matches)]
 
     def where(self, name: str) -> str:
-        """Of which partitions of a table; empty for all. Raises ValueError."""
-        return next((where for pattern, where in self.filters if _matching(pattern, [name])), "")
+        """Return the condition on a table's partitions; empty for all. Raises ValueError."""
+        return next((where for pattern, where in self.filters if _matching_names(pattern, [name])), "")
 
 
-def read(value: bytes) -> Signal:
-    """The signal in a message. Raises ValueError, which says what is wrong with it."""
-    if len(value) > _MOST_BYTES:
-        raise ValueError(f"it has {len(value)} bytes, and a signal has {_MOST_BYTES} at most")
+def parse_signal(value: bytes) -> Signal:
+    """Parse the signal in a message. Raises ValueError, which says what is wrong with it."""
+    if len(value) > _MAX_BYTES:
+        raise ValueError(f"it has {len(value)} bytes, and a signal has {_MAX_BYTES} at most")
     try:
         content = json.loads(value)
     except (ValueError, RecursionError):
         raise ValueError(f"it is no JSON: {_shown(value.decode(errors='replace'))}") from None
     if not isinstance(content, dict):
         raise ValueError(f"it is no JSON object: {_shown(content)}")
-    asked, data = content.get("type"), content.get("data")
-    if asked not in _TYPES:
-        raise ValueError(f"type: {_shown(asked)} is not known: there are {', '.join(_TYPES)}")
+    signal_type, data = content.get("type"), content.get("data")
+    if signal_type not in _TYPES:
+        raise ValueError(f"type: {_shown(signal_type)} is not known: there are {', '.join(_TYPES)}")
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -66,31 +66,33 @@ def read(value: bytes) -> Signal:
     if not isinstance(kind, str) or kind.lower() not in _KINDS:
         raise ValueError(f"data: type: {_shown(kind)} is not known: there are INCREMENTAL and BLOCKING")
     collections = data.get("data-collections") or []
-    if not isinstance(collections, list) or not all(isinstance(one, str) and one for one in collections):
+    if not isinstance(collections, list) or not all(isinstance(item, str) and item for item in collections):
         raise ValueError(f"data-collections: a list of texts is expected, not {_shown(collections)}")
-    if asked == EXECUTE and not collections:
+    if signal_type == EXECUTE and not collections:
         raise ValueError("data-collections: name the tables, as KEYSPACE.TABLE or regular expressions")
     conditions = data.get("additional-conditions") or []
     if not isinstance(conditions, list):
         raise ValueError(f"additional-conditions: a list is expected, not {_shown(conditions)}")
-    return Signal(asked, tuple(collections), tuple(_condition(one) for one in conditions))
+    return Signal(signal_type, tuple(collections), tuple(_parse_condition(item) for item in conditions))
 
 
-def _condition(one: Any) -> tuple[str, str]:
-    pattern, where = (one.get("data-collection"), one.get("filter")) if isinstance(one, dict) else (None, None)
+def _parse_condition(condition: Any) -> tuple[str, str]:
+    pattern, where = (
+        (condition.get("data-collection"), condition.get("filter")) if isinstance(condition, dict) else (None, None)
+    )
     if not (isinstance(pattern, str) and isinstance(where, str) and pattern and where):
-        what = "each has the texts data-collection and filter"
-        raise ValueError(f"additional-conditions: {what}, and one is {_shown(one)}")
+        expected = "each has the texts data-collection and filter"
+        raise ValueError(f"additional-conditions: {expected}, and one is {_shown(condition)}")
     return pattern, where
 
 
-def _matching(pattern: str, names: Sequence[str]) -> set[str]:
+def _matching_names(pattern: str, names: Sequence[str]) -> set[str]:
     # RE2, of Arrow's: it takes linear time. With Python's `re` a short pattern can stop the worker for ever.
     try:
-        does = compute.match_substring_regex(pa.array(names, pa.string()), pattern=rf"\A(?:{pattern})\z")
+        is_matching = compute.match_substring_regex(pa.array(names, pa.string()), pattern=rf"\A(?:{pattern})\z")
     except (pa.ArrowInvalid, UnicodeError):
         raise ValueError(f"{_shown(pattern)} is no regular expression") from None
-    return {name for name, is_one in zip(names, does.to_pylist(), strict=True) if is_one}
+    return {name for name, matches in zip(names, is_matching.to_pylist(), strict=True) if matches}
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The tables of connectors, for snapshots: which incarnation is there now, and its definition."""
+"""Read which incarnation of a table exists now, and its definition, for snapshots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 
-_KEPT_S = 5.0
+_CACHED_S = 5.0
 _CHECK_S = 2.0
 _IDS = "SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = %s"
 
@@ -32,34 +32,34 @@ class SnapshotTables:
         self._sessions: dict[tuple[object, ...], Any] = {}
         self._ids: dict[tuple[object, ...], tuple[float, dict[str, str]]] = {}
 
-    def id(self, settings: ConnectorSettings, is_now: bool = False) -> str | None:
-        """The id of a table, None if there is no such table; as it was some seconds ago, unless `is_now`.
+    def table_id(self, settings: ConnectorSettings, is_now: bool = False) -> str | None:
+        """Return the id of a table, None if there is no such table; as it was some seconds ago, unless `is_now`.
 
         Raises HelenusError as `connect`, and CASSANDRA_READ.
         """
         name = (*settings.server, settings.keyspace)
-        at, ids = self._ids.get(name, (0.0, {}))
-        if is_now or time.monotonic() - at > _KEPT_S:
+        read_at, ids = self._ids.get(name, (0.0, {}))
+        if is_now or time.monotonic() - read_at > _CACHED_S:
             try:
                 rows = self._session(settings).execute(_IDS, (settings.keyspace,))
                 ids = {row.table_name: str(row.id) for row in rows}
             except (DriverException, NoHostAvailable, ConnectionException) as error:
                 self._forget(settings)
-                what = f"cannot read the schema: {error}"
-                raise HelenusError(Kind.CASSANDRA_READ, what, settings.keyspace) from None
+                problem = f"cannot read the schema: {error}"
+                raise HelenusError(Kind.CASSANDRA_READ, problem, settings.keyspace) from None
             self._ids[name] = time.monotonic(), ids
         return ids.get(settings.table)
 
     def read_definition(self, settings: ConnectorSettings) -> Table:
-        """A table as it is now. Raises as `read_definition`."""
+        """Read a table's definition as it is now. Raises as `read_definition`."""
         try:
-            found = read_definition(self._session(settings), settings)
+            definition = read_definition(self._session(settings), settings)
         except HelenusError as error:
             if error.kind is Kind.CASSANDRA_READ:
                 self._forget(settings)
             raise
-        assert found is not None
-        return found[1]
+        assert definition is not None
+        return definition[1]
 
     def check(self, settings: ConnectorSettings, table: Table, where: str) -> None:
         """Raise HelenusError CONFIG if Cassandra refuses a `where`: for an empty value, say, or one of another type."""

@@ -1,4 +1,4 @@
-"""What is asked of a snapshot: the whole table, a range of tokens, or some partitions."""
+"""Parse what a snapshot is requested of: the whole table, a range of tokens, or some partitions."""
 
 from __future__ import annotations
 
@@ -34,58 +34,62 @@ class SnapshotRequest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the whole table."""
+        """Return whether it is the whole table."""
         return not self.where and (self.after, self.until) == (LEAST_TOKEN, MOST_TOKEN)
 
 
-def token_range(text: str) -> SnapshotRequest:
-    """Of `AFTER:UNTIL`, two tokens: above the first, up to the second. Raises HelenusError CONFIG."""
+def request_for_tokens(text: str) -> SnapshotRequest:
+    """Return the request for `AFTER:UNTIL`, two tokens: above the first, up to the second. Raises HelenusError
+    CONFIG.
+    """
     try:
         return SnapshotRequest(*placement.token_range(text))
     except ValueError as error:
-        raise _wrong(str(error)) from None
+        raise _config_error(str(error)) from None
 
 
 def request_for_key(key: Mapping[str, Any]) -> SnapshotRequest:
-    """Of the columns of a partition key by name: `{"id": 5}`. Raises HelenusError CONFIG."""
+    """Return the request for the columns of a partition key by name: `{"id": 5}`. Raises HelenusError CONFIG."""
     return SnapshotRequest(
         where=" AND ".join(f"{quote(name)} = {_literal(name, value)}" for name, value in key.items())
     )
 
 
-def checked_request(asked: SnapshotRequest, table: Table) -> SnapshotRequest:
-    """The same, its `where` rewritten from what was understood of it. Raises HelenusError CONFIG unless it gives values
-    for each column of the partition key, and for no other.
+def checked_request(requested: SnapshotRequest, table: Table) -> SnapshotRequest:
+    """Return the request with its `where` parsed and rewritten. Raises HelenusError CONFIG unless it gives values for
+    each column of the partition key, and for no other.
     """
-    if not asked.where:
-        return asked
+    if not requested.where:
+        return requested
     try:
-        asked.where.encode()
+        requested.where.encode()
     except UnicodeEncodeError:  # half of a pair, which JSON can say
-        raise _wrong(f"{ascii(asked.where)[:60]} is no UTF-8") from None
-    found: dict[str, str] = {}
-    at = 0
+        raise _config_error(f"{ascii(requested.where)[:60]} is no UTF-8") from None
+    conditions: dict[str, str] = {}
+    index = 0
     while True:
-        match = _CONDITION.match(asked.where, at)
+        match = _CONDITION.match(requested.where, index)
         if match is None:
-            raise _wrong(f"cannot read {asked.where[at:][:40]!r}", _FORM)
+            raise _config_error(f"cannot read {requested.where[index:][:40]!r}", _FORM)
         name = match[1].replace('""', '"') if match[1] else match[2].lower()
-        if name in found:
-            raise _wrong(f"{name} is given twice", _FORM)
-        found[name] = f"= {match[3]}" if match[3] is not None else f"IN ({match[4]})"
-        at = match.end()
-        if at == len(asked.where):
+        if name in conditions:
+            raise _config_error(f"{name} is given twice", _FORM)
+        conditions[name] = f"= {match[3]}" if match[3] is not None else f"IN ({match[4]})"
+        index = match.end()
+        if index == len(requested.where):
             break
-        between = _AND.match(asked.where, at)
+        between = _AND.match(requested.where, index)
         if between is None:
-            raise _wrong(f"cannot read {asked.where[at:][:40]!r}", _FORM)
-        at = between.end()
+            raise _config_error(f"cannot read {requested.where[index:][:40]!r}", _FORM)
+        index = between.end()
     types = {column.name: column.type for column in table.partition_key}
     names = list(types)
-    if sorted(found) != sorted(names):
-        what = f"the partition key of {table.full_name} is {', '.join(names)}, and {', '.join(found)} was given"
-        raise _wrong(what, "give a value for each column of the partition key, and for no other")
-    return SnapshotRequest(where=" AND ".join(f"{quote(name)} {_of_type(found[name], types[name])}" for name in names))
+    if sorted(conditions) != sorted(names):
+        problem = f"the partition key of {table.full_name} is {', '.join(names)}, and {', '.join(conditions)} was given"
+        raise _config_error(problem, "give a value for each column of the partition key, and for no other")
+    return SnapshotRequest(
+        where=" AND ".join(f"{quote(name)} {_with_literals(conditions[name], types[name])}" for name in names)
+    )
 
 
 _FORM = "write it as: a = 1 AND b IN ('x', 'y'), with the columns of the partition key"
@@ -97,16 +101,16 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, (int, float)):
         return str(value)
     if not isinstance(value, str):
-        raise _wrong(f"{name}: a value of a partition key is text or a number")
+        raise _config_error(f"{name}: a value of a partition key is text or a number")
     return "'" + value.replace("'", "''") + "'"
 
 
-def _of_type(condition: str, of: CqlType) -> str:
-    """A condition whose values are written as their type wants it: a uuid, say, stands without quotes."""
-    if of.name in _QUOTED:
+def _with_literals(condition: str, column_type: CqlType) -> str:
+    """Write the values of a condition as their type requires: a uuid, for example, without quotes."""
+    if column_type.name in _QUOTED:
         return condition
     return re.sub(_STRING, lambda text: text[0][1:-1] if re.fullmatch(_WORD, text[0][1:-1]) else text[0], condition)
 
 
-def _wrong(what: str, advice: str = "") -> HelenusError:
-    return HelenusError(Kind.CONFIG, what, "", advice)
+def _config_error(problem: str, advice: str = "") -> HelenusError:
+    return HelenusError(Kind.CONFIG, problem, "", advice)

@@ -176,7 +176,7 @@ class Signals:
             tasks = self._connectors.get(name).tasks.values()
             tables = {task.table: task.settings.table for task in tasks}
         try:
-            signal = _signal.read(value)
+            signal = _signal.parse_signal(value)
             wanted = {tables[full]: signal.where(full) for full in signal.tables(list(tables))}
             if not wanted:
                 raise ValueError(f"no table of the connector matches: it has {', '.join(tables) or 'none yet'}")

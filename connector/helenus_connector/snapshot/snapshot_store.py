@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from helenus_connector.snapshot._ring import TokenStretch, share, stretch
+from helenus_connector.snapshot._ring import TokenStretch, new_stretch, remaining_share
 from helenus_connector.snapshot.request import SnapshotRequest
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
@@ -62,7 +62,7 @@ class Snapshot:
         """Which share of it is scanned, from 0 to 1."""
         if self.state in ("PUBLISHING", "COMPLETE") or (self.where and not self.left):
             return 1.0
-        return 0.0 if self.where else 1 - share(self.left) / self.whole
+        return 0.0 if self.where else 1 - remaining_share(self.left) / self.whole
 
     @property
     def seconds_left(self) -> float | None:
@@ -97,10 +97,10 @@ def new_snapshot(
     connector: str, table: str, table_id: str, cause: str, asked: SnapshotRequest, has_statics: bool
 ) -> Snapshot:
     """A snapshot of which nothing is scanned."""
-    left = [stretch(asked.after, asked.until)]
+    left = [new_stretch(asked.after, asked.until)]
     if has_statics:
-        left.append(stretch(asked.after, asked.until, statics=True))
-    whole = share(left)
+        left.append(new_stretch(asked.after, asked.until, statics=True))
+    whole = remaining_share(left)
     return Snapshot(connector, table, table_id, cause, asked.where, asked.is_whole, left, whole, started=time.time())
 
 

@@ -29,7 +29,7 @@ from helenus_connector.log.events import Planner, behind, ends
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import SnapshotJobs
 from helenus_connector.snapshot._pace import ScanRate
-from helenus_connector.snapshot._run import SnapshotRun, end, mark
+from helenus_connector.snapshot._run import SnapshotRun, append_last_event, end_snapshot
 from helenus_connector.snapshot._scan import ScanSlice
 from helenus_connector.snapshot._tables import SnapshotTables
 from helenus_connector.snapshot.request import SnapshotRequest, checked_request
@@ -111,7 +111,7 @@ class Snapshots:
         there = [one for one in self.of(name, tables) if not one.is_over]
         with self.store.changing():
             for one in there:
-                end(one, "STOPPED")
+                end_snapshot(one, "STOPPED")
         self._changed.set()
         return there
 
@@ -201,20 +201,20 @@ class Snapshots:
                 elif (one := self.store.of(*place).snapshot) is not None and not one.is_over:
                     one.waiting = waits
         for place, run in list(self._runs.items()):
-            self._rate(place[0]).took(-run.collect(), run.task.settings.snapshot_max_rate)
+            self._rate(place[0]).count_rows(-run.collect(), run.task.settings.snapshot_max_rate)
             if run.snapshot.is_over or self.store.of(*place).snapshot is not run.snapshot:
                 del self._runs[place]  # or its connector was deleted
                 continue
             there = tasks.get(place)
             waits = "its table is not the connector's now" if there is None else _goes_on(*there)
             if there is None or waits is not None or there[1] is not run.task:
-                run.goes_on(None)
+                run.count_running_time(None)
                 run.snapshot.waiting = waits
                 if not run.flying:
                     del self._runs[place]  # others take its turn; when it can go on, it does, with the table as it is
                 continue
             if run.snapshot.is_paused:
-                run.goes_on(None)
+                run.count_running_time(None)
                 run.snapshot.waiting = "it is paused"
                 self._held.add(place)
                 continue
@@ -222,8 +222,8 @@ class Snapshots:
                 self._held.remove(place)
                 run.snapshot.waiting = None
             self._guarded(place, partial(self._advance, run, jobs))
-            run.goes_on(None if run.snapshot.waiting else now)
-            run.say()
+            run.count_running_time(None if run.snapshot.waiting else now)
+            run.log_progress()
         if looks:
             self._end_initial_only(tasks)
             _metrics.show(self.store.snapshots(), set(tasks))
@@ -256,7 +256,7 @@ class Snapshots:
             if task.settings.snapshot_mode == "never":
                 return
             with self._asking:
-                now = self._tables.id(task.settings)
+                now = self._tables.table_id(task.settings)
             cause = now and known.cause(task.settings.snapshot_mode, now, place in self._fresh)
             if not cause:
                 return
@@ -295,7 +295,7 @@ class Snapshots:
         one = run.snapshot
         if time.monotonic() < run.retry_at:
             return
-        if run.looks_again and not self._is_same(run):
+        if run.must_check_table and not self._is_same(run):
             return
         if one.state == "PUBLISHING":
             self._publish(run)
@@ -307,21 +307,21 @@ class Snapshots:
     def _fly(self, run: SnapshotRun, jobs: SnapshotJobs) -> None:
         """Submit slices, as many as may be scanned now."""
         settings = run.task.settings
-        rate, at_once = self._rate(settings.name), jobs.most
+        rate, at_once = self._rate(settings.name), jobs.max_slices
         while sum(len(other.flying) for other in self._runs.values()) < at_once:
             if run.flying and not run.has_begun:
                 return  # it shows how dense the table is, and no other is to be the first
-            if time.monotonic() - run.asked_at > _ASK_S:
-                run.behind, run.asked_at = self._behind(run), time.monotonic()
-            most = run.room(at_once, partial(self._ends, run), partial(self._is_past, run))
+            if time.monotonic() - run.measured_at > _ASK_S:
+                run.behind, run.measured_at = self._behind(run), time.monotonic()
+            most = run.free_keys(at_once, partial(self._ends, run), partial(self._is_past, run))
             if not most:
-                return run.lags()
-            most = min(most, rate.may(settings.snapshot_max_rate, at_once))
+                return run.note_lag()
+            most = min(most, rate.allowed_rows(settings.snapshot_max_rate, at_once))
             if not most:
                 return
             if not run.has_begun:
                 most = min(most, _FIRST)
-            stretch = run.next(most, at_once)
+            stretch = run.next_stretch(most, at_once)
             if stretch is None:
                 return
             slice_ = ScanSlice(
@@ -336,10 +336,10 @@ class Snapshots:
                 not run.has_begun,
                 setup(),
             )
-            rate.took(most, settings.snapshot_max_rate)
+            rate.count_rows(most, settings.snapshot_max_rate)
             future = jobs.submit(slice_)
             future.add_done_callback(lambda _: self._changed.set())
-            run.fly(future, stretch, most)
+            run.add_slice(future, stretch, most)
 
     def _scanned(self, run: SnapshotRun) -> None:
         one, at = run.snapshot, self._ends(run)
@@ -350,20 +350,20 @@ class Snapshots:
     def _publish(self, run: SnapshotRun) -> None:
         """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
         one = run.snapshot
-        if time.monotonic() - run.asked_at < _ASK_S:
+        if time.monotonic() - run.measured_at < _ASK_S:
             return
-        run.asked_at = time.monotonic()
+        run.measured_at = time.monotonic()
         at = self._ends(run)
         if run.is_short(at):
             with self.store.changing():
                 if run.task.settings.snapshot_mode == "when_needed":
                     self.store.of(one.connector, one.table).needed = _LOST
-                end(one, "FAILED", _LOST)
+                end_snapshot(one, "FAILED", _LOST)
             return
         if not self._is_past(run, one.ends):
             return
         if run.needs_mark:
-            mark(self._worker, run)
+            append_last_event(self._worker, run)
             at = self._ends(run)
             with self.store.changing():
                 one.ends, one.marked = at, True
@@ -371,7 +371,7 @@ class Snapshots:
         with self.store.changing():
             if one.is_whole and not one.is_over:
                 self.store.of(one.connector, one.table).complete = one.table_id
-            end(one, "COMPLETE")
+            end_snapshot(one, "COMPLETE")
 
     def _is_same(self, run: SnapshotRun) -> bool:
         """Whether the table is still the one that the snapshot is of; its definition is read again."""
@@ -386,12 +386,12 @@ class Snapshots:
         if str(table.id) != run.snapshot.table_id:
             self._replaced(run.snapshot)
             return False
-        run.table, run.looks_again = table, False
+        run.table, run.must_check_table = table, False
         return True
 
     def _replaced(self, one: Snapshot) -> None:
         with self.store.changing():
-            end(one, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
+            end_snapshot(one, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
 
     def _behind(self, run: SnapshotRun) -> int:
         """How many events of the table are not processed."""
