@@ -33,7 +33,7 @@ from helenus_connector.testing.broker import MemoryMessage, MemoryPlanner
 from helenus_connector.testing.cassandra import Answer, Host, MemoryReader, MemorySession
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_connector.verify import _engine, _rows
-from helenus_connector.verify._entry import ASKED, COUNTS, KEY, NEVER, VerifyEntry, place
+from helenus_connector.verify._entry import ASKED, COUNTS, KEY, NEVER, VerifyEntry, offset_bytes
 from helenus_connector.verify._job import VerifyJob, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
 from helenus_connector.verify._rows import RowEntries
@@ -136,7 +136,7 @@ class Topic:
             found += made.of(0, token_of(key[:n]), key, row, False)
         for partition, row in self.statics.items():
             found += made.of(0, token_of(partition), (*partition, *nulls), row, True)
-        return [*found, *records.rest()]
+        return [*found, *records.shared_entries()]
 
     def found(self) -> dict[tuple[bytes, bool], str]:
         """The kinds of keys that differ."""
@@ -236,7 +236,7 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
     assert first[0] in _engine._MAY_PASS, "its row's write time is to be read"
     reader = MemoryReader({key: Image(row, written)}, topic.table)
     monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
-    again = _rows._again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
+    again = _rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
     assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [kind]
 
 
@@ -261,7 +261,7 @@ def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyP
 
     session = MemorySession([Host("a")], {"ks1": 1}, answer)
     monkeypatch.setattr(_rows.cassandra_sessions, "session_for", lambda _: session)
-    again = list(_rows._again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])]))
+    again = list(_rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])]))
     assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [GHOST]
 
 
@@ -460,9 +460,11 @@ def test_ranges_over_keys() -> None:
         scopes = MarkerScopes(clustering)
         marks = [bounds, pairs[number * 7 % len(pairs)], pairs[number * 31 % len(pairs)]]
         for at, (start, end) in zip((3, 2, 1), marks, strict=True):
-            scopes.add(place(at), text(start) + b"\n" + text(end))
+            scopes.add(offset_bytes(at), text(start) + b"\n" + text(end))
         for c, d in itertools.product(range(2), range(2)):
-            expected = next((place(at) for at, b in zip((3, 2, 1), marks, strict=True) if within(c, d, b)), NEVER)
+            expected = next(
+                (offset_bytes(at) for at, b in zip((3, 2, 1), marks, strict=True) if within(c, d, b)), NEVER
+            )
             assert scopes.over((int32(c), int32(d))) == (expected, expected), (marks, c, d)
 
 
@@ -470,11 +472,11 @@ def test_a_queue_has_few_segments() -> None:
     clustering = Clustering([Column("c", parse("int"), "clustering", 0)])
     scopes = MarkerScopes(clustering)
     for n in reversed(range(1000)):
-        scopes.add(place(n), b'\n{"inclusive":false,"values":{"c":%d}}' % n)
+        scopes.add(offset_bytes(n), b'\n{"inclusive":false,"values":{"c":%d}}' % n)
     assert len(scopes._starts) == 1
-    scopes.add(place(0), b"no bounds\n")
-    assert scopes.over((int32(5),)) == (place(999), place(999))
-    assert scopes.over((int32(5000),)) == (NEVER, place(0))
+    scopes.add(offset_bytes(0), b"no bounds\n")
+    assert scopes.over((int32(5),)) == (offset_bytes(999), offset_bytes(999))
+    assert scopes.over((int32(5000),)) == (NEVER, offset_bytes(0))
 
 
 def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,7 +505,7 @@ def test_a_topic_without_a_leader_has_not_lost_its_records(monkeypatch: pytest.M
         broker.ends = {TOPIC: {"0": 7, "1": 5}}
 
     monkeypatch.setattr(run._progress, "wait", elect)
-    assert [str(place) for [place] in run._places()] == [
+    assert [str(place) for [place] in run._ranges()] == [
         f"topic {TOPIC}, partition 0, offsets 0 to 7",
         f"topic {TOPIC}, partition 1, offsets 0 to 5",
     ]
@@ -513,7 +515,7 @@ def test_a_topic_without_a_leader_has_not_lost_its_records(monkeypatch: pytest.M
     monkeypatch.setattr(events, "_LEADER_S", 0.0)
     for since in (False, True):
         with pytest.raises(HelenusError, match=f"no leader.*{TOPIC}") as error:
-            run._places(since)
+            run._ranges(since)
         assert error.value.kind is Kind.BROKER_UNREACHABLE
 
 

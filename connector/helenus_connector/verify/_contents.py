@@ -1,4 +1,4 @@
-"""What a record shows of a row, as bytes that can be compared: its value, and the headers that belong to it.
+"""Reduce what a record shows of a row to bytes that can be compared: its value, and the headers that belong to it.
 
 A row's record shows the static columns as they were when the row was read. So they are compared in the partition's own
 record alone, and a row's record without them.
@@ -17,8 +17,8 @@ from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 
 Values = tuple["bytes | None", ...]
-_BARE = b""
-"""What is compared of a row that has none but static columns: that it is there."""
+_NO_VALUES = b""
+"""Value of a row in a table that has static columns only: that it exists."""
 
 
 class _Ids:
@@ -32,7 +32,9 @@ class _Ids:
 
 
 def column_names(header: bytes | None) -> frozenset[str]:
-    """The columns that a header of a record lists; none of one that lists none: anybody may have written it."""
+    """Return the columns that a header lists; an empty set for a header that is not valid: anybody may have written
+    it.
+    """
     try:
         names = json.loads(header or b"[]")
     except (ValueError, RecursionError):
@@ -41,11 +43,11 @@ def column_names(header: bytes | None) -> frozenset[str]:
 
 
 NORMAL, NULLABLE = (b"\0" + n.to_bytes(4, "big") for n in (0, 1))
-"""The frames of values by these numbers."""
+"""Frames of values with these schema ids."""
 
 
 def digest(value: bytes, empty: bytes | None = None, left_out: bytes | None = None) -> bytes:
-    """16 bytes for a value and the headers that say what it does not show."""
+    """Return 16 bytes for a value and the headers that say what it does not show."""
     hashed = hashlib.md5(value, usedforsecurity=False)
     if empty or left_out:
         hashed.update(b"\0%b\0%b" % (empty or b"", left_out or b""))
@@ -53,14 +55,14 @@ def digest(value: bytes, empty: bytes | None = None, left_out: bytes | None = No
 
 
 def row_format(settings: ConnectorSettings) -> str:
-    """The format that rows are compared in: that of the topic, or of the rows in its envelopes."""
+    """Return the format that rows are compared in: that of the topic, or of the rows in its envelopes."""
     if settings.is_envelope:
         return "key-value-avro" if settings.is_avro else "json"
     return settings.output_format
 
 
-def of_rows(table: Table) -> Table | None:
-    """The table as its rows' own records are compared; None if they have nothing that could differ."""
+def table_of_rows(table: Table) -> Table | None:
+    """Return the table as its rows' own records are compared; None if they have nothing that could differ."""
     if not table.statics:
         return table
     if not table.regulars:
@@ -76,7 +78,7 @@ class Contents:
         form = row_format(settings)
         plain = settings.model_copy(update={"headers": (), "key_compat": "exact", "output_format": form})
         ids = None if keeps_schemas else _Ids()
-        rows = of_rows(table)
+        rows = table_of_rows(table)
         self._rows = None if rows is None else RowShape(rows, plain, ids)
         self._statics = RowShape(table, plain, ids) if table.statics else None
         self._regulars = len(table.regulars)
@@ -86,28 +88,28 @@ class Contents:
         self._is_whole = form == "json"
 
     def row(self, name: bytes, key: Key, values: Values, left_out: bytes | None = None) -> bytes:
-        """Of a row by its event's key; with a header `left_out`, without what that names."""
+        """Return the digest of a row by its event's key; with a header `left_out`, without what that names."""
         if self._rows is None:
-            return digest(_BARE)
+            return digest(_NO_VALUES)
         return self._digest(self._rows, name, key, self._without(values, left_out)[: self._regulars or None], left_out)
 
     def statics(self, name: bytes, key: Key, values: Values, left_out: bytes | None = None) -> bytes | None:
-        """Of a partition's static columns, by its key; None if all are null."""
+        """Return the digest of a partition's static columns, by its key; None if all are null."""
         if self._statics is None or values[self._regulars :].count(None) == len(values) - self._regulars:
             return None
         statics = (*(None,) * self._regulars, *self._without(values, left_out)[self._regulars :])
         return self._digest(self._statics, name, key, statics, left_out)
 
     def no_statics(self, name: bytes) -> bytes:
-        """The value whose columns are all null."""
+        """Return the value whose columns are all null."""
         if self._statics is None:
             return b""
-        one = name if self._is_whole else b""
-        if one not in self._nothing:
+        cache_key = name if self._is_whole else b""
+        if cache_key not in self._nothing:
             self._nothing.clear()
             image = Image((None,) * self._width, None)
-            self._nothing[one] = self._statics.row(name, image, None).value or b""
-        return self._nothing[one]
+            self._nothing[cache_key] = self._statics.row(name, image, None).value or b""
+        return self._nothing[cache_key]
 
     def _without(self, values: Values, left_out: bytes | None) -> Values:
         if left_out is None or len(values) != self._width:

@@ -1,4 +1,4 @@
-"""A verification, in the driver: jobs of Spark, one after the other. Nothing here grows with the table.
+"""Run a verification, in the driver: jobs of Spark, one after the other. Nothing here grows with the table.
 
 first   every record of the topic, up to its ends at the start, and every row of the table, meet by their keys
 again   what differs may have changed meanwhile: its rows are read again, and the records that came since; until
@@ -54,11 +54,11 @@ from helenus_schemas.service.cassandra import connect
 from helenus_schemas.service.logs import setup
 
 Behind = Callable[[], "str | None"]
-"""Says why the connector has not published all that its events topic had when it was first called; None if it has."""
+"""Returns why the connector has not published all events that were in its topic at the first call; None if it has."""
 _log = structlog.get_logger(__name__)
-_FOUND = f"kind string, moved boolean, {SCHEMA}"
+_DIFFERING_SCHEMA = f"kind string, moved boolean, {SCHEMA}"
 _MAY_PASS = (MISSING, STALE, GHOST, DOUBTFUL)
-"""Kinds of keys that are looked at again. What expired is none: of a table whose rows all do, there are many."""
+"""Kinds of keys that are compared again. EXPIRED is not one: in a table whose rows all expire, there are many."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 15.0
 _BEHIND_S = 60.0
 _POLL_S = 0.5
@@ -109,11 +109,11 @@ class _Run:
         self._options = options
         self._progress = progress
         self._behind = behind
-        self._job, self._bytes = _planned(worker, settings, options, spark, directory)
+        self._job, self._bytes = _plan(worker, settings, options, spark, directory)
         self._planner = data_planner(worker)
         self._ends: dict[int, int] = {}
         self._waited = 0.0
-        self._kept: list[Any] = []
+        self._persisted: list[Any] = []
         self._group = f"helenus-verify-{uuid.uuid4()}"
         self.report = VerifyReport(
             settings.name, settings.keyspace, settings.table, self._job.topic, time.time(), sample=options.sample
@@ -122,18 +122,18 @@ class _Run:
     def verify(self) -> VerifyReport:
         start = time.monotonic()
         report = self.report
-        found = self._first()
-        found = self._again(found)
-        self._tell(found)
+        differing = self._compare_all()
+        differing = self._compare_again(differing)
+        self._report(differing)
         if self._options.repair:
-            self._does("repairing")
-            report.repaired = self._repaired(found)
+            self._begin_step("repairing")
+            report.repaired = self._repaired(differing)
         report.seconds = time.monotonic() - start
         return report
 
     def close(self) -> None:
-        """Let go of what Spark keeps, and of the brokers."""
-        for frame in self._kept:
+        """Release the frames that Spark keeps, and close the connections to brokers."""
+        for frame in self._persisted:
             frame.unpersist()
         self._planner.close()
 
@@ -151,23 +151,23 @@ class _Run:
             context.setLocalProperty("spark.scheduler.pool", None)
             context.setLocalProperty("spark.jobGroup.id", None)
 
-    def _first(self) -> Any:
-        """Compare all that is there."""
-        self._does("reading topic and table")
+    def _compare_all(self) -> Any:
+        """Compare all records and rows."""
+        self._begin_step("reading topic and table")
         job, report = self._job, self.report
-        places = self._places()
+        ranges = self._ranges()
         # Slices of a sample are small: a task scans many.
         tasks = _tasks(self._bytes, task_slots(self._spark))
         shares = shared_out(cut(self._options.tokens, tasks) if self._options.sample == 1 else job.tokens or (), tasks)
         table = self._tasks(scan(job, shares), len(shares))
-        entries = table.unionByName(self._tasks(read_topic(job, places), len(places))) if places else table
-        found, counted = self._compared(entries, compare(job))
+        entries = table.unionByName(self._tasks(read_topic(job, ranges), len(ranges))) if ranges else table
+        differing, counted = self._compare(entries, compare(job))
         report.rows, report.records = counted["rows"], counted["records"]
         report.found[UNPUBLISHABLE].count = counted["keyless"]
         if report.records and not counted["known"]:
-            raise self._of_another_table(found)
+            raise self._of_another_table(differing)
         self._check_schemas(counted)
-        return found
+        return differing
 
     def _check_schemas(self, counted: Counter[str]) -> None:
         """Raise HelenusError CONFIG if the records say that they are of another table: JSON keys may be alike."""
@@ -177,102 +177,104 @@ class _Run:
         with _connected(settings) as session:
             other = _table_of(counted, read_tables(session).values(), settings)
         if other is not None:
-            what = f"its records are of {other}, and none is of {self._job.table.full_name}"
-            raise HelenusError(Kind.CONFIG, what, f"topic {self._job.topic}", "correct data.topic")
+            problem = f"its records are of {other}, and none is of {self._job.table.full_name}"
+            raise HelenusError(Kind.CONFIG, problem, f"topic {self._job.topic}", "correct data.topic")
 
-    def _again(self, found: Any) -> Any:
-        """Look at what differs again, until nothing does or the patience has run out."""
+    def _compare_again(self, differing: Any) -> Any:
+        """Compare what differs again, until nothing does or the patience has run out."""
         progress, since, pause = self._progress, time.monotonic(), _FIRST_PAUSE_S
         kinds = list(_MAY_PASS)
-        count = found.filter(found.kind.isin(kinds)).count()
-        final = found.filter(~found.kind.isin([*kinds, ""]))
+        count = differing.filter(differing.kind.isin(kinds)).count()
+        final = differing.filter(~differing.kind.isin([*kinds, ""]))
         is_last = False
         while count and not is_last:
             progress.differ = count
-            self._does(f"waiting to look at {counted(count, 'key')} again")
-            left = self._options.patience - (time.monotonic() - since)
-            progress.wait(max(0.0, min(pause, left)))
+            self._begin_step(f"waiting to look at {counted(count, 'key')} again")
+            remaining = self._options.patience - (time.monotonic() - since)
+            progress.wait(max(0.0, min(pause, remaining)))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             is_last = time.monotonic() - since >= self._options.patience
-            self._does(f"looking at {counted(count, 'key')} again")
-            asked = self._kept_(self._mapped(_unmoved(found, kinds), look_again(self._job), SCHEMA))
-            asked.count()  # their rows are read now
+            self._begin_step(f"looking at {counted(count, 'key')} again")
+            requested = self._persist(self._mapped(_select_entries(differing, kinds), look_again(self._job), SCHEMA))
+            requested.count()  # their rows are read now
             self._wait_for(self._behind() if self._behind else None)
-            places = self._places(since=True)
-            entries = asked
-            if places:
-                entries = asked.unionByName(self._tasks(read_topic(self._job, places, versions=True), len(places)))
-            found, _ = self._compared(entries, compare(self._job, again=True))
-            count = found.filter(found.kind.isin(kinds)).count()
-            final = final.unionByName(found.filter(~found.kind.isin([*kinds, ""])))
+            ranges = self._ranges(since=True)
+            entries = requested
+            if ranges:
+                entries = requested.unionByName(self._tasks(read_topic(self._job, ranges, versions=True), len(ranges)))
+            differing, _ = self._compare(entries, compare(self._job, is_again=True))
+            count = differing.filter(differing.kind.isin(kinds)).count()
+            final = final.unionByName(differing.filter(~differing.kind.isin([*kinds, ""])))
             self.report.rounds += 1
         progress.differ = count
-        return found.filter(found.kind.isin(kinds)).unionByName(final)
+        return differing.filter(differing.kind.isin(kinds)).unionByName(final)
 
-    def _tell(self, found: Any) -> None:
+    def _report(self, differing: Any) -> None:
         """Count what differs, and name the first keys."""
         from pyspark.sql import functions as f
 
-        kind = f.when(found.moved & (found.kind != EXPIRED), CHANGING).otherwise(found.kind)
-        named = self._kept_(found.filter(found.kind != "").withColumn("kind", kind))
+        kind = f.when(differing.moved & (differing.kind != EXPIRED), CHANGING).otherwise(differing.kind)
+        named = self._persist(differing.filter(differing.kind != "").withColumn("kind", kind))
         names = KeyNames(self._job)
         for row in named.groupBy("kind").count().collect():
-            of = self.report.found[row["kind"]]
-            of.count += row["count"]
+            kind_report = self.report.found[row["kind"]]
+            kind_report.count += row["count"]
             first = named.filter(named.kind == row["kind"]).orderBy("token", "name").limit(self._options.limit)
-            of.keys += [names.of(r["name"], r["static"]) for r in first.collect()]
+            kind_report.keys += [names.spell_key(r["name"], r["static"]) for r in first.collect()]
 
-    def _repaired(self, found: Any) -> int:
-        wanted = found.filter(found.kind.isin([*_MAY_PASS, EXPIRED])).select(*SCHEMA_COLUMNS)
+    def _repaired(self, differing: Any) -> int:
+        wanted = differing.filter(differing.kind.isin([*_MAY_PASS, EXPIRED])).select(*SCHEMA_COLUMNS)
         rows = self._mapped(wanted, repair(self._job), SCHEMA).select("note").collect()
         return sum(pickle.loads(bytes(row["note"]))["repaired"] for row in rows)
 
     def _tasks(self, task: Task, count: int) -> Any:
-        """The entries that so many tasks give, each for its number."""
+        """Return the entries of `count` tasks, each called with its number."""
         return self._spark.range(0, count, 1, count).mapInArrow(task, SCHEMA)
 
     @staticmethod
     def _mapped(frame: Any, task: Task, schema: str) -> Any:
         return frame.mapInArrow(task, schema)
 
-    def _compared(self, entries: Any, task: Task) -> tuple[Any, Counter[str]]:
-        """What differs, and what was counted."""
+    def _compare(self, entries: Any, task: Task) -> tuple[Any, Counter[str]]:
+        """Return what differs, and what was counted."""
         from pyspark.sql import functions as f
 
-        met = entries.repartitionById(self._job.parts, f.col("part"))
-        met = met.sortWithinPartitions(*ORDER, f.col("at").desc())
-        found = self._kept_(met.mapInArrow(task, _FOUND))
+        sorted_entries = entries.repartitionById(self._job.parts, f.col("part"))
+        sorted_entries = sorted_entries.sortWithinPartitions(*ORDER, f.col("at").desc())
+        differing = self._persist(sorted_entries.mapInArrow(task, _DIFFERING_SCHEMA))
         counted = Counter[str]()
-        for row in found.filter(found.kind == "").select("note").collect():
+        for row in differing.filter(differing.kind == "").select("note").collect():
             counted.update(pickle.loads(bytes(row["note"])))
         self._progress.check()
-        return found, counted
+        return differing, counted
 
-    def _kept_(self, frame: Any) -> Any:
-        """A frame that is made once."""
+    def _persist(self, frame: Any) -> Any:
+        """Persist a frame, so that Spark computes it once."""
         from pyspark import StorageLevel
 
-        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
-        return self._kept[-1]
+        self._persisted.append(frame.persist(StorageLevel.DISK_ONLY))
+        return self._persisted[-1]
 
-    def _places(self, since: bool = False) -> list[list[OffsetRange]]:
-        """The topic from its start, or `since` it was read before, up to its ends now, by tasks."""
+    def _ranges(self, since: bool = False) -> list[list[OffsetRange]]:
+        """Return the ranges of the topic from its start, or `since` the last read, up to its ends now, for each
+        task.
+        """
         topic = self._job.topic
         until = ends(self._planner, topic, wait=self._progress.wait)
         starts = {} if since else self._planner.earliest({topic: len(until)}).get(topic, {})
-        places = []
+        ranges = []
         for p, end in until.items():
             start = self._ends.get(int(p), 0) if since else starts.get(p, 0)
             if start < end:
-                places.append(OffsetRange(topic, int(p), start, end))
+                ranges.append(OffsetRange(topic, int(p), start, end))
                 self._ends[int(p)] = end
-        return [[part] for place in places for part in self._parts(place)]
+        return [[part] for range_ in ranges for part in self._parts(range_)]
 
-    def _parts(self, place: OffsetRange) -> Iterator[OffsetRange]:
-        """A range for several tasks, where offsets say how many records they have."""
-        step = place.end - place.start if self._job.worker.log_of_data == "pulsar" else _RECORDS_A_TASK
-        for start in range(place.start, place.end, step):
-            yield OffsetRange(place.topic, place.partition, start, min(start + step, place.end))
+    def _parts(self, range_: OffsetRange) -> Iterator[OffsetRange]:
+        """Divide a range for several tasks, if its offsets say how many records it has."""
+        step = range_.end - range_.start if self._job.worker.log_of_data == "pulsar" else _RECORDS_A_TASK
+        for start in range(range_.start, range_.end, step):
+            yield OffsetRange(range_.topic, range_.partition, start, min(start + step, range_.end))
 
     def _wait_for(self, caught_up: Behind | None) -> None:
         """Wait, for a minute in all, until the connector has published what was there."""
@@ -282,39 +284,39 @@ class _Run:
             self._waited += _POLL_S
             self.report.behind = caught_up()
 
-    def _does(self, what: str) -> None:
+    def _begin_step(self, action: str) -> None:
         self._progress.check()
-        self._progress.begin(what)
-        _log.debug("verify.progress", table=self._job.table.full_name, does=what)
+        self._progress.begin(action)
+        _log.debug("verify.progress", table=self._job.table.full_name, does=action)
 
-    def _of_another_table(self, found: Any) -> HelenusError:
-        first = found.filter(found.kind == "foreign").limit(1).collect()
-        key = f", such as {KeyNames(self._job).of(first[0]['name'], False)}" if first else ""
-        what = f"none of its keys is one of {self._job.table.full_name}{key}: it is the topic of another table"
+    def _of_another_table(self, differing: Any) -> HelenusError:
+        first = differing.filter(differing.kind == "foreign").limit(1).collect()
+        key = f", such as {KeyNames(self._job).spell_key(first[0]['name'], False)}" if first else ""
+        problem = f"none of its keys is one of {self._job.table.full_name}{key}: it is the topic of another table"
         advice = "correct data.topic, or the format and key.compat that it was written with"
-        return HelenusError(Kind.CONFIG, what, f"topic {self._job.topic}", advice)
+        return HelenusError(Kind.CONFIG, problem, f"topic {self._job.topic}", advice)
 
 
 SCHEMA_COLUMNS = [part.split()[0] for part in SCHEMA.split(", ")]
 
 
-def _unmoved(found: Any, kinds: list[str]) -> Any:
-    """The entries of the keys to look at again."""
-    return found.filter(found.kind.isin(kinds)).select(*SCHEMA_COLUMNS)
+def _select_entries(differing: Any, kinds: list[str]) -> Any:
+    """Return the entries of the keys to compare again."""
+    return differing.filter(differing.kind.isin(kinds)).select(*SCHEMA_COLUMNS)
 
 
-def _planned(
+def _plan(
     worker: WorkerSettings, settings: ConnectorSettings, options: VerifyOptions, spark: Any, directory: Path | None
 ) -> tuple[VerifyJob, int]:
-    """What is to be done, and about how many bytes the table has. Raises HelenusError."""
+    """Return the job, and about how many bytes the table has. Raises HelenusError."""
     if settings.output_format in ("debezium-cassandra", "cep44") or settings.resolver == "none":
-        what = f"records of output.format={settings.output_format}, resolver={settings.resolver} can't be verified"
+        problem = f"records of output.format={settings.output_format}, resolver={settings.resolver} can't be verified"
         advice = "only those can that have a whole row: of debezium with resolver=reread, and of formats of rows"
-        raise HelenusError(Kind.CONFIG, what, settings.name, advice)
+        raise HelenusError(Kind.CONFIG, problem, settings.name, advice)
     with closing(data_log(worker)) as log, _connected(settings) as session:
-        found = read_definition(session, settings)
-        assert found is not None, "no version is known"
-        table = shown_table(found[1], settings)
+        definition = read_definition(session, settings)
+        assert definition is not None, "no version is known"
+        table = shown_table(definition[1], settings)
         topics = log.topics()
         topic, other = settings.data, f"{settings.data}-{str(table.id)[:8]}"
         if settings.schema_on_incompatible == "new-topic" and other in topics:
@@ -333,10 +335,10 @@ def _planned(
 
 
 def _table_of(counted: Counter[str], tables: Iterable[Table], settings: ConnectorSettings) -> str | None:
-    """The other table whose definition, as it is now, records name; None if there is none, or some name ours."""
+    """Return the other table whose current definition records name; None if there is none, or some name ours."""
     other = None
     for table in tables:
-        if any(counted[OF_SCHEMA + one.schema_id] for one in (table, shown_table(table, settings))):
+        if any(counted[OF_SCHEMA + definition.schema_id] for definition in (table, shown_table(table, settings))):
             if (table.keyspace, table.name) == (settings.keyspace, settings.table):
                 return None
             other = table.full_name
@@ -353,9 +355,9 @@ def _connected(settings: ConnectorSettings) -> Iterator[Any]:
 
 
 def _size(session: Any, table: Table) -> int:
-    """About how many bytes the table has, by what one node estimates."""
-    asked = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
-    rows = session.execute(f"{asked} AND table_name = %s", (table.keyspace, table.name))
+    """Return about how many bytes the table has, by what one node estimates."""
+    query = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
+    rows = session.execute(f"{query} AND table_name = %s", (table.keyspace, table.name))
     nodes = len(session.cluster.metadata.all_hosts()) or 1
     return nodes * sum(max(0, int(r.partitions_count)) * max(0, int(r.mean_partition_size)) for r in rows)
 
@@ -366,15 +368,15 @@ def _tasks(size: int, at_once: int) -> int:
 
 @contextmanager
 def _spark_errors() -> Iterator[None]:
-    """Spark's errors as ours: a task's own error is in their text."""
+    """Convert Spark's errors to HelenusError: a task's own error is in their text."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        said = str(error)
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        text = str(error)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-        what = (named or lines or ["Spark failed"])[-1][:500]
-        raise error_in(said) or HelenusError(Kind.BATCH_FAILED, what) from None
+        problem = (named or lines or ["Spark failed"])[-1][:500]
+        raise error_in(text) or HelenusError(Kind.BATCH_FAILED, problem) from None

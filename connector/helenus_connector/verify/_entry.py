@@ -1,4 +1,4 @@
-"""What goes through Spark's shuffle: one small entry for each record, row and delete marker.
+"""Define what goes through Spark's shuffle: one small entry for each record, row and delete marker.
 
 All of a Cassandra partition meets in one task: `part` follows from its token. There the entries come in the order of
 `VerifyEntry`'s fields: what concerns many partitions, then each partition's markers, then its keys, each with its
@@ -19,7 +19,7 @@ TRUNCATION, COUNTS, STRAY, MARKER, KEY = range(5)
 ASKED, RECORD, ROW = range(3)
 """Sides of a key's entries. ASKED: the key is looked at again; others of the same topic are not."""
 NEVER = b""
-"""The `at` of what is not there: before all others."""
+"""`at` of a record that does not exist: before all others."""
 _BATCH = 5_000
 
 
@@ -52,32 +52,32 @@ SCHEMA = (
     "stamp bigint, digest binary, expires bigint, note binary, written bigint"
 )
 ORDER = ("token", "rank", "name", "static", "side", "partition")
-"""In which a task has them; last by `at`, descending."""
+"""Order in which a task gets the entries; last by `at`, descending."""
 TYPES = (
     *(pa.int32(), pa.int64(), pa.int8(), pa.binary(), pa.bool_(), pa.int8(), pa.int32()),
     *(pa.binary(), pa.int64(), pa.binary(), pa.int64(), pa.binary(), pa.int64()),
 )
 
 
-def place(offset: int) -> bytes:
-    """An offset as bytes that compare as it does: Pulsar's have more than 64 bits."""
+def offset_bytes(offset: int) -> bytes:
+    """Return an offset as bytes that compare as it does: Pulsar's have more than 64 bits."""
     return offset.to_bytes(16, "big")
 
 
 def counts(**numbers: int) -> VerifyEntry:
-    """What a task counted."""
+    """Return the entry of what a task counted."""
     return VerifyEntry(0, rank=COUNTS, note=pickle.dumps(numbers))
 
 
 def batches(entries: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    """Entries as Spark takes them."""
-    rest = iter(entries)
-    while some := list(islice(rest, _BATCH)):
-        columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), TYPES, strict=True)]
+    """Convert entries to Spark's record batches."""
+    remaining = iter(entries)
+    while chunk := list(islice(remaining, _BATCH)):
+        columns = [pa.array(column, t) for column, t in zip(zip(*chunk, strict=True), TYPES, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, names=VerifyEntry._fields)
 
 
-def entries(found: Iterable[pa.RecordBatch]) -> Iterator[VerifyEntry]:
-    """Entries as Spark gives them."""
-    for batch in found:
+def entries(record_batches: Iterable[pa.RecordBatch]) -> Iterator[VerifyEntry]:
+    """Convert Spark's record batches to entries."""
+    for batch in record_batches:
         yield from map(VerifyEntry._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))

@@ -1,4 +1,4 @@
-"""What the tasks of one verification go by. It travels in their closures: settings hold secrets."""
+"""Describe a verification for its tasks. The job travels in their closures: settings hold secrets."""
 
 from __future__ import annotations
 
@@ -50,37 +50,37 @@ class VerifyJob:
     directory: Path | None = None
 
     def has(self, token: int) -> bool:
-        """Whether a token is looked at."""
+        """Return whether a token is verified."""
         if self.tokens is None:
             return True
-        at = bisect_right(self.tokens, (token, token)) - 1
-        if at + 1 < len(self.tokens) and self.tokens[at + 1][0] == token:
+        index = bisect_right(self.tokens, (token, token)) - 1
+        if index + 1 < len(self.tokens) and self.tokens[index + 1][0] == token:
             return True
-        return at >= 0 and self.tokens[at][0] <= token <= self.tokens[at][1]
+        return index >= 0 and self.tokens[index][0] <= token <= self.tokens[index][1]
 
     def part(self, token: int) -> int:
-        """The part of the shuffle that a partition's entries meet in."""
+        """Return the part of the shuffle in which a partition's entries meet."""
         return token % self.parts
 
     def part_of_name(self, name: bytes) -> int:
-        """The same for a key without token."""
+        """Return the part of the shuffle for a key without token."""
         return crc32(name) % self.parts
 
 
 def begin(job: VerifyJob) -> None:
-    """What each task does first."""
+    """Prepare the Python worker of a task."""
     cassandra_sessions.end_with_parent()
     follow(job.logging)
     freeze("verify")
 
 
 def token_of(partition_key: Key) -> int:
-    """The token of a partition key."""
+    """Return the token of a partition key."""
     return int(Murmur3Token.hash_fn(routing_key(partition_key)))
 
 
 def cut(tokens: Tokens, count: int) -> list[Tokens]:
-    """A range of tokens in about so many of equal width."""
+    """Divide a range of tokens into about `count` of equal width."""
     first, last = tokens
     width = last - first + 1
     count = max(1, min(count, width))
@@ -89,25 +89,25 @@ def cut(tokens: Tokens, count: int) -> list[Tokens]:
 
 
 def sampled(tokens: Tokens, share: float) -> list[Tokens]:
-    """Some slices of a range, in order: other ones each time."""
+    """Return random slices of a range, in order."""
     slices = cut(tokens, _SLICES)
     return sorted(random.sample(slices, max(1, round(len(slices) * share))))
 
 
 def shared_out(items: Sequence[Any], tasks: int) -> list[list[Any]]:
-    """Items for so many tasks; none is left without."""
+    """Divide items among tasks; none is without."""
     return [list(items[i::tasks]) for i in range(min(tasks, len(items)))]
 
 
 def numbered(job: VerifyJob, make: Callable[[int], Iterable[VerifyEntry]]) -> Task:
-    """The task that makes the entries of the numbers that it gets."""
+    """Return the task that makes the entries of the numbers that it gets."""
     return partial(_run, job, make)
 
 
 def _run(
-    job: VerifyJob, make: Callable[[int], Iterable[VerifyEntry]], found: Iterator[pa.RecordBatch]
+    job: VerifyJob, make: Callable[[int], Iterable[VerifyEntry]], record_batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     begin(job)
-    for batch in found:
+    for batch in record_batches:
         for number in batch.column(0).to_pylist():
             yield from batches(make(number))

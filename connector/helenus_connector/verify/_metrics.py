@@ -1,4 +1,4 @@
-"""What verifications export to Prometheus: the result of the last one of each table."""
+"""Export the result of each table's last verification to Prometheus."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ENDED = Gauge("helenus_connector_verify_ended_timestamp_seconds", "When it ended
 def show(report: VerifyReport) -> None:
     """Set the series of a table."""
     labels = (report.connector, report.keyspace, report.table)
-    for kind, found in report.found.items():
-        DIFFERENCES.labels(*labels, kind).set(found.count)
+    for kind, keys in report.found.items():
+        DIFFERENCES.labels(*labels, kind).set(keys.count)
     ROWS.labels(*labels).set(report.rows)
     RECORDS.labels(*labels).set(report.records)
     SECONDS.labels(*labels).set(report.seconds)

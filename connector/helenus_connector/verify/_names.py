@@ -19,8 +19,10 @@ class KeyNames:
         self._row = to_json.objects(names, types, keys=len(keys))
         self._partition = to_json.objects(names[: self._n], types[: self._n], keys=self._n)
 
-    def of(self, name: bytes, static: bool) -> str:
-        """Of an event's key; of a partition's `static` columns its partition key. Others as they are."""
+    def spell_key(self, name: bytes, static: bool) -> str:
+        """Spell an event's key; of a partition's `static` columns its partition key. Keys of another form stay as
+        they are.
+        """
         try:
             values = decode_key(self._codec, bytes(name))
             return self._partition(values[: self._n]) if static else self._row(values)

@@ -1,6 +1,6 @@
-"""Where a key's records and its row meet: a task compares them, one partition of Cassandra after the other.
+"""Compare each key's records with its row, in a task, one Cassandra partition after the other.
 
-Nothing is held but one partition's markers. The entries come in the order that `_entry` describes.
+Only one partition's markers are in memory. The entries come in the order that `_entry` describes.
 """
 
 from __future__ import annotations
@@ -36,33 +36,35 @@ from helenus_connector.verify.scopes import Clustering, MarkerScopes
 from helenus_schemas.codec.key import KeyCodec
 
 FOUND = ("kind", "moved")
-"""What is found of a key: its kind, and whether a record of it came since it was looked at before; with the entry of
-its last record, whose partition is -1 if there is none. The kind of counts is empty."""
+"""Columns of a difference: the key's kind, and whether a record of it came since the comparison before; followed by the
+entry of its last record, whose partition is -1 if there is none. The kind of counts is empty."""
 Row = tuple[Any, ...]
 _BATCH = 5_000
 _GRACE_S = 2
-"""By which `expires` may be off: it is rounded, and clocks differ."""
+"""Tolerance of `expires`: it is rounded, and clocks differ."""
 
 
-def compare(job: VerifyJob, again: bool = False) -> Task:
-    """The task that compares a part of the shuffle; `again`: keys that were asked for, in all versions they had."""
-    return partial(_compare, job, again)
+def compare(job: VerifyJob, is_again: bool = False) -> Task:
+    """Return the task that compares a part of the shuffle; `is_again`: requested keys, in all versions that they
+    had.
+    """
+    return partial(_compare, job, is_again)
 
 
-def _compare(job: VerifyJob, again: bool, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _compare(job: VerifyJob, is_again: bool, record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     begin(job)
-    rest = Comparison(job, again).of(entries(found))
-    while some := list(islice(rest, _BATCH)):
+    remaining = Comparison(job, is_again).of(entries(record_batches))
+    while chunk := list(islice(remaining, _BATCH)):
         types = (pa.string(), pa.bool_(), *TYPES)
-        columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), types, strict=True)]
+        columns = [pa.array(column, t) for column, t in zip(zip(*chunk, strict=True), types, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, names=[*FOUND, *VerifyEntry._fields])
 
 
 class Comparison:
     """Compares the entries of one part."""
 
-    def __init__(self, job: VerifyJob, again: bool) -> None:
-        self._again = again
+    def __init__(self, job: VerifyJob, is_again: bool) -> None:
+        self._again = is_again
         self._codec = KeyCodec(job.table)
         self._n = len(job.table.partition_key)
         self._clustering = Clustering(job.table.clustering) if job.table.clustering else None
@@ -71,16 +73,16 @@ class Comparison:
         self._counts = Counter[str]()
         self._scopes: dict[tuple[int, bytes], MarkerScopes] = {}
 
-    def of(self, found: Iterable[VerifyEntry]) -> Iterator[Row]:
-        """What differs, with its kind, and counts at the end."""
-        for token, members in groupby(found, key=attrgetter("token")):
+    def of(self, entries_: Iterable[VerifyEntry]) -> Iterator[Row]:
+        """Yield what differs, with its kind, and counts at the end."""
+        for token, members in groupby(entries_, key=attrgetter("token")):
             if token is None:
-                yield from self._of_no_partition(members)
+                yield from self._read_shared(members)
             else:
-                yield from self._of_token(members)
+                yield from self._compare_token(members)
         yield ("", False, *VerifyEntry(0, rank=COUNTS, note=pickle.dumps(dict(self._counts))))
 
-    def _of_no_partition(self, members: Iterable[VerifyEntry]) -> Iterator[Row]:
+    def _read_shared(self, members: Iterable[VerifyEntry]) -> Iterator[Row]:
         for rank, same in groupby(members, key=attrgetter("rank")):
             for name, records in groupby(same, key=attrgetter("name")):
                 if rank == TRUNCATION:
@@ -99,31 +101,31 @@ class Comparison:
                 yield (FOREIGN, False, *last)
                 return
 
-    def _of_token(self, members: Iterable[VerifyEntry]) -> Iterator[Row]:
+    def _compare_token(self, members: Iterable[VerifyEntry]) -> Iterator[Row]:
         self._scopes.clear()
-        rest = iter(members)
-        for entry in rest:
+        remaining = iter(members)
+        for entry in remaining:
             if entry.rank != MARKER:
-                for _, versions in groupby(chain([entry], rest), key=_SAME):
-                    yield from self._of_key(versions)
+                for _, versions in groupby(chain([entry], remaining), key=_SAME):
+                    yield from self._compare_key(versions)
                 return
-            self._mark(entry)
+            self._add_marker(entry)
 
-    def _mark(self, marker: VerifyEntry) -> None:
+    def _add_marker(self, marker: VerifyEntry) -> None:
         if self._clustering is None:
             return
-        place = marker.partition, self._partition(marker.name or b"")
-        if place not in self._scopes:
-            self._scopes[place] = MarkerScopes(self._clustering)
-        self._scopes[place].add(marker.at, marker.note)
+        topic_partition = marker.partition, self._partition(marker.name or b"")
+        if topic_partition not in self._scopes:
+            self._scopes[topic_partition] = MarkerScopes(self._clustering)
+        self._scopes[topic_partition].add(marker.at, marker.note)
 
     def _partition(self, name: bytes) -> bytes:
-        """What partitions of one token, which hardly are, differ by."""
+        """Return what tells partitions of one token, which are rare, apart."""
         return repr(self._codec.decode(name)[: self._n]).encode()
 
-    def _of_key(self, versions: Iterable[VerifyEntry]) -> Iterator[Row]:
-        """Compare a key's row with its last record; of a key that is looked at again, with any that it had since."""
-        asked: bytes | None = None if self._again else NEVER
+    def _compare_key(self, versions: Iterable[VerifyEntry]) -> Iterator[Row]:
+        """Compare a key's row with its last record; of a key that is compared again, with any that it had since."""
+        requested_offset: bytes | None = None if self._again else NEVER
         row: VerifyEntry | None = None
         lasts: dict[int, VerifyEntry] = {}
         digests: set[bytes | None] = set()
@@ -135,36 +137,36 @@ class Comparison:
             elif entry.side == ROW:
                 row = entry
             elif entry.side == ASKED:
-                asked = entry.at
-        if asked is None:
+                requested_offset = entry.at
+        if requested_offset is None:
             return
         states = [self._state(entry) for entry in lasts.values()]
         record, unclear = max(states, key=lambda state: state[0].stamp) if states else (None, False)
         if not self._again:
             # Each partition is read by itself: which of its keys' records a reader meets last is not said.
             yield from ((MISPLACED, False, *state) for state, _ in _beside(record, states))
-        there = record.digest if record is not None else None
-        wanted = row.digest if row is not None else None
-        is_equal = there == wanted or (unclear and wanted is None)
+        record_digest = record.digest if record is not None else None
+        row_digest = row.digest if row is not None else None
+        is_equal = record_digest == row_digest or (unclear and row_digest is None)
         if self._again and not is_equal:
-            is_equal = wanted in digests or (wanted is None and any(s.digest is None for s, _ in states))
+            is_equal = row_digest in digests or (row_digest is None and any(s.digest is None for s, _ in states))
         if row is not None and row.note is not None:
             kind = UNPUBLISHABLE
         elif is_equal:
             return
-        elif there is None:
+        elif record_digest is None:
             kind = MISSING
         elif record is not None and record.expires is not None and record.expires <= self._now + _GRACE_S:
             kind = self._expired(record, row)
         else:
             kind = STALE if row is not None else GHOST
-        some = record or row
-        if some is not None:
-            shown = record if record is not None else some._replace(side=RECORD, partition=-1, at=NEVER, digest=None)
-            yield (kind, self._again and shown.at > asked, *shown)
+        present = record or row
+        if present is not None:
+            shown = record if record is not None else present._replace(side=RECORD, partition=-1, at=NEVER, digest=None)
+            yield (kind, self._again and shown.at > requested_offset, *shown)
 
     def _expired(self, record: VerifyEntry, row: VerifyEntry | None) -> str:
-        """The kind of a key whose record says that it expired: its row may have been written since."""
+        """Return the kind of a key whose record says that it expired: its row may have been written since."""
         if row is None:
             return EXPIRED
         if not self._again:
@@ -173,8 +175,8 @@ class Comparison:
         return STALE if row.written is not None and row.written > shown else EXPIRED
 
     def _state(self, last: VerifyEntry) -> tuple[VerifyEntry, bool]:
-        """What the last record of a key in one topic partition says with the markers since; and whether a marker may
-        be over it that is not understood.
+        """Return the last record of a key in one topic partition, with the markers since applied; and whether a marker
+        whose bounds can't be read may cover it.
         """
         gone = unclear = self._truncated.get(last.partition, NEVER)
         if self._scopes and not last.static:
@@ -190,7 +192,7 @@ class Comparison:
 def _beside(
     record: VerifyEntry | None, states: Iterable[tuple[VerifyEntry, bool]]
 ) -> Iterator[tuple[VerifyEntry, bool]]:
-    """One of the records with a value that a key has in other partitions of the topic than its last record."""
+    """Yield one of the records with a value that a key has in other partitions of the topic than its last record."""
     others = ((state, unclear) for state, unclear in states if state is not record and state.digest is not None)
     return islice(others, 1)
 

@@ -1,4 +1,4 @@
-"""Events for the keys that differ: the connector reads each row again, and publishes it."""
+"""Append events for the keys that differ: the connector reads each row again, and publishes it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _AT_ONCE = 10_000
 
 
 def repair(job: VerifyJob) -> Task:
-    """The task that appends an event for each key that it gets, and counts them. It may append some twice."""
+    """Return the task that appends an event for each key that it gets, and counts them. It may append some twice."""
     return partial(_repair, job)
 
 
-def _repair(job: VerifyJob, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _repair(job: VerifyJob, record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     begin(job)
-    yield from batches([counts(repaired=_append(job, found))])
+    yield from batches([counts(repaired=_append(job, record_batches))])
 
 
-def _append(job: VerifyJob, found: Iterator[pa.RecordBatch]) -> int:
+def _append(job: VerifyJob, record_batches: Iterator[pa.RecordBatch]) -> int:
     events, appended = job.settings.events, 0
     values = {scope is Scope.STATIC: request(scope, Origin.REPAIR) for scope in (Scope.ROW, Scope.STATIC)}
     log = events_log(job.worker)
@@ -39,7 +39,7 @@ def _append(job: VerifyJob, found: Iterator[pa.RecordBatch]) -> int:
             raise HelenusError(Kind.TOPIC_MISSING, "there is no events topic to repair by", events)
         if log.keeps_schemas:
             log.declare(events, event_schemas(job.table))
-        for entry in entries(found):
+        for entry in entries(record_batches):
             assert entry.token is not None
             assert entry.name is not None
             log.append(events, placement.partition(entry.token, partitions), entry.name, values[entry.static])

@@ -1,4 +1,4 @@
-"""The last result of each table, in a file that outlives the worker: of a kind it names a few keys only."""
+"""Keep the last result of each table, in a file that outlives the worker: it names a few keys of each kind only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class ReportFile:
         self._file = file
 
     def reports(self) -> list[VerifyReport]:
-        """What was saved; nothing where that can't be read, as the log says then: the next result replaces it."""
+        """Return what was saved; nothing, and a line in the log, if the file can't be read: the next result
+        replaces it.
+        """
         try:
             return [VerifyReport.of_json(shown) for shown in durable.load(self._file, _VERSION)]
         except FileNotFoundError:
@@ -36,12 +38,14 @@ class ReportFile:
     def save(self, reports: Iterable[VerifyReport]) -> None:
         """Replace what was saved. Raises HelenusError(STATE)."""
         durable.make_directory(self._file.parent)
-        durable.save(self._file, [_short(one) for one in reports], _VERSION, "results of verify", "verify.after-write")
+        durable.save(
+            self._file, [_short(report) for report in reports], _VERSION, "results of verify", "verify.after-write"
+        )
 
 
 def _short(report: VerifyReport) -> dict[str, Any]:
     shown = report.as_json()
     for kinds in (shown["differences"], shown["apart"]):
-        for kind, found in kinds.items():
-            kinds[kind] = {**found, "keys": found["keys"][:_KEYS]}
+        for kind, differing in kinds.items():
+            kinds[kind] = {**differing, "keys": differing["keys"][:_KEYS]}
     return shown

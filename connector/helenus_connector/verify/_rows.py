@@ -1,4 +1,4 @@
-"""The table's side: a task scans ranges of tokens, or reads some keys again, and gives an entry for each row."""
+"""Read the table: a task scans ranges of tokens, or reads some keys again, and yields an entry for each row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _readers: list[tuple[Any, RowReader]] = []
 
 
 def scan(job: VerifyJob, shares: Sequence[Sequence[Tokens]]) -> Task:
-    """The task that scans a share of the ring."""
+    """Return the task that scans a share of the ring."""
     return numbered(job, partial(_scan, job, shares))
 
 
@@ -42,29 +42,29 @@ def _scan(job: VerifyJob, shares: Sequence[Sequence[Tokens]], number: int) -> It
 
 
 def look_again(job: VerifyJob) -> Task:
-    """The task that reads keys again: their entries, which are those of their records, and those of their rows."""
+    """Return the task that reads keys again, and yields the entries of their records and of their rows."""
     return partial(_look_again, job)
 
 
-def _look_again(job: VerifyJob, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look_again(job: VerifyJob, record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     begin(job)
     with _Altered(job):
         rows = TableRows(job, times=True)
-        yield from batches(_again(rows, entries(found)))
+        yield from batches(_read_again(rows, entries(record_batches)))
 
 
-def _again(rows: TableRows, found: Iterable[VerifyEntry]) -> Iterator[VerifyEntry]:
-    rest = iter(found)
-    while some := list(islice(rest, _AT_ONCE)):
-        for entry in some:
+def _read_again(rows: TableRows, requested: Iterable[VerifyEntry]) -> Iterator[VerifyEntry]:
+    remaining = iter(requested)
+    while chunk := list(islice(remaining, _AT_ONCE)):
+        for entry in chunk:
             yield VerifyEntry(entry.part, entry.token, KEY, entry.name, entry.static, ASKED, at=entry.at)
             if entry.partition >= 0:
                 yield entry
-        yield from rows.of(some)
+        yield from rows.of(chunk)
 
 
 class _Altered:
-    """What is refused while the table is altered, as our error."""
+    """Raises HelenusError for what Cassandra refuses while the table is altered."""
 
     def __init__(self, job: VerifyJob) -> None:
         self._where = job.table.full_name
@@ -74,8 +74,8 @@ class _Altered:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, SchemaChanged):
-            what = f"the table was altered meanwhile: {error}"
-            raise HelenusError(Kind.BATCH_FAILED, what, self._where, "verify it again") from None
+            problem = f"the table was altered meanwhile: {error}"
+            raise HelenusError(Kind.BATCH_FAILED, problem, self._where, "verify it again") from None
 
 
 class RowEntries:
@@ -96,8 +96,8 @@ class RowEntries:
         left_out: bytes | None = None,
         written: int | None = None,
     ) -> Iterator[VerifyEntry]:
-        """That of a row, or of a partition's `static` columns, if some are not null. With a header `left_out`, without
-        what that names.
+        """Yield the entry of a row, or of a partition's `static` columns, if some are not null; without the columns
+        that a header `left_out` names.
         """
         try:
             name = self._codec.encode(key)
@@ -107,13 +107,13 @@ class RowEntries:
         make: Callable[..., bytes | None] = self._contents.statics if static else self._contents.row
         note = None
         try:
-            found = make(name, key, values, left_out)
+            digest = make(name, key, values, left_out)
         except HelenusError as error:
             if error.kind is not Kind.POISON_EVENT:
                 raise
-            found, note = None, error.what.encode()
-        if found is not None or note is not None:
-            yield VerifyEntry(part, token, KEY, name, static, ROW, digest=found, note=note, written=written)
+            digest, note = None, error.what.encode()
+        if digest is not None or note is not None:
+            yield VerifyEntry(part, token, KEY, name, static, ROW, digest=digest, note=note, written=written)
 
 
 class TableRows:
@@ -131,7 +131,7 @@ class TableRows:
         self.count = 0
 
     def between(self, first: int, last: int) -> Iterator[VerifyEntry]:
-        """Of the rows with these tokens, and those between."""
+        """Yield the entries of the rows with these tokens, and those between."""
         n, nulls = self._n, (None,) * len(self._job.table.clustering)
         partition: Key | None = None
         token = part = 0
@@ -146,41 +146,41 @@ class TableRows:
                 self.count += 1
                 yield from self.entries.of(part, token, key, values, False)
 
-    def of(self, asked: Sequence[VerifyEntry]) -> Iterator[VerifyEntry]:
-        """Of the keys of some entries, those that are there."""
-        by_key = {decode_key(self._codec, e.name or b""): e for e in asked if not e.static}
+    def of(self, requested: Sequence[VerifyEntry]) -> Iterator[VerifyEntry]:
+        """Read the keys of some entries; yield the entries of the rows that exist."""
+        by_key = {decode_key(self._codec, e.name or b""): e for e in requested if not e.static}
         left_out = {key: e.note for key, e in by_key.items()}
-        for key, found in self._reader.rows(by_key, self._level):
-            image = _known(found)
+        for key, row_answer in self._reader.rows(by_key, self._level):
+            image = _image_or_none(row_answer)
             if image is not None:
                 entry = by_key[key]
                 written = image.write_time
                 yield from self.entries.of(entry.part, entry.token, key, image.values, False, left_out[key], written)
-        statics = [e for e in asked if e.static]
+        statics = [e for e in requested if e.static]
         scopes = [(Scope.STATIC, self._codec.decode(e.name or b""), None) for e in statics]
-        for place, answer in self._reader.scopes(scopes, self._level) if scopes else ():
-            image, _ = _known(answer) or (None, None)
+        for index, answer in self._reader.scopes(scopes, self._level) if scopes else ():
+            image, _ = _image_or_none(answer) or (None, None)
             if image is not None:
-                entry = statics[place]
-                key, written = scopes[place][1], image.write_time
+                entry = statics[index]
+                key, written = scopes[index][1], image.write_time
                 yield from self.entries.of(entry.part, entry.token, key, image.values, True, entry.note, written)
 
 
-def _known(answer: Any) -> Any:
-    """What a read found, None if that is nothing. Raises HelenusError where it found nothing out."""
+def _image_or_none(answer: Any) -> Any:
+    """Return the image that a read gave, None without a row. Raises HelenusError if the read failed."""
     if isinstance(answer, UnreadReason):
         raise answer.error
     return None if isinstance(answer, KeyRefused) else answer
 
 
 def _reader(job: VerifyJob, times: bool) -> RowReader:
-    """This process's reader of a table, whose statements are prepared; with write `times`, or without."""
-    made_for = cassandra_sessions.session_for(job.settings), times
-    reader = next((one for name, one in _readers if name == made_for and one.table == job.table), None)
+    """Return this process's reader of a table, whose statements are prepared; with write `times`, or without."""
+    session_key = cassandra_sessions.session_for(job.settings), times
+    reader = next((reader for name, reader in _readers if name == session_key and reader.table == job.table), None)
     if reader is None:
-        reader = RowReader(made_for[0], job.table, job.settings, times)
+        reader = RowReader(session_key[0], job.table, job.settings, times)
         reader.is_current = True  # a key of the topic that Cassandra can't take is no row; an ALTER is told from that
-        _readers[:] = [(made_for, reader)]
+        _readers[:] = [(session_key, reader)]
     if reader.budget is not None:
         reader.budget.close()
         reader.budget = None

@@ -1,4 +1,4 @@
-"""The topic's side: a task reads some offsets, and gives an entry for the last record of each key among them."""
+"""Read the topic: a task reads some offsets, and yields an entry for the last record of each key among them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, OffsetRange
 from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.verify._contents import Contents, digest
-from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, VerifyEntry, counts, place
+from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, VerifyEntry, counts, offset_bytes
 from helenus_connector.verify._job import Task, VerifyJob, numbered, token_of
 from helenus_connector.verify._values import AvroValues, Headers, JsonValues, Schemas
 from helenus_connector.verify.keys import RecordKeys
@@ -22,13 +22,13 @@ from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError
 
 OF_SCHEMA = "schema "
-"""Begins the names of counts of records by their header `schema_id`."""
+"""Prefix of the names of counts of records by their header `schema_id`."""
 _FRAME = 5
 _MOST_SCHEMAS = 100
 
 
 def read_topic(job: VerifyJob, shares: Sequence[Sequence[OffsetRange]], versions: bool = False) -> Task:
-    """The task that reads a share of the topic; with `versions` all records of a key."""
+    """Return the task that reads a share of the topic; with `versions` all records of a key."""
     return numbered(job, partial(_read, job, shares, versions))
 
 
@@ -42,12 +42,12 @@ def _read(
             yield from records.entries(chunk, versions)
     if errors:
         raise errors[0]
-    yield from records.rest()
+    yield from records.shared_entries()
 
 
 @contextmanager
 def _schemas(job: VerifyJob) -> Iterator[tuple[Schemas, Schemas]]:
-    """Those of keys and of values, by what names them in records."""
+    """Yield functions to the schemas of keys and of values, by what names them in records."""
     if not job.settings.is_avro:
         yield _none, _none
     elif job.keeps_schemas:
@@ -67,7 +67,7 @@ def _none(_: Any) -> str | None:
 
 
 class TopicRecords:
-    """From records to entries. `keys` and `values` give the schemas of either."""
+    """Makes entries of records. `keys` and `values` give the schemas of either."""
 
     def __init__(self, job: VerifyJob, keys: Schemas, values: Schemas) -> None:
         table, settings = job.table, job.settings
@@ -86,50 +86,52 @@ class TopicRecords:
         self._schema_ids = Counter[bytes]()
 
     def entries(self, chunk: Sequence[Message], versions: bool) -> Iterator[VerifyEntry]:
-        """Those of a chunk's records, the last ones first."""
+        """Yield the entries of a chunk's records, the last ones first."""
         self._read += len(chunk)
         seen: set[tuple[int, bytes | None]] = set()
         for message in reversed(chunk):
             key = message.partition(), message.key()
-            again = key in seen
-            if again and not self._has_markers:
+            is_repeated = key in seen
+            if is_repeated and not self._has_markers:
                 continue
             headers: Headers = {name: content or b"" for name, content in message.headers() or ()}
             scope = headers.get("scope")
-            if again and scope is None:
+            if is_repeated and scope is None:
                 continue
             schema_id = headers.get("schema_id")
             if schema_id and (schema_id in self._schema_ids or len(self._schema_ids) < _MOST_SCHEMAS):
                 self._schema_ids[schema_id] += 1
             if scope == b"table":
                 partition = message.partition()
-                self._truncated[partition] = max(place(message.offset()), self._truncated.get(partition, NEVER))
+                self._truncated[partition] = max(offset_bytes(message.offset()), self._truncated.get(partition, NEVER))
                 self._known += 1
                 continue
             if not versions:
                 seen.add(key)
-            yield from self._of(message, headers, scope, again)
+            yield from self._record_entries(message, headers, scope, is_repeated)
 
-    def rest(self) -> Iterator[VerifyEntry]:
-        """What is known at the end: truncations, for all parts, and counts."""
-        for partition, at in self._truncated.items():
+    def shared_entries(self) -> Iterator[VerifyEntry]:
+        """Yield what is complete at the end only: truncations, for all parts, and counts."""
+        for partition, offset in self._truncated.items():
             for part in range(self._job.parts):
-                yield VerifyEntry(part, rank=TRUNCATION, partition=partition, at=at)
-        of_schemas = {OF_SCHEMA + one.decode(errors="replace"): n for one, n in self._schema_ids.items()}
+                yield VerifyEntry(part, rank=TRUNCATION, partition=partition, at=offset)
+        of_schemas = {OF_SCHEMA + schema_id.decode(errors="replace"): n for schema_id, n in self._schema_ids.items()}
         yield counts(records=self._read, known=self._known, **of_schemas)
 
-    def _of(self, message: Message, headers: Headers, scope: bytes | None, again: bool) -> Iterator[VerifyEntry]:
-        job, partition, at = self._job, message.partition(), place(message.offset())
+    def _record_entries(
+        self, message: Message, headers: Headers, scope: bytes | None, is_repeated: bool
+    ) -> Iterator[VerifyEntry]:
+        job, partition, offset = self._job, message.partition(), offset_bytes(message.offset())
         data, stamp = message.key(), message.timestamp()[1]
         try:
             name, key, static = self._key(data, message, headers)
         except Malformed:
-            if job.tokens is None and not again:
+            if job.tokens is None and not is_repeated:
                 value = message.value()
-                there = None if value is None or value == self._gone else digest(value)
+                value_digest = None if value is None or value == self._gone else digest(value)
                 raw = data or b""
                 yield VerifyEntry(
-                    job.part_of_name(raw), None, STRAY, raw, False, partition=partition, at=at, digest=there
+                    job.part_of_name(raw), None, STRAY, raw, False, partition=partition, at=offset, digest=value_digest
                 )
             return
         self._known += 1
@@ -141,15 +143,15 @@ class TopicRecords:
             bounds = None
             if scope == b"range":
                 bounds = b"\n".join(headers.get(end, b"") for end in ("start", "end"))
-            yield VerifyEntry(part, token, MARKER, name, partition=partition, at=at, note=bounds)
-            if again:
+            yield VerifyEntry(part, token, MARKER, name, partition=partition, at=offset, note=bounds)
+            if is_repeated:
                 return
         expires = _number(headers.get("expires"))
         written = None if expires is None else _number(headers.get("writetime"))
         left_out = headers.get("left_out")
-        there = self._digest(message, name, headers, static)
+        value_digest = self._digest(message, name, headers, static)
         yield VerifyEntry(
-            part, token, name=name, static=static, partition=partition, at=at, stamp=stamp, digest=there,
+            part, token, name=name, static=static, partition=partition, at=offset, stamp=stamp, digest=value_digest,
             expires=expires, note=left_out, written=written,
         )  # fmt: skip
 
@@ -161,7 +163,7 @@ class TopicRecords:
         return self._keys.decode(data[_FRAME:], int.from_bytes(data[1:_FRAME], "big"), headers)
 
     def _digest(self, message: Message, name: bytes, headers: Headers, static: bool) -> bytes | None:
-        """Of a record's value; None if it says that the row is gone."""
+        """Return the digest of a record's value; None if it says that the row is deleted."""
         value = message.value()
         if value is None or value == self._gone:
             return None
@@ -173,11 +175,11 @@ class TopicRecords:
         shown = self._values.value(value, number, headers, static)
         if shown is None or (static and shown == self._contents.no_statics(name)):
             return None
-        return digest(shown, *self._values.said(number, headers, static))
+        return digest(shown, *self._values.hidden_columns(number, headers, static))
 
 
 def _number(header: bytes | None) -> int | None:
-    """The number of 64 bits in a header; None for another, as for none."""
+    """Return the number of 64 bits in a header; None for anything else."""
     try:
         number = int(header or b"")
     except ValueError:
@@ -186,5 +188,5 @@ def _number(header: bytes | None) -> int | None:
 
 
 def _version(message: Message) -> int:
-    """What names the schemas of a record whose broker keeps them."""
+    """Return the version of a record's schemas if the broker keeps them, else -1."""
     return getattr(message, "version", -1)

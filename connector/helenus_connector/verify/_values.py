@@ -1,7 +1,7 @@
-"""From a record's value to the bytes that are compared, whatever schema it was written by.
+"""Convert a record's value to the bytes that are compared, whatever schema it was written by.
 
-What today's schema wrote is taken as it is. Other values are decoded by their own schema, and encoded again by today's,
-which a reader would do too: columns that came later are null, those that were dropped are left out.
+A value of today's schema stays as it is. Others are decoded by their own schema, and encoded again by today's, which a
+reader would do too: columns that came later are null, those that were dropped are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import fastavro
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.encoding.forms import nullable_schema
-from helenus_connector.verify._contents import NORMAL, NULLABLE, column_names, of_rows, row_format
+from helenus_connector.verify._contents import NORMAL, NULLABLE, column_names, row_format, table_of_rows
 from helenus_schemas.avro import build as avro
 from helenus_schemas.avro.compare import check_size, parsed, without_names
 from helenus_schemas.codec.from_json import Pairs
@@ -36,7 +36,7 @@ class AvroValues:
 
     def __init__(self, table: Table, settings: ConnectorSettings, keeps_schemas: bool, schemas: Schemas) -> None:
         self._schemas = schemas
-        rows = of_rows(table)
+        rows = table_of_rows(table)
         self._targets = {
             True: parsed(avro.text(avro.value_schema(table))),
             False: None if rows is None else parsed(avro.text(avro.value_schema(rows))),
@@ -45,7 +45,10 @@ class AvroValues:
         self._keyed = not table.values
         self._nullable = parsed(nullable_schema(table, settings, "value")) if self._keyed else None
         self._frames = (b"", b"") if keeps_schemas else (NORMAL, NULLABLE)
-        self._names = {s: {c.name for c in (*table.primary_key, *of.values)} if of else set() for s, of in _of(table)}
+        self._names = {
+            s: {c.name for c in (*table.primary_key, *shown_table.values)} if shown_table else set()
+            for s, shown_table in _compared_tables(table)
+        }
         self._is_enveloped = settings.is_envelope
         self._forms: dict[tuple[Any, bool], Form | None] = {}
 
@@ -64,7 +67,7 @@ class AvroValues:
         except Exception:  # fastavro's own, and Python's for bytes of another schema
             return _UNREADABLE + data
 
-    def said(self, number: Any, headers: Headers, static: bool) -> Said:
+    def hidden_columns(self, number: Any, headers: Headers, static: bool) -> Said:
         """The headers that say what the value does not show, of columns that are compared."""
         empty, left_out = headers.get("empty"), headers.get("left_out")
         if not (empty or left_out) or self._forms[number, static] is None:
@@ -72,7 +75,7 @@ class AvroValues:
         return _only(empty, self._names[static]), _only(left_out, self._names[static])
 
     def _form(self, number: Any, static: bool) -> Form | None:
-        """What is done with values of a schema; None for nothing."""
+        """Return the function that converts values of a schema; None if they stay as they are."""
         target, text = self._targets[static], self._schemas(number)
         if target is None and not self._is_enveloped:
             return lambda _: b""
@@ -91,7 +94,8 @@ class AvroValues:
         return self._converter(writer, target)
 
     def _converter(self, writer: Any, target: Any) -> Form:
-        """From values of one schema, or the rows in envelopes of it, to those of another; None: all are alike."""
+        """Return a function from values of one schema, or the rows in its envelopes, to the `target` schema's; without
+        one all are equal."""
         try:
             check_size(writer)
             written = fastavro.parse_schema(_bare(writer))
@@ -101,14 +105,14 @@ class AvroValues:
 
         def convert(data: bytes) -> bytes | None:
             source, out = io.BytesIO(data), io.BytesIO()
-            found: Any = fastavro.schemaless_reader(source, written, None if self._is_enveloped else wanted)
+            value: Any = fastavro.schemaless_reader(source, written, None if self._is_enveloped else wanted)
             if source.read(1):
                 raise ValueError("bytes are left")
             if self._is_enveloped:
-                found = found["after"]
-            if found is None or wanted is None:
-                return None if found is None else b""
-            fastavro.schemaless_writer(out, wanted, found)
+                value = value["after"]
+            if value is None or wanted is None:
+                return None if value is None else b""
+            fastavro.schemaless_writer(out, wanted, value)
             return self._frames[0] + out.getvalue()
 
         return convert
@@ -119,16 +123,19 @@ class JsonValues:
 
     def __init__(self, table: Table, settings: ConnectorSettings) -> None:
         self._schema_id = table.schema_id.encode()
-        whole = row_format(settings) == "json"
+        has_key_columns = row_format(settings) == "json"
         # Where a record has its row: within its schema's payload, within an envelope.
         self._path = ("payload",) * settings.json_schemas[1] + ("after",) * settings.is_envelope
         self._columns: dict[bool, list[str] | None] = {}
-        for static, of in _of(table):
-            columns = None if of is None else avro.value_columns(of)
-            keys = table.primary_key if whole and of is not None and of.values else ()
+        for static, shown_table in _compared_tables(table):
+            columns = None if shown_table is None else avro.value_columns(shown_table)
+            keys = table.primary_key if has_key_columns and shown_table is not None and shown_table.values else ()
             self._columns[static] = None if columns is None else [c.name for c in (*keys, *columns)]
         self._projects = {True: False, False: bool(table.statics)}
-        self._names = {s: {c.name for c in (*table.primary_key, *of.values)} if of else set() for s, of in _of(table)}
+        self._names = {
+            s: {c.name for c in (*table.primary_key, *shown_table.values)} if shown_table else set()
+            for s, shown_table in _compared_tables(table)
+        }
 
     def value(self, data: bytes, number: Any, headers: Headers, static: bool) -> bytes | None:  # noqa: ARG002
         """The bytes that are compared, of the JSON of a value. None if it says that the row is gone."""
@@ -138,16 +145,16 @@ class JsonValues:
         if columns is None and not self._path:
             return b""
         try:
-            found = _loaded(data)
+            content = _loaded(data)
             for name in self._path:
-                found = dict(found)[name]
-            if found is None or (self._path and not found):
+                content = dict(content)[name]
+            if content is None or (self._path and not content):
                 return None
-            return b"" if columns is None else _project(found, columns)
+            return b"" if columns is None else _project(content, columns)
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
             return _UNREADABLE + data
 
-    def said(self, number: Any, headers: Headers, static: bool) -> Said:  # noqa: ARG002
+    def hidden_columns(self, number: Any, headers: Headers, static: bool) -> Said:  # noqa: ARG002
         """The headers that say what the value does not show, of columns that are compared."""
         empty, left_out = headers.get("empty"), headers.get("left_out")
         if self._is_current(headers, static):
@@ -158,20 +165,22 @@ class JsonValues:
         return not self._projects[static] and not self._path and headers.get("schema_id") == self._schema_id
 
 
-def _of(table: Table) -> tuple[tuple[bool, Table | None], tuple[bool, Table | None]]:
-    """The table as its partitions' own records, and as its rows' records, are compared."""
-    return (True, table), (False, of_rows(table))
+def _compared_tables(table: Table) -> tuple[tuple[bool, Table | None], tuple[bool, Table | None]]:
+    """Return the table as its partitions' own records, and as its rows' records, are compared."""
+    return (True, table), (False, table_of_rows(table))
 
 
 def _only(header: bytes | None, names: set[str]) -> bytes | None:
-    """A header that lists columns, with these alone; None for none."""
+    """Return a header that lists columns, with these alone; None for none."""
     listed = column_names(header)
-    found = [name for name in json.loads(header) if name in names] if header and not names.isdisjoint(listed) else []
-    return json.dumps(found, ensure_ascii=False).encode() if found else None
+    names_kept = (
+        [name for name in json.loads(header) if name in names] if header and not names.isdisjoint(listed) else []
+    )
+    return json.dumps(names_kept, ensure_ascii=False).encode() if names_kept else None
 
 
 def _bare(schema: Any) -> Any:
-    """A schema without its logical types: dates and times that Python cannot hold stay numbers."""
+    """Return a schema without its logical types: dates and times that Python cannot hold stay numbers."""
     if isinstance(schema, dict):
         return {name: _bare(value) for name, value in schema.items() if name != "logicalType"}
     return [_bare(branch) for branch in schema] if isinstance(schema, list) else schema
@@ -184,13 +193,13 @@ class _Number(str):
 
 
 def _loaded(data: bytes) -> Any:
-    """JSON whose numbers stay as they are written. Raises ValueError."""
+    """Parse JSON whose numbers stay as they are written. Raises ValueError."""
     return json.loads(data, parse_float=_Number, parse_int=_Number, parse_constant=_Number, object_pairs_hook=Pairs)
 
 
-def _project(found: Any, columns: Sequence[str]) -> bytes:
-    """A JSON object with these members alone; those that it has not are null."""
-    members = dict(found)
+def _project(content: Any, columns: Sequence[str]) -> bytes:
+    """Encode a JSON object with these members alone; those that it has not are null."""
+    members = dict(content)
     return f"{{{','.join(f'{encode_basestring(name)}:{_text(members.get(name))}' for name in columns)}}}".encode()
 
 

@@ -1,4 +1,4 @@
-"""From a record's key to the event's, in today's form, whatever the format of the topic."""
+"""Convert a record's key to the event's, in today's form, whatever the format of the topic."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class RecordKeys:
         self._forms: dict[Any, _Form | Malformed] = {}
 
     def decode(self, data: bytes | None, number: Any, headers: Headers) -> tuple[bytes, Key, bool]:
-        """The event's key, its values, and whether it stands for the partition. `data` is without a frame, `number`
-        names its schema. Raises Malformed for a key that this table can't have.
+        """Return the event's key, its values, and whether it stands for the partition. `data` is without a frame,
+        `number` names its schema. Raises Malformed for a key that this table can't have.
         """
         if data is None:
             raise Malformed("a record without key")
@@ -108,7 +108,7 @@ class RecordKeys:
 
 
 def _payload(data: bytes) -> bytes:
-    """What a key in JSON says, without its schema. Raises Malformed."""
+    """Return the payload of a key in JSON, without its schema. Raises Malformed."""
     try:
         return json.dumps(json.loads(data)["payload"]).encode()
     except (ValueError, TypeError, LookupError, RecursionError) as error:

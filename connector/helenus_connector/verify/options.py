@@ -1,4 +1,4 @@
-"""What a verification is asked to do."""
+"""Options of a verification."""
 
 from __future__ import annotations
 
@@ -33,30 +33,32 @@ class VerifyOptions:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the table is looked at."""
+        """Return whether all of the table is verified."""
         return self.sample == 1 and self.tokens == (LEAST_TOKEN, MOST_TOKEN)
 
     @classmethod
-    def from_words(cls, given: dict[str, Any]) -> VerifyOptions:
-        """From JSON: `repair`, `token_range` (`after:until`), `sample`, `limit`, `patience`. Raises ValueError."""
-        known = {"repair", "token_range", "sample", "limit", "patience"}
-        if unknown := given.keys() - known:
-            raise ValueError(f"{min(unknown)} is not known: there are {', '.join(sorted(known))}")
+    def from_words(cls, words: dict[str, Any]) -> VerifyOptions:
+        """Parse options from JSON: `repair`, `token_range` (`after:until`), `sample`, `limit`, `patience`. Raises
+        ValueError.
+        """
+        names = {"repair", "token_range", "sample", "limit", "patience"}
+        if unknown := words.keys() - names:
+            raise ValueError(f"{min(unknown)} is not known: there are {', '.join(sorted(names))}")
         options: dict[str, Any] = {}
-        if "repair" in given:
-            if not isinstance(given["repair"], bool):
-                raise ValueError(f"repair: {given['repair']} is neither true nor false")
-            options["repair"] = given["repair"]
-        if "token_range" in given:
+        if "repair" in words:
+            if not isinstance(words["repair"], bool):
+                raise ValueError(f"repair: {words['repair']} is neither true nor false")
+            options["repair"] = words["repair"]
+        if "token_range" in words:
             try:
-                after, until = token_range(str(given["token_range"]))
+                after, until = token_range(str(words["token_range"]))
             except ValueError as error:
                 raise ValueError(f"token_range: {error}") from None
             options["tokens"] = (after if after == LEAST_TOKEN else after + 1, until)
         for name, kind in (("sample", float), ("limit", int), ("patience", float)):
-            if name in given:
+            if name in words:
                 try:
-                    options[name] = kind(given[name])
+                    options[name] = kind(words[name])
                 except (TypeError, ValueError, OverflowError):
-                    raise ValueError(f"{name}: {given[name]} is no number") from None
+                    raise ValueError(f"{name}: {words[name]} is no number") from None
         return cls(**options)

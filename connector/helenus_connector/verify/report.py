@@ -1,4 +1,4 @@
-"""What a verification found, and how far it is."""
+"""The result of a verification, and its progress."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class VerifyReport:
 
     @property
     def differences(self) -> int:
-        """How many keys differ."""
+        """Return how many keys differ."""
         return sum(self.found[kind].count for kind in DIFFERENCES)
 
     @property
@@ -64,7 +64,7 @@ class VerifyReport:
         return DIFFERENT if self.differences else 0
 
     def as_json(self) -> dict[str, Any]:
-        """As the REST API shows it."""
+        """Return the report as the REST API shows it."""
         return {
             "connector": self.connector,
             "keyspace": self.keyspace,
@@ -85,12 +85,12 @@ class VerifyReport:
 
     @classmethod
     def of_json(cls, shown: dict[str, Any]) -> VerifyReport:
-        """That of which `as_json` showed this. Raises KeyError and TypeError for what is none."""
-        found = {k: DifferingKeys() for k in (*DIFFERENCES, *NO_DIFFERENCES)}  # an older version knew fewer kinds
-        for k, one in {**shown["differences"], **shown["apart"]}.items():
-            found[k] = DifferingKeys(one["count"], list(one["keys"]))
+        """Parse what `as_json` returned. Raises KeyError and TypeError for anything else."""
+        differing = {k: DifferingKeys() for k in (*DIFFERENCES, *NO_DIFFERENCES)}  # an older version knew fewer kinds
+        for k, content in {**shown["differences"], **shown["apart"]}.items():
+            differing[k] = DifferingKeys(content["count"], list(content["keys"]))
         own = {name: shown[name] for name in cls.__dataclass_fields__ if name != "found"}
-        return cls(**own, found=found)
+        return cls(**own, found=differing)
 
     def _shown(self, kind: str) -> dict[str, Any]:
         return {"count": self.found[kind].count, "keys": self.found[kind].keys}
@@ -121,16 +121,16 @@ class Progress:
             raise VerifyStopped
 
     def wait(self, seconds: float) -> None:
-        """Wait so long. Raises Stopped."""
+        """Wait. Raises VerifyStopped."""
         self.stop.wait(seconds)
         self.check()
 
     def follow(self, context: Any, group: str) -> None:
-        """From now on Spark's jobs of a group are counted; None for none."""
+        """Count Spark's jobs of a group from now on; of none without a context."""
         self._context, self._group = context, group
 
     def begin(self, does: str) -> None:
-        """It does something else from now on."""
+        """Begin another step."""
         self.does, self._before = does, frozenset(self._jobs())
 
     def cancel(self) -> None:
@@ -140,22 +140,22 @@ class Progress:
             self._context.cancelJobGroup(self._group)
 
     def tasks(self) -> tuple[int, int]:
-        """How many tasks of Spark's are done of what it does now, and how many there are."""
-        done = count = 0
+        """Return how many of the current step's Spark tasks are completed, and how many there are."""
+        completed = count = 0
         if self._context is not None:
             tracker = self._context.statusTracker()
             for job in set(self._jobs()) - self._before:
                 for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
                     info = tracker.getStageInfo(stage)
                     if info is not None:
-                        done, count = done + info.numCompletedTasks, count + info.numTasks
-        return done, count
+                        completed, count = completed + info.numCompletedTasks, count + info.numTasks
+        return completed, count
 
     def _jobs(self) -> list[int]:
         return list(self._context.statusTracker().getJobIdsForGroup(self._group)) if self._context is not None else []
 
     def as_json(self) -> dict[str, Any]:
-        done, tasks = self.tasks()
+        completed, tasks = self.tasks()
         seconds = round(time.time() - self.since, 1)
-        shown = {"does": self.does, "tasks": tasks, "done": done, "seconds": seconds}
+        shown = {"does": self.does, "tasks": tasks, "done": completed, "seconds": seconds}
         return shown if self.differ is None else {**shown, "differ": self.differ}

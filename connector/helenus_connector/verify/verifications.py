@@ -1,4 +1,4 @@
-"""The verifications of a worker's connectors: one after the other, and what the last one of each table found."""
+"""Run the verifications of a worker's connectors, one after the other, and keep the last result of each table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Verification:
-    """That of a table, by its labels; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
+    """The verification of a table, by its labels; `report` once it is DONE, `error` if it FAILED. `id` is one of
+    this worker's.
+    """
 
     labels: Labels
     options: VerifyOptions
@@ -50,7 +52,7 @@ class Verification:
         return self.state not in ("WAITING", "RUNNING")
 
     def shown(self) -> dict[str, Any]:
-        """As the REST API shows it."""
+        """Return it as the REST API shows it."""
         shown: dict[str, Any] = {"id": self.id, "table": self.labels[2], "state": self.state}
         if not self.is_over:
             shown["progress"] = self.progress.as_json()
@@ -69,19 +71,19 @@ class Verifications:
     def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
         self._worker = worker
         self._connectors = connectors
-        self._kept = ReportFile(worker.checkpoint_dir.absolute() / "verifications")
+        self._report_file = ReportFile(worker.checkpoint_dir.absolute() / "verifications")
         self._last: dict[tuple[str, str], Verification] = {}
         self._reports: dict[tuple[str, str], VerifyReport] = {}  # of the last one that was DONE
-        for report in self._kept.reports():
-            one = Verification(
+        for report in self._report_file.reports():
+            verification = Verification(
                 (report.connector, report.keyspace, report.table), VerifyOptions(), state="DONE", report=report
             )
-            self._last[report.connector, report.table] = one
+            self._last[report.connector, report.table] = verification
             self._reports[report.connector, report.table] = report
             _metrics.show(report)
         self._lock = threading.Lock()
         self._directory: Path | None = None
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -96,26 +98,26 @@ class Verifications:
                 if before is not None and not before.is_over:
                     raise UnderWay(f"a verification of {task.settings.table} is under way", name)
             begun = [Verification(task.labels, options) for task in tasks]
-            self._last.update({(name, one.labels[2]): one for one in begun})
-        self._asked.set()
+            self._last.update({(name, verification.labels[2]): verification for verification in begun})
+        self._requested.set()
         return begun
 
     def of(self, name: str) -> list[Verification]:
-        """The last one of each table of a connector."""
+        """Return the last verification of each table of a connector."""
         with self._connectors.lock:
             self._connectors.get(name)
         with self._lock:
-            return [one for (connector, _), one in sorted(self._last.items()) if connector == name]
+            return [verification for (connector, _), verification in sorted(self._last.items()) if connector == name]
 
     def stop(self, name: str) -> list[Verification]:
-        """End those of a connector that are under way."""
-        there = [one for one in self.of(name) if not one.is_over]
-        for one in there:
-            one.progress.cancel()
-        return there
+        """Stop the running verifications of a connector."""
+        running = [verification for verification in self.of(name) if not verification.is_over]
+        for verification in running:
+            verification.progress.cancel()
+        return running
 
     def start(self, spark: Any, directory: Path | None = None) -> None:
-        """Run them on this session from now on. `directory` is the run's, where budgets of rows are."""
+        """Run verifications on this session from now on. `directory` is the run's, where budgets of rows are."""
         self._directory = directory
         self._thread = threading.Thread(target=self._run, args=(spark,), name="verifications", daemon=True)
         self._thread.start()
@@ -123,69 +125,70 @@ class Verifications:
     def close(self) -> None:
         """End within seconds."""
         self._stopping.set()
-        self._asked.set()
-        for one in list(self._last.values()):
-            if not one.is_over:
-                one.progress.cancel()
+        self._requested.set()
+        for verification in list(self._last.values()):
+            if not verification.is_over:
+                verification.progress.cancel()
         if self._thread is not None:
             self._thread.join(_GRACE_S)
 
     def _run(self, spark: Any) -> None:
         while not self._stopping.is_set():
             with self._lock:
-                waiting = [one for one in self._last.values() if one.state == "WAITING"]
-            for one in waiting:
+                waiting = [verification for verification in self._last.values() if verification.state == "WAITING"]
+            for verification in waiting:
                 if not self._stopping.is_set():
-                    self._verify(spark, one)
+                    self._verify(spark, verification)
             self._forget()
-            self._asked.wait(_TURN_S)
-            self._asked.clear()
+            self._requested.wait(_TURN_S)
+            self._requested.clear()
 
-    def _verify(self, spark: Any, one: Verification) -> None:
-        connector, keyspace, table = one.labels
+    def _verify(self, spark: Any, verification: Verification) -> None:
+        connector, keyspace, table = verification.labels
         where = {"connector": connector, "table": f"{keyspace}.{table}"}
-        one.state, one.progress.since = "RUNNING", time.time()
+        verification.state, verification.progress.since = "RUNNING", time.time()
         _log.info("verify.started", **where)
         try:
-            one.progress.check()
+            verification.progress.check()
             [task] = self._tasks(connector, [table])
             report = verify(
                 spark,
                 self._worker,
                 task.settings,
-                one.options,
-                one.progress,
-                lambda: self._behind(task, one.progress),
+                verification.options,
+                verification.progress,
+                lambda: self._behind(task, verification.progress),
                 self._directory,
             )
         except VerifyStopped:
-            one.state = "STOPPED"
+            verification.state = "STOPPED"
             _log.info("verify.stopped", **where)
         except UnknownConnector:
-            one.state = "STOPPED"  # its connector was deleted
+            verification.state = "STOPPED"  # its connector was deleted
         except HelenusError as error:
-            if one.progress.stop.is_set():
-                one.state = "STOPPED"
+            if verification.progress.stop.is_set():
+                verification.state = "STOPPED"
                 return
-            one.state, one.error = "FAILED", str(error)
+            verification.state, verification.error = "FAILED", str(error)
             _log.error("verify.failed", **where, error=str(error))
         except Exception as error:  # a bug of ours must not end all verifications
-            one.state, one.error = "FAILED", f"{type(error).__name__}: {error}"
+            verification.state, verification.error = "FAILED", f"{type(error).__name__}: {error}"
             if not self._stopping.is_set():
-                _log.exception("verify.failed", **where, error=one.error)
+                _log.exception("verify.failed", **where, error=verification.error)
         else:
-            one.report = report
+            verification.report = report
             with self._lock:
                 self._reports[connector, table] = report
             _metrics.show(report)
             self._keep()
-            one.state = "DONE"
-            counts = {kind: found.count for kind, found in report.found.items() if found.count}
+            verification.state = "DONE"
+            counts = {kind: keys.count for kind, keys in report.found.items() if keys.count}
             seconds = round(report.seconds, 1)
             _log.info("verify.done", **where, rows=report.rows, records=report.records, seconds=seconds, **counts)
 
     def _behind(self, task: Task, progress: Progress) -> Behind:
-        """Says whether the connector has published what the events topic has now. Raises as `ends`, and Stopped."""
+        """Return a function that says why the connector has not published what the events topic has now. Raises as
+        `ends`, and VerifyStopped."""
         events = task.events
         with closing(planner(self._worker)) as broker:
             until = ends(broker, events, wait=progress.wait)
@@ -204,10 +207,10 @@ class Verifications:
         """Forget the tables of connectors that were deleted."""
         names = self._connectors.all().keys()
         with self._lock:
-            gone = [self._last.pop(place) for place in [place for place in self._last if place[0] not in names]]
-            self._reports = {place: report for place, report in self._reports.items() if place[0] in names}
-        for one in gone:
-            _metrics.forget(one.labels)
+            gone = [self._last.pop(name) for name in [name for name in self._last if name[0] not in names]]
+            self._reports = {name: report for name, report in self._reports.items() if name[0] in names}
+        for verification in gone:
+            _metrics.forget(verification.labels)
         if gone:
             self._keep()
 
@@ -215,17 +218,17 @@ class Verifications:
         with self._lock:
             reports = list(self._reports.values())
         try:
-            self._kept.save(reports)
+            self._report_file.save(reports)
         except HelenusError as error:
             _log.warning("verify.not_kept", reason=str(error))
 
     def _tasks(self, name: str, tables: Sequence[str]) -> list[Task]:
         with self._connectors.lock:
-            there = dict(self._connectors.get(name).tasks)
+            tasks = dict(self._connectors.get(name).tasks)
         for table in tables:
-            if table not in there:
-                what = f"the connector has no table {table}: there are {', '.join(sorted(there)) or 'none yet'}"
-                raise HelenusError(Kind.CONFIG, what, name, "name one of its tables, or none for all")
-        if not there:
+            if table not in tasks:
+                problem = f"the connector has no table {table}: there are {', '.join(sorted(tasks)) or 'none yet'}"
+                raise HelenusError(Kind.CONFIG, problem, name, "name one of its tables, or none for all")
+        if not tasks:
             raise HelenusError(Kind.CONFIG, "the connector has no tables yet", name, "wait until it has")
-        return [there[table] for table in dict.fromkeys(tables)] or list(there.values())
+        return [tasks[table] for table in dict.fromkeys(tables)] or list(tasks.values())
