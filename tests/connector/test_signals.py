@@ -176,7 +176,7 @@ def test_a_signal_is_tried_again_until_cassandra_answers(house: House) -> None:
 def test_a_kill_before_the_position_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.send(signal(EXECUTE, "shop.orders"))
     with monkeypatch.context() as patch:
-        patch.setattr(house.signals, "_keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(house.signals, "_save_offsets", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             house.turn()
     house.start()

@@ -79,10 +79,10 @@ class Signals:
         topics: dict[str, list[str]] = {}
         for name, connector in self._connectors.all().items():
             topic = connector.settings.signal_topic
-            _, at = self._held.get(name, (0, 0.0))
+            _, retry_at = self._held.get(name, (0, 0.0))
             if (
                 topic
-                and time.monotonic() >= at
+                and time.monotonic() >= retry_at
                 and connector.wanted == "RUNNING"
                 and connector.looked
                 and not connector.error
@@ -92,62 +92,70 @@ class Signals:
             return
         failed: list[tuple[OffsetRange, HelenusError]] = []
         for topic, ends in self._ends(list(topics)).items():
-            failed += self._follow(topic, topics[topic], ends)
+            failed += self._read_topic(topic, topics[topic], ends)
         for _, error in failed:
             raise error
 
     def _ends(self, topics: list[str]) -> Offsets:
-        """The ends of these topics' partitions; of none that is not there."""
+        """Return the ends of these topics' partitions, without the topics that do not exist."""
         self._planner = self._planner or planner(self._worker)
         now = time.monotonic()
         if now - self._counted_at > _COUNT_S or not all(self._counts.get(topic) for topic in topics):
             self._counts, self._counted_at = self._planner.partitions(topics), now
-        there = {topic: self._counts[topic] for topic in topics if self._counts[topic]}
+        known_counts = {topic: self._counts[topic] for topic in topics if self._counts[topic]}
         for topic in topics:
-            if topic not in there and topic not in self._missing:
+            if topic not in known_counts and topic not in self._missing:
                 _log.warning(
                     "signals.waiting", reason=f"there is no topic {topic}, or one of its partitions has no leader"
                 )
-        self._missing = set(topics) - there.keys()
-        return self._planner.latest(there) if there else {}
+        self._missing = set(topics) - known_counts.keys()
+        return self._planner.latest(known_counts) if known_counts else {}
 
-    def _follow(self, topic: str, names: list[str], ends: Mapping[str, int]) -> list[tuple[OffsetRange, HelenusError]]:
-        """Read a topic to its end. Returns what of it can't be read, and why."""
-        at = {name: self._snapshots.store.signalled(name, topic) for name in names}
-        before = {name: dict(of) for name, of in at.items()}
+    def _read_topic(
+        self, topic: str, names: list[str], ends: Mapping[str, int]
+    ) -> list[tuple[OffsetRange, HelenusError]]:
+        """Read a topic to its end. Return the ranges that can't be read, and why."""
+        offsets_by_connector = {name: self._snapshots.store.signalled(name, topic) for name in names}
+        offsets_before = {name: dict(offsets) for name, offsets in offsets_by_connector.items()}
         ranges = []
         for p, end in ends.items():
-            for of in at.values():
-                if 0 <= end < of.get(p, 0):
-                    of[p] = 0  # it is another topic of the same name
-            start = min(of.get(p, 0) for of in at.values())
+            for offsets in offsets_by_connector.values():
+                if 0 <= end < offsets.get(p, 0):
+                    offsets[p] = 0  # it is another topic of the same name
+            start = min(offsets.get(p, 0) for offsets in offsets_by_connector.values())
             if start < end:
                 ranges.append(OffsetRange(topic, int(p), start, end))
         failed: list[tuple[OffsetRange, HelenusError]] = []
-        for chunk in read_signals(self._worker, ranges, lambda place, error: failed.append((place, error))):
+        for chunk in read_signals(
+            self._worker, ranges, lambda topic_partition, error: failed.append((topic_partition, error))
+        ):
             for message in chunk:
                 if self._stopping.is_set():
                     return []
                 name, p = (message.key() or b"").decode(errors="replace"), str(message.partition())
-                if name not in at or message.offset() < at[name].get(p, 0):
+                if name not in offsets_by_connector or message.offset() < offsets_by_connector[name].get(p, 0):
                     continue
-                if not self._may_pass(name, message):
-                    del at[name]
+                if not self._try_message(name, message):
+                    del offsets_by_connector[name]
                     continue
-                at[name][p] = message.offset() + 1
-                self._keep(topic, {name: at[name]})
-        broken = {place.partition for place, _ in failed}
-        for place in ranges:
-            for of in at.values():
-                if place.partition not in broken:
-                    of[str(place.partition)] = max(place.end, of.get(str(place.partition), 0))
-        self._keep(topic, {name: of for name, of in at.items() if of != before[name]})
+                offsets_by_connector[name][p] = message.offset() + 1
+                self._save_offsets(topic, {name: offsets_by_connector[name]})
+        failed_partitions = {topic_partition.partition for topic_partition, _ in failed}
+        for topic_partition in ranges:
+            for offsets in offsets_by_connector.values():
+                if topic_partition.partition not in failed_partitions:
+                    offsets[str(topic_partition.partition)] = max(
+                        topic_partition.end, offsets.get(str(topic_partition.partition), 0)
+                    )
+        self._save_offsets(
+            topic, {name: offsets for name, offsets in offsets_by_connector.items() if offsets != offsets_before[name]}
+        )
         return failed
 
-    def _may_pass(self, name: str, message: Message) -> bool:
+    def _try_message(self, name: str, message: Message) -> bool:
         """Act on a message; False if the connector's signals have to wait: Cassandra does not answer."""
         try:
-            self._act(name, message)
+            self._apply_message(name, message)
         except UnknownConnector:
             return False
         except HelenusError as error:
@@ -159,48 +167,52 @@ class Signals:
         self._held.pop(name, None)
         return True
 
-    def _keep(self, topic: str, at: Mapping[str, dict[str, int]]) -> None:
-        if at:
+    def _save_offsets(self, topic: str, offsets_by_connector: Mapping[str, dict[str, int]]) -> None:
+        if offsets_by_connector:
             store = self._snapshots.store
             with store.changing():
-                for name, of in at.items():
-                    store.signals[name, topic] = dict(of)
+                for name, offsets in offsets_by_connector.items():
+                    store.signals[name, topic] = dict(offsets)
 
-    def _act(self, name: str, message: Message) -> None:
-        """Do what a message says, or log why not. Raises Unknown, and HelenusError for what has to be tried again."""
+    def _apply_message(self, name: str, message: Message) -> None:
+        """Do what a message says, or log why not. Raises UnknownConnector, and HelenusError for what has to be
+        tried again.
+        """
         value = message.value()
         if not value:
             return
-        place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
+        origin = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
         with self._connectors.lock:
             tasks = self._connectors.get(name).tasks.values()
             tables = {task.table: task.settings.table for task in tasks}
         try:
             signal = _signal.parse_signal(value)
-            wanted = {tables[full]: signal.where(full) for full in signal.tables(list(tables))}
-            if not wanted:
+            conditions = {tables[full]: signal.where(full) for full in signal.tables(list(tables))}
+            if not conditions:
                 raise ValueError(f"no table of the connector matches: it has {', '.join(tables) or 'none yet'}")
         except ValueError as error:
-            _log.warning("signal.skipped", connector=name, **place, reason=str(error))
+            _log.warning("signal.skipped", connector=name, **origin, reason=str(error))
             return
         if signal.type == EXECUTE:
-            done = [table for table, where in wanted.items() if self._began(name, table, where, place)]
-            if not done:
+            changed_tables = [
+                table for table, where in conditions.items() if self._begin_snapshot(name, table, where, origin)
+            ]
+            if not changed_tables:
                 return
         elif signal.type == STOP:
-            done = [one.table for one in self._snapshots.stop(name, list(wanted))]
+            changed_tables = [snapshot.table for snapshot in self._snapshots.stop(name, list(conditions))]
         else:
-            done = [one.table for one in self._snapshots.pause(name, signal.type == PAUSE)]
-        _log.info("signal.done", connector=name, type=signal.type, tables=",".join(done), **place)
+            changed_tables = [snapshot.table for snapshot in self._snapshots.pause(name, signal.type == PAUSE)]
+        _log.info("signal.done", connector=name, type=signal.type, tables=",".join(changed_tables), **origin)
 
-    def _began(self, name: str, table: str, where: str, place: Mapping[str, object]) -> bool:
+    def _begin_snapshot(self, name: str, table: str, where: str, origin: Mapping[str, object]) -> bool:
         """Begin a snapshot of a table; False, and a line in the log, if it can't be."""
         try:
             self._snapshots.begin(name, [table], SnapshotRequest(where=where))
         except HelenusError as error:
             if error.action is Action.RETRY or error.kind is Kind.STATE:
                 raise
-            _log.warning("signal.skipped", connector=name, table=table, **place, reason=str(error))
+            _log.warning("signal.skipped", connector=name, table=table, **origin, reason=str(error))
             return False
         return True
 

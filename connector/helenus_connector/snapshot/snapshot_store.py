@@ -1,4 +1,4 @@
-"""Snapshots as they are kept: how far each is, in a file that outlives the worker."""
+"""Keep the progress of snapshots, in a file that outlives the worker."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ class Snapshot:
 
     @property
     def done(self) -> float:
-        """Which share of it is scanned, from 0 to 1."""
+        """Return which share of it is scanned, from 0 to 1."""
         if self.state in ("PUBLISHING", "COMPLETE") or (self.where and not self.left):
             return 1.0
         return 0.0 if self.where else 1 - remaining_share(self.left) / self.whole
 
     @property
     def seconds_left(self) -> float | None:
-        """About how long the scan takes from now on, if it goes on as it did; None if that is not known."""
-        done = self.done
-        if self.state != "SCANNING" or done <= 0 or self.where or not self.seconds:
+        """Estimate how long the rest of the scan takes at the rate so far, in s; None without an estimate."""
+        scanned = self.done
+        if self.state != "SCANNING" or scanned <= 0 or self.where or not self.seconds:
             return None
-        return self.seconds * (1 - done) / done
+        return self.seconds * (1 - scanned) / scanned
 
     def shown(self) -> dict[str, Any]:
-        """The snapshot as REST shows it."""
-        left = self.seconds_left
+        """Return the snapshot as REST shows it."""
+        seconds_left = self.seconds_left
         paused = self.is_paused and not self.is_over
         return {
             "table": self.table,
@@ -85,23 +85,25 @@ class Snapshot:
             "skipped": self.skipped,
             "done": round(self.done, 4),
             "rate": round(self.rows / self.seconds, 1) if self.seconds else 0.0,
-            "eta_s": None if left is None else round(left, 1),
-            "started": _time(self.started),
-            "ended": None if self.ended is None else _time(self.ended),
+            "eta_s": None if seconds_left is None else round(seconds_left, 1),
+            "started": _iso_time(self.started),
+            "ended": None if self.ended is None else _iso_time(self.ended),
             **({"waiting": self.waiting} if self.waiting and not self.is_over else {}),
             **({"error": self.error} if self.error else {}),
         }
 
 
 def new_snapshot(
-    connector: str, table: str, table_id: str, cause: str, asked: SnapshotRequest, has_statics: bool
+    connector: str, table: str, table_id: str, cause: str, requested: SnapshotRequest, has_statics: bool
 ) -> Snapshot:
-    """A snapshot of which nothing is scanned."""
-    left = [new_stretch(asked.after, asked.until)]
+    """Return a snapshot of which nothing is scanned."""
+    stretches = [new_stretch(requested.after, requested.until)]
     if has_statics:
-        left.append(new_stretch(asked.after, asked.until, statics=True))
-    whole = remaining_share(left)
-    return Snapshot(connector, table, table_id, cause, asked.where, asked.is_whole, left, whole, started=time.time())
+        stretches.append(new_stretch(requested.after, requested.until, statics=True))
+    whole = remaining_share(stretches)
+    return Snapshot(
+        connector, table, table_id, cause, requested.where, requested.is_whole, stretches, whole, started=time.time()
+    )
 
 
 @dataclass(eq=False)
@@ -115,14 +117,14 @@ class TableSnapshots:
     snapshot: Snapshot | None = None
     whole: Snapshot | None = None
 
-    def begin(self, one: Snapshot) -> None:
-        """Another one begins."""
-        self.snapshot = one
-        if one.is_whole:
-            self.whole, self.needed = one, ""  # what is lost from now on needs another one
+    def begin(self, snapshot: Snapshot) -> None:
+        """Begin another snapshot."""
+        self.snapshot = snapshot
+        if snapshot.is_whole:
+            self.whole, self.needed = snapshot, ""  # what is lost from now on needs another one
 
     def forget_ended(self) -> None:
-        """As if none had been, but for what is under way."""
+        """Forget all snapshots that are over."""
         self.complete = ""
         if self.snapshot is not None and self.snapshot.is_over:
             self.snapshot = None
@@ -131,18 +133,18 @@ class TableSnapshots:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a snapshot goes on."""
+        """Return whether a snapshot is running."""
         return self.snapshot is not None and not self.snapshot.is_over
 
     @property
     def is_published(self) -> bool:
-        """Whether the last one of the whole is complete, and none goes on."""
+        """Return whether the last one of the whole table is complete, and none is running."""
         is_at_rest = self.snapshot is None or self.snapshot.is_over
         return is_at_rest and self.whole is not None and self.whole.state == "COMPLETE"
 
     def cause(self, mode: str, table_id: str, is_old: bool) -> str | None:
-        """Why a snapshot of the whole table is to begin now, None if none is. `is_old`: the worker has begun one, or
-        gone on with one, since its start.
+        """Return why a snapshot of the whole table is to begin now, None if none is. `is_old`: the worker has begun
+        one, or gone on with one, since its start.
         """
         last = self.whole
         if self.needed and mode == "when_needed":
@@ -166,42 +168,44 @@ class SnapshotStore:
     def __init__(self, file: Path) -> None:
         self._file = file
         self.lock = threading.RLock()
-        self._known: dict[tuple[str, str], TableSnapshots] = {}
+        self._tables: dict[tuple[str, str], TableSnapshots] = {}
         self.signals: dict[tuple[str, str], dict[str, int]] = {}
         try:
             content = durable.load(file, _VERSION)
         except FileNotFoundError:
             return
         except durable.Damaged as error:
-            what = (
+            problem = (
                 f"the progress of snapshots is damaged: {error}. Restore the file; or delete it: then snapshots begin"
             )
-            raise HelenusError(Kind.STATE, f"{what} again, as snapshot.mode says", str(file)) from None
-        for one in content["signals"]:
-            self.signals[one["connector"], one["topic"]] = one["offsets"]
-        for one in content["tables"]:
-            last = _read(one["snapshot"])
-            whole = last if last is not None and last.is_whole else _read(one.get("whole"))
-            self._known[one["connector"], one["table"]] = TableSnapshots(one["complete"], one["needed"], last, whole)
+            raise HelenusError(Kind.STATE, f"{problem} again, as snapshot.mode says", str(file)) from None
+        for entry in content["signals"]:
+            self.signals[entry["connector"], entry["topic"]] = entry["offsets"]
+        for entry in content["tables"]:
+            last = _read_snapshot(entry["snapshot"])
+            whole = last if last is not None and last.is_whole else _read_snapshot(entry.get("whole"))
+            self._tables[entry["connector"], entry["table"]] = TableSnapshots(
+                entry["complete"], entry["needed"], last, whole
+            )
 
     def of(self, connector: str, table: str) -> TableSnapshots:
         with self.lock:
-            return self._known.setdefault((connector, table), TableSnapshots())
+            return self._tables.setdefault((connector, table), TableSnapshots())
 
     def snapshots(self, connector: str | None = None) -> list[Snapshot]:
-        """The last snapshot of each table, of one connector or of all."""
+        """Return the last snapshot of each table, of one connector or of all."""
         with self.lock:
-            found = [(name, known.snapshot) for (name, _), known in self._known.items()]
-        return [one for name, one in found if one is not None and connector in (None, name)]
+            named = [(name, table.snapshot) for (name, _), table in self._tables.items()]
+        return [snapshot for name, snapshot in named if snapshot is not None and connector in (None, name)]
 
     def signalled(self, connector: str, topic: str) -> dict[str, int]:
-        """Where a connector is in a signal topic, by partition: a copy."""
+        """Return a copy of a connector's offsets in a signal topic, by partition."""
         with self.lock:
             return dict(self.signals.get((connector, topic), {}))
 
     def forget(self, connector: str) -> None:
         """Forget the snapshots of a connector; the caller saves it."""
-        self._known = {place: known for place, known in self._known.items() if place[0] != connector}
+        self._tables = {name: table for name, table in self._tables.items() if name[0] != connector}
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -215,27 +219,27 @@ class SnapshotStore:
             {
                 "connector": connector,
                 "table": table,
-                "complete": known.complete,
-                "needed": known.needed,
-                "snapshot": None if known.snapshot is None else asdict(known.snapshot),
-                "whole": None if known.whole in (None, known.snapshot) else asdict(known.whole),
+                "complete": snapshots.complete,
+                "needed": snapshots.needed,
+                "snapshot": None if snapshots.snapshot is None else asdict(snapshots.snapshot),
+                "whole": None if snapshots.whole in (None, snapshots.snapshot) else asdict(snapshots.whole),
             }
-            for (connector, table), known in self._known.items()
-            if known.complete or known.needed or known.snapshot
+            for (connector, table), snapshots in self._tables.items()
+            if snapshots.complete or snapshots.needed or snapshots.snapshot
         ]
-        signals = [{"connector": c, "topic": t, "offsets": at} for (c, t), at in self.signals.items()]
+        signals = [{"connector": c, "topic": t, "offsets": offsets} for (c, t), offsets in self.signals.items()]
         content = {"tables": tables, "signals": signals}
         durable.make_directory(self._file.parent)
         durable.save(self._file, content, _VERSION, "the progress of snapshots", "snapshots.after-write")
 
 
-def _read(content: dict[str, Any] | None) -> Snapshot | None:
+def _read_snapshot(content: dict[str, Any] | None) -> Snapshot | None:
     if content is None:
         return None
-    left = [TokenStretch(**one) for one in content["left"]]
+    stretches = [TokenStretch(**stretch) for stretch in content["left"]]
     last = content["last"] and (int(content["last"][0]), str(content["last"][1]))
-    return Snapshot(**{**content, "left": left, "last": last, "waiting": None})
+    return Snapshot(**{**content, "left": stretches, "last": last, "waiting": None})
 
 
-def _time(seconds: float) -> str:
+def _iso_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,4 +1,4 @@
-"""The snapshots of a worker's connectors: when they begin, how fast they go, when they are complete.
+"""Run the snapshots of a worker's connectors: begin them, limit their rate, complete them.
 
     1 begin     as snapshot.mode says, or as an operator asks
     2 scan      slices of the ring, as Spark jobs of one task
@@ -68,72 +68,72 @@ class Snapshots:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._look_at = 0.0
-        self._held: set[tuple[str, str]] = set()
-        self._failing: dict[tuple[str, str], tuple[int, float]] = {}
+        self._paused: set[tuple[str, str]] = set()
+        self._retries: dict[tuple[str, str], tuple[int, float]] = {}
         connectors.on_delete = self.forget
 
-    def begin(self, name: str, tables: Sequence[str] = (), asked: SnapshotRequest | None = None) -> list[Snapshot]:
+    def begin(self, name: str, tables: Sequence[str] = (), requested: SnapshotRequest | None = None) -> list[Snapshot]:
         """Begin a snapshot of these tables of a connector, by default of all. Raises UnderWay, and HelenusError CONFIG
         if there is no such table, and for a `where` that is not of the partition key; then none is begun.
         """
-        asked = asked or SnapshotRequest()
+        requested = requested or SnapshotRequest()
         begun: list[Snapshot] = []
         for task in self._tasks(name, tables):
             with self._asking:
                 table = self._tables.read_definition(task.settings)
-                wanted = checked_request(asked, table)
-                if wanted.where:
-                    self._tables.check(task.settings, table, wanted.where)
-            begun.append(self._new(task, table.id, "signal", wanted, bool(table.statics)))
+                request = checked_request(requested, table)
+                if request.where:
+                    self._tables.check(task.settings, table, request.where)
+            begun.append(self._new_snapshot(task, table.id, "signal", request, bool(table.statics)))
         with self.store.changing():
-            for one in begun:
-                known = self.store.of(name, one.table)
-                if known.snapshot is not None and not known.snapshot.is_over:
-                    raise UnderWay(f"a snapshot of {one.table} is under way", name)
-            for one in begun:
-                self.store.of(name, one.table).begin(one)
+            for snapshot in begun:
+                table_snapshots = self.store.of(name, snapshot.table)
+                if table_snapshots.snapshot is not None and not table_snapshots.snapshot.is_over:
+                    raise UnderWay(f"a snapshot of {snapshot.table} is under way", name)
+            for snapshot in begun:
+                self.store.of(name, snapshot.table).begin(snapshot)
         self._look_at = 0.0
         self._changed.set()
         return begun
 
     def of(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
-        """The last snapshot of each table of a connector, or of some. Raises HelenusError CONFIG if there is no such
-        table.
+        """Return the last snapshot of each table of a connector, or of some. Raises HelenusError CONFIG if there is no
+        such table.
         """
-        there = {one.table: one for one in self.store.snapshots(name)}
-        self._tasks(name, [table for table in tables if table not in there])
-        return [one for table, one in there.items() if not tables or table in tables]
+        snapshots = {snapshot.table: snapshot for snapshot in self.store.snapshots(name)}
+        self._tasks(name, [table for table in tables if table not in snapshots])
+        return [snapshot for table, snapshot in snapshots.items() if not tables or table in tables]
 
     def stop(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
         """End the snapshots of a connector that are under way, or those of some tables. What is appended to the events
         topic is published all the same. Raises HelenusError CONFIG as `of` does; then none is ended.
         """
-        there = [one for one in self.of(name, tables) if not one.is_over]
+        running = [snapshot for snapshot in self.of(name, tables) if not snapshot.is_over]
         with self.store.changing():
-            for one in there:
-                end_snapshot(one, "STOPPED")
+            for snapshot in running:
+                end_snapshot(snapshot, "STOPPED")
         self._changed.set()
-        return there
+        return running
 
     def pause(self, name: str, paused: bool) -> list[Snapshot]:
         """Pause the snapshots of a connector that are under way, or have them go on."""
-        there = [one for one in self.of(name) if not one.is_over]
+        running = [snapshot for snapshot in self.of(name) if not snapshot.is_over]
         with self.store.changing():
-            for one in there:
-                one.is_paused = paused
+            for snapshot in running:
+                snapshot.is_paused = paused
         self._changed.set()
-        return there
+        return running
 
     def forget(self, name: str) -> None:
-        """A connector was deleted, and its snapshots with it. Where it is in its topics of signals stays."""
-        self._fresh = {place for place in self._fresh if place[0] != name}
+        """Forget the snapshots of a connector that was deleted. Its offsets in signal topics stay."""
+        self._fresh = {table for table in self._fresh if table[0] != name}
         with self.store.changing():
             self.store.forget(name)
         self._changed.set()
 
     def need(self, task: Task, why: str) -> None:
-        """Changes of a table were lost: with snapshot.mode=when_needed another snapshot makes up for them. Returns when
-        that is on disk.
+        """Note that changes of a table were lost: with snapshot.mode=when_needed another snapshot makes up for them.
+        Returns when that is on disk.
         """
         if task.settings.snapshot_mode != "when_needed":
             return
@@ -142,8 +142,8 @@ class Snapshots:
         self._changed.set()
 
     def renew(self, task: Task) -> None:
-        """What snapshots of a table fed starts from the beginning: those that are over count no longer, be they
-        complete or stopped. Returns when that is on disk.
+        """Forget the snapshots of a table that are over, complete or stopped, as what they fed starts from the
+        beginning. Returns when that is on disk.
         """
         with self.store.changing():
             self.store.of(task.connector, task.settings.table).forget_ended()
@@ -151,12 +151,12 @@ class Snapshots:
         self._changed.set()
 
     def has_all(self, task: Task) -> bool:
-        """Whether the rows of before are on a table's topic and processed, or are not to be."""
-        known = self.store.of(task.connector, task.settings.table)
-        return task.settings.snapshot_mode == "never" or bool(known.complete)
+        """Return whether the rows that existed before are on a table's topic and processed, or are not to be."""
+        snapshots = self.store.of(task.connector, task.settings.table)
+        return task.settings.snapshot_mode == "never" or bool(snapshots.complete)
 
     def start(self, spark: Any) -> None:
-        """SnapshotRun snapshots on this session from now on."""
+        """Run snapshots on this session from now on."""
         self._thread = threading.Thread(target=self._run, args=(SnapshotJobs(spark),), name="snapshots", daemon=True)
         self._thread.start()
 
@@ -192,136 +192,136 @@ class Snapshots:
         looks = now >= self._look_at
         if looks:
             self._look_at = now + _LOOK_S
-            for place, (connector, task) in tasks.items():
-                if place in self._runs:
+            for name, (connector, task) in tasks.items():
+                if name in self._runs:
                     continue
-                waits = _goes_on(connector, task)
+                waits = _obstacle(connector, task)
                 if waits is None:
-                    self._guarded(place, partial(self._due, task))
-                elif (one := self.store.of(*place).snapshot) is not None and not one.is_over:
-                    one.waiting = waits
-        for place, run in list(self._runs.items()):
-            self._rate(place[0]).count_rows(-run.collect(), run.task.settings.snapshot_max_rate)
-            if run.snapshot.is_over or self.store.of(*place).snapshot is not run.snapshot:
-                del self._runs[place]  # or its connector was deleted
+                    self._run_guarded(name, partial(self._begin_or_continue, task))
+                elif (snapshot := self.store.of(*name).snapshot) is not None and not snapshot.is_over:
+                    snapshot.waiting = waits
+        for name, run in list(self._runs.items()):
+            self._rate(name[0]).count_rows(-run.collect(), run.task.settings.snapshot_max_rate)
+            if run.snapshot.is_over or self.store.of(*name).snapshot is not run.snapshot:
+                del self._runs[name]  # or its connector was deleted
                 continue
-            there = tasks.get(place)
-            waits = "its table is not the connector's now" if there is None else _goes_on(*there)
-            if there is None or waits is not None or there[1] is not run.task:
+            connector_task = tasks.get(name)
+            waits = "its table is not the connector's now" if connector_task is None else _obstacle(*connector_task)
+            if connector_task is None or waits is not None or connector_task[1] is not run.task:
                 run.count_running_time(None)
                 run.snapshot.waiting = waits
                 if not run.flying:
-                    del self._runs[place]  # others take its turn; when it can go on, it does, with the table as it is
+                    del self._runs[name]  # others take its turn; when it can go on, it does, with the table as it is
                 continue
             if run.snapshot.is_paused:
                 run.count_running_time(None)
                 run.snapshot.waiting = "it is paused"
-                self._held.add(place)
+                self._paused.add(name)
                 continue
-            if place in self._held:
-                self._held.remove(place)
+            if name in self._paused:
+                self._paused.remove(name)
                 run.snapshot.waiting = None
-            self._guarded(place, partial(self._advance, run, jobs))
+            self._run_guarded(name, partial(self._advance, run, jobs))
             run.count_running_time(None if run.snapshot.waiting else now)
             run.log_progress()
         if looks:
             self._end_initial_only(tasks)
             _metrics.show(self.store.snapshots(), set(tasks))
 
-    def _guarded(self, place: tuple[str, str], step: Callable[[], None]) -> None:
-        """Do this for a table. If a server does not answer, it is tried again after a pause; other tables go on."""
-        failures, at = self._failing.get(place, (0, 0.0))
-        if time.monotonic() < at:
+    def _run_guarded(self, name: tuple[str, str], step: Callable[[], None]) -> None:
+        """Run a step for a table. If a server does not answer, retry it after a pause; other tables go on."""
+        failures, retry_at = self._retries.get(name, (0, 0.0))
+        if time.monotonic() < retry_at:
             return
         try:
             step()
-            if self._failing.pop(place, None) and (one := self.store.of(*place).snapshot) is not None:
-                one.waiting = None
+            if self._retries.pop(name, None) and (snapshot := self.store.of(*name).snapshot) is not None:
+                snapshot.waiting = None
         except HelenusError as error:
             wait = pause(failures + 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-            self._failing[place] = failures + 1, time.monotonic() + wait
-            where = {"connector": place[0], "table": place[1]}
+            self._retries[name] = failures + 1, time.monotonic() + wait
+            where = {"connector": name[0], "table": name[1]}
             _log.warning("snapshot.waiting", **where, reason=str(error), retry_in_s=round(wait, 1))
-            if (one := self.store.of(*place).snapshot) is not None:
-                one.waiting = str(error)
+            if (snapshot := self.store.of(*name).snapshot) is not None:
+                snapshot.waiting = str(error)
             if error.kind is Kind.BROKER_UNREACHABLE:
                 self._forget_planner()
 
-    def _due(self, task: Task) -> None:
+    def _begin_or_continue(self, task: Task) -> None:
         """Go on with a table's snapshot, or begin one if it is time."""
-        known = self.store.of(task.connector, task.settings.table)
-        place = (task.connector, task.settings.table)
-        one, cause = known.snapshot, None
-        if one is None or one.is_over:
+        snapshots = self.store.of(task.connector, task.settings.table)
+        name = (task.connector, task.settings.table)
+        snapshot, cause = snapshots.snapshot, None
+        if snapshot is None or snapshot.is_over:
             if task.settings.snapshot_mode == "never":
                 return
             with self._asking:
-                now = self._tables.table_id(task.settings)
-            cause = now and known.cause(task.settings.snapshot_mode, now, place in self._fresh)
+                table_id = self._tables.table_id(task.settings)
+            cause = table_id and snapshots.cause(task.settings.snapshot_mode, table_id, name in self._fresh)
             if not cause:
                 return
         active = [run for (name, _), run in self._runs.items() if name == task.connector]
         is_full = len(active) >= task.settings.snapshot_tables_parallel
-        if one is not None and not one.is_over and is_full:
-            one.waiting = "it waits for other tables: snapshot.tables.parallel"
+        if snapshot is not None and not snapshot.is_over and is_full:
+            snapshot.waiting = "it waits for other tables: snapshot.tables.parallel"
             return
         with self._asking:
             table = self._tables.read_definition(task.settings)
         if cause:
-            one = self._new(task, table.id, cause, SnapshotRequest(), bool(table.statics))
+            snapshot = self._new_snapshot(task, table.id, cause, SnapshotRequest(), bool(table.statics))
             with self.store.changing():
-                known.begin(one)
-        assert one is not None
-        if one.is_whole:
-            self._fresh.add(place)
+                snapshots.begin(snapshot)
+        assert snapshot is not None
+        if snapshot.is_whole:
+            self._fresh.add(name)
         if is_full:
             return
         partitions = self._broker().partitions([task.events])[task.events]
         if not partitions:
             return
-        if str(table.id) != one.table_id:
-            self._replaced(one)
+        if str(table.id) != snapshot.table_id:
+            self._fail_replaced(snapshot)
             return
         where = {"connector": task.connector, "table": task.table}
-        _log.info("snapshot.started", **where, cause=one.cause, done=round(one.done, 4), rows=one.rows)
-        one.waiting = None
-        self._runs[place] = SnapshotRun(one, task, table, partitions, self.store, has_begun=one.rows > 0)
+        _log.info("snapshot.started", **where, cause=snapshot.cause, done=round(snapshot.done, 4), rows=snapshot.rows)
+        snapshot.waiting = None
+        self._runs[name] = SnapshotRun(snapshot, task, table, partitions, self.store, has_begun=snapshot.rows > 0)
 
     @staticmethod
-    def _new(task: Task, table_id: object, cause: str, asked: SnapshotRequest, has_statics: bool) -> Snapshot:
-        return new_snapshot(task.connector, task.settings.table, str(table_id), cause, asked, has_statics)
+    def _new_snapshot(task: Task, table_id: object, cause: str, part: SnapshotRequest, has_statics: bool) -> Snapshot:
+        return new_snapshot(task.connector, task.settings.table, str(table_id), cause, part, has_statics)
 
     def _advance(self, run: SnapshotRun, jobs: SnapshotJobs) -> None:
-        one = run.snapshot
+        snapshot = run.snapshot
         if time.monotonic() < run.retry_at:
             return
-        if run.must_check_table and not self._is_same(run):
+        if run.must_check_table and not self._check_table(run):
             return
-        if one.state == "PUBLISHING":
+        if snapshot.state == "PUBLISHING":
             self._publish(run)
-        elif not one.left and not run.flying:
-            self._scanned(run)
+        elif not snapshot.left and not run.flying:
+            self._begin_publishing(run)
         else:
-            self._fly(run, jobs)
+            self._submit_slices(run, jobs)
 
-    def _fly(self, run: SnapshotRun, jobs: SnapshotJobs) -> None:
+    def _submit_slices(self, run: SnapshotRun, jobs: SnapshotJobs) -> None:
         """Submit slices, as many as may be scanned now."""
         settings = run.task.settings
-        rate, at_once = self._rate(settings.name), jobs.max_slices
-        while sum(len(other.flying) for other in self._runs.values()) < at_once:
+        rate, max_slices = self._rate(settings.name), jobs.max_slices
+        while sum(len(other_run.flying) for other_run in self._runs.values()) < max_slices:
             if run.flying and not run.has_begun:
                 return  # it shows how dense the table is, and no other is to be the first
             if time.monotonic() - run.measured_at > _ASK_S:
                 run.behind, run.measured_at = self._behind(run), time.monotonic()
-            most = run.free_keys(at_once, partial(self._ends, run), partial(self._is_past, run))
-            if not most:
+            max_keys = run.free_keys(max_slices, partial(self._ends, run), partial(self._is_past, run))
+            if not max_keys:
                 return run.note_lag()
-            most = min(most, rate.allowed_rows(settings.snapshot_max_rate, at_once))
-            if not most:
+            max_keys = min(max_keys, rate.allowed_rows(settings.snapshot_max_rate, max_slices))
+            if not max_keys:
                 return
             if not run.has_begun:
-                most = min(most, _FIRST)
-            stretch = run.next_stretch(most, at_once)
+                max_keys = min(max_keys, _FIRST)
+            stretch = run.next_stretch(max_keys, max_slices)
             if stretch is None:
                 return
             slice_ = ScanSlice(
@@ -331,70 +331,70 @@ class Snapshots:
                 stretch,
                 run.snapshot.where,
                 run.partitions,
-                most,
+                max_keys,
                 _SLICE_S,
                 not run.has_begun,
                 setup(),
             )
-            rate.count_rows(most, settings.snapshot_max_rate)
+            rate.count_rows(max_keys, settings.snapshot_max_rate)
             future = jobs.submit(slice_)
             future.add_done_callback(lambda _: self._changed.set())
-            run.add_slice(future, stretch, most)
+            run.add_slice(future, stretch, max_keys)
 
-    def _scanned(self, run: SnapshotRun) -> None:
-        one, at = run.snapshot, self._ends(run)
+    def _begin_publishing(self, run: SnapshotRun) -> None:
+        snapshot, ends = run.snapshot, self._ends(run)
         with self.store.changing():
-            if not one.is_over:  # stopped meanwhile
-                one.ends, one.state = at, "PUBLISHING"
+            if not snapshot.is_over:  # stopped meanwhile
+                snapshot.ends, snapshot.state = ends, "PUBLISHING"
 
     def _publish(self, run: SnapshotRun) -> None:
         """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
-        one = run.snapshot
+        snapshot = run.snapshot
         if time.monotonic() - run.measured_at < _ASK_S:
             return
         run.measured_at = time.monotonic()
-        at = self._ends(run)
-        if run.is_short(at):
+        ends = self._ends(run)
+        if run.is_short(ends):
             with self.store.changing():
                 if run.task.settings.snapshot_mode == "when_needed":
-                    self.store.of(one.connector, one.table).needed = _LOST
-                end_snapshot(one, "FAILED", _LOST)
+                    self.store.of(snapshot.connector, snapshot.table).needed = _LOST
+                end_snapshot(snapshot, "FAILED", _LOST)
             return
-        if not self._is_past(run, one.ends):
+        if not self._is_past(run, snapshot.ends):
             return
         if run.needs_mark:
             append_last_event(self._worker, run)
-            at = self._ends(run)
+            ends = self._ends(run)
             with self.store.changing():
-                one.ends, one.marked = at, True
+                snapshot.ends, snapshot.marked = ends, True
             return
         with self.store.changing():
-            if one.is_whole and not one.is_over:
-                self.store.of(one.connector, one.table).complete = one.table_id
-            end_snapshot(one, "COMPLETE")
+            if snapshot.is_whole and not snapshot.is_over:
+                self.store.of(snapshot.connector, snapshot.table).complete = snapshot.table_id
+            end_snapshot(snapshot, "COMPLETE")
 
-    def _is_same(self, run: SnapshotRun) -> bool:
-        """Whether the table is still the one that the snapshot is of; its definition is read again."""
+    def _check_table(self, run: SnapshotRun) -> bool:
+        """Read the table's definition again; return whether it is still the table that the snapshot is of."""
         with self._asking:
             try:
                 table = self._tables.read_definition(run.task.settings)
             except HelenusError as error:
                 if error.kind is not Kind.TABLE_MISSING:
                     raise
-                self._replaced(run.snapshot)
+                self._fail_replaced(run.snapshot)
                 return False
         if str(table.id) != run.snapshot.table_id:
-            self._replaced(run.snapshot)
+            self._fail_replaced(run.snapshot)
             return False
         run.table, run.must_check_table = table, False
         return True
 
-    def _replaced(self, one: Snapshot) -> None:
+    def _fail_replaced(self, snapshot: Snapshot) -> None:
         with self.store.changing():
-            end_snapshot(one, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
+            end_snapshot(snapshot, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
 
     def _behind(self, run: SnapshotRun) -> int:
-        """How many events of the table are not processed."""
+        """Return how many events of the table are not processed."""
         unread = behind(run.task.events, self._connectors.at(run.task), self._ends(run))
         return sum(map(self._broker().size, unread))
 
@@ -408,11 +408,13 @@ class Snapshots:
         """Stop the connectors that only had to publish what was there."""
         names = {name for (name, _), (_, task) in tasks.items() if task.settings.snapshot_mode == "initial_only"}
         for name in names:
-            own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
-            known = [self.store.of(name, task.settings.table) for _, task in own]
-            if not own[0][0].looked:
+            connector_tasks = [
+                (connector, task) for (connector_name, _), (connector, task) in tasks.items() if connector_name == name
+            ]
+            snapshots = [self.store.of(name, task.settings.table) for _, task in connector_tasks]
+            if not connector_tasks[0][0].looked:
                 continue  # a pattern may name more tables
-            if own[0][0].wanted == "RUNNING" and all(one.is_published for one in known):
+            if connector_tasks[0][0].wanted == "RUNNING" and all(table.is_published for table in snapshots):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
                 with suppress(UnknownConnector):
                     self._connectors.want(name, "STOPPED")
@@ -421,9 +423,9 @@ class Snapshots:
         with self._connectors.lock:
             tasks = dict(self._connectors.get(name).tasks)
         if unknown := [table for table in tables if table not in tasks]:
-            known = ", ".join(sorted(tasks)) or "none yet"
+            existing = ", ".join(sorted(tasks)) or "none yet"
             advice = "name a table of the connector, without its keyspace"
-            raise HelenusError(Kind.CONFIG, f"there is no table {unknown[0]}, but {known}", name, advice)
+            raise HelenusError(Kind.CONFIG, f"there is no table {unknown[0]}, but {existing}", name, advice)
         return [tasks[table] for table in tables or tasks]
 
     def _rate(self, name: str) -> ScanRate:
@@ -439,8 +441,8 @@ class Snapshots:
             self._planner = None
 
 
-def _goes_on(connector: Connector, task: Task) -> str | None:
-    """Why a table's snapshot can't go on now, None if it can."""
+def _obstacle(connector: Connector, task: Task) -> str | None:
+    """Return why a table's snapshot can't go on now, None if it can."""
     if connector.wanted != "RUNNING":
         return f"the connector is {connector.wanted.lower()}"
     if reason := connector.error or task.error:
