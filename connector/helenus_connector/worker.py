@@ -30,7 +30,7 @@ from helenus_connector.control.topics import TopicQueries
 from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
 from helenus_connector.query.events_query import EventsQuery
-from helenus_connector.query.garbage import OF_DRIVER, freeze
+from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
 from helenus_connector.rest.server import serve, serve_standby
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
@@ -233,7 +233,7 @@ class Worker:
             query.refresh()
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and self._all_run():
-            freeze("worker", OF_DRIVER)
+            freeze("worker", DRIVER_SEARCH_AFTER)
             self._followers.turn()
         if now - self._lag_at > self._reports.lag_every_s:
             self._lag_at = now

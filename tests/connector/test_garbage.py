@@ -33,5 +33,5 @@ def test_what_is_there_is_exempt_once_for_each_key() -> None:
 
 def test_the_driver_searches_earlier() -> None:
     """It makes few objects: what PySpark's calls leave in cycles would wait for most of an hour."""
-    garbage.freeze("worker", garbage.OF_DRIVER)
+    garbage.freeze("worker", garbage.DRIVER_SEARCH_AFTER)
     assert gc.get_threshold()[0] == 100_000

@@ -134,12 +134,12 @@ def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Sta
         at = reader.latest_offset(at, ReadMaxRows(1))
     topic.recreate()
     topic.append(20)
-    while not reader._wrong:
+    while not reader._errors:
         assert time.monotonic() < deadline
         end = reader.latest_offset(at, ReadMaxRows(1))
         assert end["topics"].get(topic.name, {}) in ({"0": 10}, {"0": 20})
-    assert reader._wrong[topic.name].kind is Kind.OFFSETS_LOST
-    assert "was deleted and recreated" in reader._wrong[topic.name].what
+    assert reader._errors[topic.name].kind is Kind.OFFSETS_LOST
+    assert "was deleted and recreated" in reader._errors[topic.name].what
     replace(plan, connectors={topic.name: connector.model_copy(update={"errors_data_loss": "continue"})}).save()
     while (end := reader.latest_offset(at, ReadMaxRows(1)))["topics"] != {topic.name: {"0": 20}}:
         assert time.monotonic() < deadline

@@ -16,7 +16,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import enter
 from helenus_connector.query import events_query as module
-from helenus_connector.query.events_query import EventsQuery, _cause
+from helenus_connector.query.events_query import EventsQuery, _failure_cause
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -64,7 +64,7 @@ def test_a_failure_in_spark_is_shown_by_its_cause() -> None:
         "Caused by: java.io.EOFException\n"
     )
     query = SimpleNamespace(exception=lambda: failure)
-    assert "Python worker exited" in _cause(query, SimpleNamespace(failure=None), Path("c")).what  # type: ignore[arg-type]
+    assert "Python worker exited" in _failure_cause(query, SimpleNamespace(failure=None), Path("c")).what  # type: ignore[arg-type]
 
 
 def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_files_in_a_checkpoint_that_are_not_sparks_are_named() -> None:
         "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location file:/c/offsets should be empty on batch 0"
     )
     query = SimpleNamespace(exception=lambda: failure)
-    error = _cause(query, SimpleNamespace(failure=None), Path("/c"))  # type: ignore[arg-type]
+    error = _failure_cause(query, SimpleNamespace(failure=None), Path("/c"))  # type: ignore[arg-type]
     assert (error.kind, error.where) == (Kind.STATE, "/c")
     assert "move them away" in error.what
 

@@ -114,8 +114,8 @@ def test_what_changes_while_an_idle_query_waits_is_seen(
     broker.epochs = {TOPIC: {"0": 1, "1": 1, "2": 1}}
     idle = planned.reader.latest_offset(offset(0, 10, 10), ReadMaxRows(5))
     looks = []
-    losses = planned.reader._losses.find
-    monkeypatch.setattr(planned.reader._losses, "find", lambda *given: looks.append(1) or losses(*given))
+    losses = planned.reader._topic_losses.find
+    monkeypatch.setattr(planned.reader._topic_losses, "find", lambda *given: looks.append(1) or losses(*given))
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -130,17 +130,17 @@ def test_what_changes_while_an_idle_query_waits_is_seen(
             planned.change(held={TOPIC: {"0": 3}})
         elif change == "partitions":
             broker.ends[TOPIC]["2"] = 0
-            planned.reader._counted = 0.0
+            planned.reader._counted_at = 0.0
         elif change == "recreated":
             broker.topic_ids = {TOPIC: "two"}
-            planned.reader._counted = 0.0
+            planned.reader._counted_at = 0.0
 
     monkeypatch.setattr(_batch_planner.time, "sleep", sleep)
     end = planned.reader.latest_offset(idle, ReadMaxRows(5))
     assert (len(pauses), len(looks)) == (5, 2)
     assert end != idle
     assert end["topics"] == (offset(0, 12, 11) if change == "event" else idle)["topics"]
-    assert list(planned.reader._wrong) == ([TOPIC] if change in ("partitions", "recreated") else [])
+    assert list(planned.reader._errors) == ([TOPIC] if change in ("partitions", "recreated") else [])
 
 
 def test_an_idle_query_looks_closely_once_and_not_in_each_trigger(
@@ -153,8 +153,8 @@ def test_an_idle_query_looks_closely_once_and_not_in_each_trigger(
     planned.broker.ends = {TOPIC: {"0": 12, "1": 10}}
     idle = planned.reader.latest_offset(offset(0, 10, 10), ReadMaxRows(5))
     looks = []
-    losses = planned.reader._losses.find
-    monkeypatch.setattr(planned.reader._losses, "find", lambda *given: looks.append(1) or losses(*given))
+    losses = planned.reader._topic_losses.find
+    monkeypatch.setattr(planned.reader._topic_losses, "find", lambda *given: looks.append(1) or losses(*given))
     for _ in range(3):
         assert planned.reader.latest_offset(json.loads(json.dumps(idle)), ReadMaxRows(5)) == idle
     assert len(looks) == 1
@@ -306,7 +306,7 @@ def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
             planned.change(epochs={TOPIC: 1}, held={TOPIC: {"0": 120}})
         elif change == "recreated":
             planned.broker.topic_ids = {TOPIC: "b"}
-            planned.reader._counted = 0.0  # which is looked at once in a while
+            planned.reader._counted_at = 0.0  # which is looked at once in a while
         second = planned.reader.latest_offset(first, ReadMaxRows(10))
         ((part,),) = planned.tasks(first, second)
         assert (part.ranges[0].start < 150, part.read) == (True, {}), change
@@ -514,10 +514,10 @@ def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypa
     query = EventsQuery(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query.refresh()
     planned = Planned(tmp_path)
-    query._batches = SimpleNamespace(done=1)  # type: ignore[assignment]
+    query._batches = SimpleNamespace(batches_done=1)  # type: ignore[assignment]
     planned.broker.ends = {TOPIC: {"0": 5}}
     away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
-    monkeypatch.setattr("helenus_connector.query.events_query._AWAY_S", -1.0)
+    monkeypatch.setattr("helenus_connector.query.events_query._BROKER_AWAY_AFTER_S", -1.0)
     monkeypatch.setattr(planned.reader, "stop", lambda: None)
     monkeypatch.setattr(_batch_planner.time, "sleep", lambda _: None)
     for refused, why in (({}, ""), ({TOPIC: away}, "no answer"), ({TOPIC: away}, "no answer"), ({}, "")):
@@ -584,7 +584,7 @@ def test_an_empty_partition_is_not_taken_for_a_recreated_topic(tmp_path: Path, m
         planned.broker.ends = {TOPIC: {"0": nothing}}
         end = planned.reader.latest_offset(offset(0, 5), ReadMaxRows(5))
         assert end["topics"] == {TOPIC: {"0": 5}}
-        assert bool(planned.reader._wrong) is wrong
+        assert bool(planned.reader._errors) is wrong
 
 
 def replaced(planned: Planned, how: str) -> dict[str, int]:

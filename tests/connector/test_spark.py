@@ -17,7 +17,7 @@ from java_classes import HELENUS, SOURCES, compiled, packed
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query import spark_session as module
-from helenus_connector.query.spark_session import _light, _settings
+from helenus_connector.query.spark_session import _lean_jvm_options, _spark_settings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
@@ -39,7 +39,7 @@ STANDALONE = {"spark.master": "spark://m:7077", "spark.authenticate.secret": "of
 )
 def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, str], host: str | None) -> None:
     assert (
-        _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine")).get(
+        _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine")).get(
             "spark.driver.host"
         )
         == host
@@ -57,7 +57,7 @@ def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, s
 def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
     given: dict[str, str], directory: str, found: str
 ) -> None:
-    settings = _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path(directory))
+    settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path(directory))
     assert re.fullmatch(found, settings["spark.python.unix.domain.socket.dir"])
     assert settings["spark.python.unix.domain.socket.enabled"] == "true"
 
@@ -78,7 +78,7 @@ def test_spark_authenticates_unless_a_cluster_s_operator_decides(
     given: dict[str, str], authenticates: str, warned: bool
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        settings = _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
+        settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
     assert settings["spark.authenticate"] == authenticates
     assert [entry["event"] for entry in logs] == ["spark.not_authenticated"] * warned
     assert ("spark.authenticate.secret" in settings) == ("spark.authenticate.secret" in given), "Spark makes its own"
@@ -86,7 +86,7 @@ def test_spark_authenticates_unless_a_cluster_s_operator_decides(
 
 def test_a_cluster_in_one_process_has_a_secret_of_each_run() -> None:
     worker = WorkerSettings.from_properties({**LEAST, "spark.master": "local-cluster[2,1,1024]"}, "worker")
-    first, second = (_settings(worker, Path("/run/mine"))["spark.authenticate.secret"] for _ in range(2))
+    first, second = (_spark_settings(worker, Path("/run/mine"))["spark.authenticate.secret"] for _ in range(2))
     assert len(first) == len(second) == 64
     assert first != second
 
@@ -110,8 +110,8 @@ def test_a_spark_that_would_serve_anybody_is_refused(given: dict[str, str], key:
 def test_spark_s_pages_without_a_login_are_warned_of() -> None:
     worker = {**LEAST, "spark.ui.enabled": "true"}
     with structlog.testing.capture_logs() as logs:
-        settings = _settings(WorkerSettings.from_properties(worker, "worker"), Path("/run/mine"))
-        _settings(
+        settings = _spark_settings(WorkerSettings.from_properties(worker, "worker"), Path("/run/mine"))
+        _spark_settings(
             WorkerSettings.from_properties({**worker, "spark.ui.filters": "a.Filter"}, "worker"), Path("/run/mine")
         )
     assert [entry["event"] for entry in logs] == ["spark.ui_open"]
@@ -129,7 +129,7 @@ def test_spark_s_pages_without_a_login_are_warned_of() -> None:
     ],
 )
 def test_which_class_makes_files(given: dict[str, str], made_by: str | None, path: str | None) -> None:
-    settings = _settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
+    settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
     assert settings.get("spark.hadoop.fs.file.impl") == made_by
     assert settings.get("spark.driver.extraClassPath") == path
 
@@ -137,7 +137,7 @@ def test_which_class_makes_files(given: dict[str, str], made_by: str | None, pat
 def test_where_java_can_t_load_classes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_JAR", Path("/opt/a:b/helenus.jar"))
     with pytest.raises(HelenusError, match="/opt/a:b") as error:
-        _settings(WorkerSettings.from_properties(LEAST, "worker"), Path("/run/mine"))
+        _spark_settings(WorkerSettings.from_properties(LEAST, "worker"), Path("/run/mine"))
     assert error.value.kind is Kind.CONFIG
 
 
@@ -419,9 +419,9 @@ SERIAL, FIRST = ["-XX:+UseSerialGC"], ["-XX:TieredStopAtLevel=1", "-XX:ReservedC
 )
 def test_a_jvm_does_little_unless_an_operator_decides(given: dict[str, str], has_state: bool, light: list[str]) -> None:
     """Two collectors on a command line keep a JVM from starting."""
-    assert _light(given, has_state) == light
+    assert _lean_jvm_options(given, has_state) == light
 
 
 def test_a_collector_of_the_environment_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
-    assert _light({}, False) == FIRST
+    assert _lean_jvm_options({}, False) == FIRST

@@ -309,7 +309,7 @@ class Connector:
         """Do one; False if nothing came and nothing is asked."""
         some, self.topic[:] = list(self.topic), []
         copies = CopyFilter()
-        left = copies.left_out([_Message(event) for event in some])  # type: ignore[arg-type, list-item]
+        left = copies.remove_copies([_Message(event) for event in some])  # type: ignore[arg-type, list-item]
         merged = self._merged([message.event for message in left])  # type: ignore[attr-defined]
         asks = [m for m in merged if m.op == ASK]
         for m in merged:

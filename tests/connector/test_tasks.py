@@ -66,10 +66,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     log = SimpleNamespace(largest=1, close=lambda: None)
     monkeypatch.setattr(cassandra_sessions, "_sessions", kept.sessions)
     monkeypatch.setattr(tasks, "_stages", kept.stages)
-    monkeypatch.setattr(tasks, "_failing", {})
+    monkeypatch.setattr(tasks, "_failing_since", {})
     monkeypatch.setattr(tasks, "_logs", {("plan", ""): log})
     monkeypatch.setattr(
-        tasks, "_stage", lambda plan, of, epoch, log: kept.stages["plan", "default", f"events-ks.{of.table}"][1]
+        tasks, "_stage_for", lambda plan, of, epoch, log: kept.stages["plan", "default", f"events-ks.{of.table}"][1]
     )
     monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: kept.seconds))
     return kept
@@ -122,12 +122,12 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(tasks, "_stages", {})
     monkeypatch.setattr(cassandra_sessions, "_sessions", {settings("t").server: object()})
     log: Any = SimpleNamespace()
-    tasks._stage(plan, settings("t"), 0, log)
+    tasks._stage_for(plan, settings("t"), 0, log)
     for _ in range(2):
         with pytest.raises(OSError, match="no room"):
-            tasks._stage(plan, settings("t", tasks_max="2"), 0, log)
+            tasks._stage_for(plan, settings("t", tasks_max="2"), 0, log)
     assert closed == ["t"]
-    tasks._stage(plan, settings("t"), 0, log)
+    tasks._stage_for(plan, settings("t"), 0, log)
     assert closed == ["t"]
 
 
@@ -160,11 +160,11 @@ def test_the_schemas_version_is_asked_for_once_before_events_are_read(
     parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
     answers: dict[int, Any] = {}
     for _ in range(2):
-        tasks._ask(plan, parts, answers)
+        tasks._request_versions(plan, parts, answers)
     assert len(asked) == 2
     for table, port in (("t", "9042"), ("u", "9042"), ("v", "9999")):
         about, event = TopicResult(f"events-ks.{table}"), Event("t", 0, 0, 0, None, None)
-        tasks._run(plan, settings(table, cassandra_port=port), [event], [], True, about, asked=answers)
+        tasks._run(plan, settings(table, cassandra_port=port), [event], [], True, about, version_requests=answers)
     mine, other = (asked.index(kept.sessions[settings("t", cassandra_port=p).server]) + 1 for p in ("9042", "9999"))
     assert given == {"events-ks.t": mine, "events-ks.u": mine, "events-ks.v": other}
 
@@ -175,8 +175,8 @@ def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read()
 
     overdue = [WaitingChange(bytes([n]), event(n, 1), (), 1) for n in range(3)]
     given = GateWaits({0: {}}, overdue, 5.0)
-    assert tasks._within(given, {"0": 7, "2": 7}) == GateWaits({0: {}}, [overdue[0], overdue[2]], 5.0)
-    assert tasks._within(None, {"0": 7}) is NOTHING_WAITS
+    assert tasks._waits_of_partitions(given, {"0": 7, "2": 7}) == GateWaits({0: {}}, [overdue[0], overdue[2]], 5.0)
+    assert tasks._waits_of_partitions(None, {"0": 7}) is NOTHING_WAITS
     outcome = BatchOutcome()
     tasks._note_times(outcome, [event(0, 10), event(0, 30), event(1, 12), event(1, 20)])
     assert (outcome.read_from, outcome.read_until) == (10.0, 20.0), "the partition that lags most"

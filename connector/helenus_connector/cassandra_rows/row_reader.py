@@ -325,7 +325,9 @@ class RowReader(RowRequests):
 
         @cache
         def home(key: Key) -> Hashable:
-            equal_keys = keys_by_value.setdefault(self._codec.comparison_bytes(key), {}) if self._codec.has_several_forms else {}
+            equal_keys = (
+                keys_by_value.setdefault(self._codec.comparison_bytes(key), {}) if self._codec.has_several_forms else {}
+            )
             ordinal = equal_keys.setdefault(key, len(equal_keys))
             if is_single_node:
                 return ordinal

@@ -38,7 +38,7 @@ def formats(key: str, value: str) -> tuple[Format, ...]:
 
 
 def is_json(converter: str) -> bool:
-    """Whether a converter's class stands for JSON."""
+    """Return whether a converter's class stands for JSON."""
     return _kind(converter) == "Json"
 
 

@@ -35,7 +35,7 @@ _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.o
 
 
 def is_class(name: str) -> bool:
-    """Whether a `connector.class` is this connector."""
+    """Return whether a `connector.class` is this connector."""
     return _CLASSES.fullmatch(name) is not None
 
 
@@ -335,18 +335,18 @@ class ConnectorSettings(StateSettings):
 
     @property
     def is_avro(self) -> bool:
-        """Whether keys and values are Avro."""
+        """Return whether keys and values are Avro."""
         return _is_avro(self.output_format, self.value_converter or self.key_converter)
 
     @property
     def json_schemas(self) -> tuple[bool, bool]:
-        """Whether keys, and values, are JSON that carries its schema."""
+        """Return whether keys, and values, are JSON that carries its schema."""
         of_key = self.key_converter == CONNECT_JSON and self.key_converter_schemas_enable
         return of_key, self.value_converter == CONNECT_JSON and self.value_converter_schemas_enable
 
     @property
     def is_envelope(self) -> bool:
-        """Whether records say what a change did, in an envelope."""
+        """Return whether records say what a change did, in an envelope."""
         return self.output_format in ENVELOPES
 
     @property
@@ -358,7 +358,7 @@ class ConnectorSettings(StateSettings):
 
     @property
     def has_keyspaces(self) -> bool:
-        """Whether this stands for a connector for each keyspace of several."""
+        """Return whether this stands for a connector for each keyspace of several."""
         return is_pattern(self.keyspace)
 
     @property
@@ -373,15 +373,15 @@ class ConnectorSettings(StateSettings):
 
     @property
     def has_patterns(self) -> bool:
-        """Whether tables may join while the connector runs."""
+        """Return whether tables may join while the connector runs."""
         return len(self.tables) < len(self._table_parts)
 
     def matches(self, table: str) -> bool:
-        """Whether a table's name matches one of the patterns."""
+        """Return whether a table's name matches one of the patterns."""
         return any(is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
 
     def matches_keyspace(self, keyspace: str) -> bool:
-        """Whether a keyspace's name matches."""
+        """Return whether a keyspace's name matches."""
         return re.fullmatch(self.keyspace, keyspace) is not None
 
     def of_table(self, table: str) -> ConnectorSettings:
@@ -431,7 +431,7 @@ class ConnectorSettings(StateSettings):
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether events may go to the topic of dead letters."""
+        """Return whether events may go to the topic of dead letters."""
         return self.errors_tolerance == "all" or self.errors_large_record == "dead-letter"
 
 

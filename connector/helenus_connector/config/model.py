@@ -43,8 +43,8 @@ class Model:
         return self.settings.from_properties(properties, source, context=context, allowed=self.allowed, trusted=trusted)
 
     def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
-        """Whether properties have the same values as the connector's own `file` for the servers that get its secrets,
-        and for how they are verified.
+        """Return whether properties have the same values as the connector's own `file` for the servers that get its
+        secrets, and for how they are verified.
         """
         return self._servers(properties) == self._servers(file)
 

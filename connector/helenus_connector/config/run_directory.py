@@ -53,7 +53,9 @@ def socket_directory(directory: Path) -> Path:
 
 
 def has_room(place: Path | int, size: int) -> bool:
-    """Whether the file system of a directory, or of an open file, has room for these bytes and a run's small files."""
+    """Return whether the file system of a directory, or of an open file, has room for these bytes and a run's small
+    files.
+    """
     about = os.statvfs(place)
     return about.f_bavail * about.f_frsize >= size + _SPARE_BYTES
 

@@ -196,7 +196,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @property
     def secure(self) -> bool:
-        """Whether the listener speaks TLS."""
+        """Return whether the listener speaks TLS."""
         return _is_secure(self.listeners)
 
     @property

@@ -130,7 +130,7 @@ def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, i
 
 
 def _is_offset(connectors: Connectors, offset: int) -> bool:
-    """Whether a topic can have this offset: Kafka's are longs; Pulsar's are a long followed by ints."""
+    """Return whether a topic can have this offset: Kafka's are longs; Pulsar's are a long followed by ints."""
     if connectors.log == "kafka":
         return 0 <= offset < 1 << 63
     return 0 <= offset < 1 << 127 and offset & 0xFFFFFFFF < 1 << 31

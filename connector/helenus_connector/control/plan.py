@@ -41,7 +41,7 @@ class QueryPlan:
 
     @property
     def has_state(self) -> bool:
-        """Whether the query has an operator with state: of one table, then."""
+        """Return whether the query has an operator with state: of one table, then."""
         return bool(self.places)
 
     def only(self, topics: Collection[str]) -> QueryPlan:

@@ -108,7 +108,7 @@ class Task:
 
     @property
     def misses_table(self) -> bool:
-        """Whether it failed because its table was not there, or without `cdc`."""
+        """Return whether it failed because its table was not there, or without `cdc`."""
         return self.error is not None and self.error.kind in _RECREATED
 
     def failed(self, error: HelenusError, now: float) -> None:
@@ -198,7 +198,7 @@ class Connector:
 
     @property
     def is_as_in_file(self) -> bool:
-        """Whether its file alone says what it does: it was neither changed nor restarted over REST."""
+        """Return whether its file alone says what it does: it was neither changed nor restarted over REST."""
         if self.file is None or self.restarted:
             return False
         unnamed = ("name", "connector.class")  # which are added where a file has none

@@ -257,7 +257,7 @@ class PulsarPlanner:
         await self._asked(topic, partition, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
 
     def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
-        """Whether the first message at or after an offset is in another ledger."""
+        """Return whether the first message at or after an offset is in another ledger."""
         with opened(self._config, topic, partition, at) as reader:
             # If there is none, the next message will show it.
             there = reader.has_message_available()

@@ -165,8 +165,8 @@ def _since(event: Event, change: Change) -> float:
 
 
 def _shows(change: Change, found: ReadRow | None) -> bool:
-    """Whether a read shows what a change wrote, or something newer. Of a change that only deletes there is nothing that
-    a read could show.
+    """Return whether a read shows what a change wrote, or something newer. Of a change that only deletes there is
+    nothing that a read could show.
     """
     if not change.effect & Effect.LIVE or change.write_time is None:
         return True

@@ -62,8 +62,8 @@ class TableVersions:
         self._take(read_definition(self._session, self._settings, self._known, asked), log, force=False)
 
     def is_altered(self) -> bool:
-        """Whether a row that was just read may be of another definition: of a table that was recreated, or with a
-        column of another type. A column that was added or dropped meanwhile is noticed when someone writes it.
+        """Return whether a row that was just read may be of another definition: of a table that was recreated, or with
+        a column of another type. A column that was added or dropped meanwhile is noticed when someone writes it.
         """
         found = read_definition(self._session, self._settings, self._known)
         if found is None:

@@ -1,4 +1,4 @@
-"""Plans batches, in a process of the driver's host: what of the events topics each reads, shared out among tasks.
+"""Plan batches, in a process of the driver's host: what each reads of the events topics, divided among tasks.
 
 An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": text of lineages}`. The tick moves when
 there is work without a new event: keys are due, a topic goes on from a held position, a topic has an error, a run
@@ -9,129 +9,88 @@ has `now`, too: the batch's time, which stays the same when the batch is repeate
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import structlog
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.positions import overlaid
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import OffsetRange, Offsets, Planner, pace_s
-from helenus_connector.query._batch_limits import TaskRanges, TopicRanges, limited, shared_out
+from helenus_connector.query._batch_draft import BatchDraft
+from helenus_connector.query._batch_limits import TaskRanges, TopicRanges, shared_out
 from helenus_connector.query._restart import RestartPositions
-from helenus_connector.query._topic_losses import Lineages, TopicLosses, cuts_in, lineage, lineages_in, text_of
+from helenus_connector.query._topic_losses import Lineages, TopicLosses, cuts_in, lineage, text_of
 from helenus_schemas.errors import HelenusError, Kind
 
 _POLL_S = 0.02
 _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
-_KEEP_WARM_S = 25.0
+_KEEP_WARM_S = 25.0  # less than the minute after which Spark ends idle workers
 _COMMIT_ALL_S = 20.0
 
 
 class BatchPlanner:
-    """The batches of one query. With `prepare_available_now` it plans what is there by then, in batches of the usual
-    size, and no more.
+    """Plans the batches of one query. After `prepare_available_now` it plans what is there by then, in batches of the
+    usual size, and no more.
     """
 
     def __init__(self, plan_file: str) -> None:
         self.plan = QueryPlan.load(plan_file)
         self._plan_file, self._due_file = self.plan.file, self.plan.due_file  # looked at fifty times a second
-        self._seen: object = None
+        self._plan_identity: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
-        self._ids: dict[str, str] = {}
-        self._counted = 0.0
-        self._resume = RestartPositions()
-        self._losses = TopicLosses()
-        self._wrong: dict[str, HelenusError] = {}
-        self._away: str | None = ""  # an earlier planner may have left its file
+        self._topic_ids: dict[str, str] = {}
+        self._counted_at = 0.0
+        self._restart_positions = RestartPositions()
+        self._topic_losses = TopicLosses()
+        self._errors: dict[str, HelenusError] = {}
+        self._broker_error: str | None = ""  # an earlier planner may have left its file
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
-        self._known_by: tuple[object, Lineages] = None, {}
-        self._done: Offsets = {}
-        self._all_done_at = 0.0
+        self._cached_lineages: tuple[object, Lineages] = None, {}
+        self._committed: Offsets = {}
+        self._all_committed_at = 0.0
         self._idle: tuple[dict[str, Any], Offsets, Lineages, QueryPlan] | None = None
 
     def prepare_available_now(self) -> None:
-        self._target = self._broker().latest(self._known())
+        """Let the query end where its topics end now."""
+        self._target = self._broker().latest(self._partition_counts())
 
     def latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """What a batch from `start` may read. Waits a little for events, so that an idle query hardly spins."""
-        until = time.monotonic() + _WAIT_S
+        """Return where a batch from `start` ends. Waits a little for events, so that an idle query hardly spins."""
+        deadline = time.monotonic() + _WAIT_S
         while True:
             self._refresh()
             now = time.time()
             try:
-                latest = self._broker().latest(self._known())
-                if self._target is not None:
-                    latest = {t: self._target[t] for t in latest if t in self._target}
+                latest = self._latest()
                 lineages = self._lineages()
-                seen = start, latest, lineages, self.plan
-                # With many tables, the rest takes some ms.
-                if seen == self._idle and now < self._due() and self._target is None:
-                    if time.monotonic() > until:
+                inputs = start, latest, lineages, self.plan
+                # With many tables, the following steps take some ms.
+                if inputs == self._idle and now < self._next_due_s() and self._target is None:
+                    if time.monotonic() > deadline:
                         return start
                     self._pause(now)
                     continue
                 self._idle = None
-                begin = overlaid(start["topics"], self.plan.held)
-                # Deleted, or not made yet.
-                self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
-                before = lineages_in(start)
-                cut, self._wrong = self._losses.find(self.plan, self._broker(), before, begin, latest, lineages)
-                begin.update({topic: {**begin[topic], **lost} for topic, lost in cut.items()})
-                self._resume.forget(cut)
-                # A topic that joins is added at its current start, and read by the next batch.
-                if new := {t: n for t, n in self._partitions.items() if t in latest and t not in begin}:
-                    first = self._broker().earliest(new)
-                    begin.update(first)
-                    latest.update(first)
-                    # A new topic may have no first offset yet, only a last.
-                    latest = {t: ends for t, ends in latest.items() if t in begin}
-                failed = self._resume.step_back(self.plan, self._broker(), start, begin, self._known())
-                if self._target is not None and failed:
-                    raise next(iter(failed.values()))
-                self._wrong.update(failed)
-                fresh = self._resume.fresh(start)
-                stood, begin = begin, {**begin, **fresh}
-                readable = {t: ends for t, ends in latest.items() if t not in self._wrong}
-                if not isinstance(limit, ReadAllAvailable):
-                    limit = ReadMaxRows(self.plan.max_batch_size)
-                topics = limited(begin, readable, limit, self._broker(), self._wrong)
-                if self._target is not None and self._wrong:
-                    raise next(iter(self._wrong.values()))
+                draft = self._draft(start, latest, lineages, limit)
             except HelenusError as error:
                 # A silent end would mean that all is done. And a damaged checkpoint does not pass.
                 if self._target is not None or error.kind is Kind.STATE:
                     raise
                 # No broker, no batch. The client is closed: it may use the leaders from before the broker's restart for
                 # ever.
-                self._broker_is(str(error))
+                self._note_broker_error(str(error))
                 self.stop()
                 time.sleep(1)
                 return start
-            self._broker_is(None)
-            wake = self._target is None and (bool(self._wrong or self.plan.held) or now >= self._due())
-            if self._target is not None:
-                # The part of a batch beyond a task's limit of bytes is read by the next one.
-                held = self.plan.held.items()
-                wake |= any(0 <= at < self._target.get(t, {}).get(p, 0) for t, ats in held for p, at in ats.items())
-            if topics == start["topics"]:
-                # What a run began with is done at once: its first batch shows what else waits. One that is to read
-                # what is there, reads again only what was there when the last one ended.
-                wake |= begin != stood or (self._target is None and bool(fresh))
-            wake |= self.plan.has_state and bool(fresh)  # so that all partitions are in a repeated batch, too
-            end = {"tick": start["tick"] + wake, "topics": topics}
-            known = self._losses.noted(before, lineages, cut, latest, self._wrong.keys())
-            if known:
-                is_same = known is before and isinstance(start["logs"], str)
-                end["logs"] = start["logs"] if is_same else text_of(known)
-            if "now" in start:
-                end["now"] = start["now"]
+            self._note_broker_error(None)
+            end = self._end_of(draft, lineages, now)
             if end != start:
                 if self.plan.has_state:
                     end["now"] = max(now, start.get("now", 0.0))
@@ -139,159 +98,239 @@ class BatchPlanner:
                 if end["topics"] != start["topics"]:
                     self._last_event = now
                 return end
-            self._idle = None if self._losses.may_recover else seen
-            if self._target is not None or isinstance(limit, ReadAllAvailable) or time.monotonic() > until:
+            self._idle = None if self._topic_losses.may_recover else inputs
+            if self._target is not None or isinstance(limit, ReadAllAvailable) or time.monotonic() > deadline:
                 return start
             self._pause(now)
 
+    def _latest(self) -> Offsets:
+        """Return the ends of the topics, or where they ended at `prepare_available_now`."""
+        latest = self._broker().latest(self._partition_counts())
+        if self._target is None:
+            return latest
+        return {topic: self._target[topic] for topic in latest if topic in self._target}
+
+    def _draft(self, start: dict[str, Any], latest: Offsets, lineages: Lineages, limit: ReadLimit) -> BatchDraft:
+        """Plan a batch from `start`. Raises HelenusError if there is no broker, and with a target any topic's error."""
+        draft = BatchDraft(self.plan, self._broker(), start, latest)
+        # Topics without an end were deleted, or are not created yet.
+        self._partitions = {topic: count for topic, count in self._partitions.items() if topic in latest}
+        draft.find_losses(self._topic_losses, lineages)
+        self._errors = draft.errors
+        self._restart_positions.forget(draft.cut)
+        draft.add_topics(self._partitions)
+        failed = draft.step_back(self._restart_positions, self._partition_counts())
+        if self._target is not None and failed:
+            raise next(iter(failed.values()))
+        self._errors.update(failed)
+        draft.limit_rows(limit)
+        if self._target is not None and self._errors:
+            raise next(iter(self._errors.values()))
+        return draft
+
+    def _end_of(self, draft: BatchDraft, lineages: Lineages, now: float) -> dict[str, Any]:
+        """Return the offset at which a planned batch ends: that of its start, if there is nothing to do."""
+        start = draft.start
+        end = {"tick": start["tick"] + self._is_wanted(draft, now), "topics": draft.topics}
+        noted = self._topic_losses.noted(draft.lineages, lineages, draft.cut, draft.latest, draft.errors.keys())
+        if noted:
+            is_same = noted is draft.lineages and isinstance(start["logs"], str)
+            end["logs"] = start["logs"] if is_same else text_of(noted)
+        if "now" in start:
+            end["now"] = start["now"]
+        return end
+
+    def _is_wanted(self, draft: BatchDraft, now: float) -> bool:
+        """Return whether a batch is wanted even without a new event."""
+        if self._target is None:
+            wanted = bool(draft.errors or self.plan.held) or now >= self._next_due_s()
+        else:
+            # The part of a batch beyond a task's limit of bytes is read by the next one.
+            wanted = any(
+                0 <= offset < self._target.get(topic, {}).get(partition, 0)
+                for topic, offsets in self.plan.held.items()
+                for partition, offset in offsets.items()
+            )
+        if draft.topics == draft.start["topics"]:
+            # What a run began with is done at once: its first batch shows what else waits. One that is to read what is
+            # there, reads again only what was there when the last one ended.
+            wanted |= draft.steps_back or (self._target is None and bool(draft.fresh))
+        # With state: so that all partitions are in a repeated batch, too.
+        return wanted or (self.plan.has_state and bool(draft.fresh))
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return what the tasks of the batch from `start` to `end` read."""
         begin = overlaid(start["topics"], self.plan.held)
         cut = cuts_in(end)
-        begin.update({topic: {**begin.get(topic, {}), **lost} for topic, lost in cut.items()})
-        again = self._resume.again(self.plan, begin) | cut.keys()
+        begin.update({topic: {**begin.get(topic, {}), **offsets} for topic, offsets in cut.items()})
+        # Events that an earlier run has read may be gone by now, and a cut is counted as a loss already.
+        unchecked = self._restart_positions.again(self.plan, begin) | cut.keys()
         # A batch in which a run was killed is repeated as it is. The next one steps back to what was unconfirmed then.
-        fresh = self._resume.fresh(start)
+        fresh = self._restart_positions.fresh(start)
         # Of hundreds of topics, most have nothing to be read.
-        anyhow = cut.keys() | fresh.keys() | self._wrong.keys()
+        always = cut.keys() | fresh.keys() | self._errors.keys()
         topics = [
             topic
             for topic in self.plan.connectors
-            if topic in anyhow or start["tick"] != end["tick"] or end["topics"].get(topic) != begin.get(topic)
+            if topic in always or start["tick"] != end["tick"] or end["topics"].get(topic) != begin.get(topic)
         ]
-        asked = [topic for topic in topics if topic in begin and topic in end["topics"] and topic not in again]
-        gone = self._gone({topic: begin[topic] for topic in asked})
-        gone.update({topic: list(partitions) for topic, partitions in cut.items()})
+        checked = [topic for topic in topics if topic in begin and topic in end["topics"] and topic not in unchecked]
+        expired = self._expired_partitions({topic: begin[topic] for topic in checked})
+        expired.update({topic: list(partitions) for topic, partitions in cut.items()})
         begin.update(fresh)
         parts: list[TopicRanges] = []
         for topic in topics:
-            connector, ends, starts = self.plan.connectors[topic], end["topics"].get(topic, {}), begin.get(topic, {})
-            loss, epoch = connector.data_loss, self.plan.epochs.get(topic, 0)
-            error, lost = self._wrong.get(topic), gone.get(topic, [])
-            if lost and loss == "fail" and error is None:
-                what = f"events were dropped before helenus-{connector.name} had read them"
-                error = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}, partition {', '.join(lost)}")
-            everything = start["tick"] != end["tick"] or topic in fresh or error is not None or bool(lost)
-            ranges = [
-                OffsetRange(topic, int(p), starts.get(p, last), last)
-                for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
-            ]
-            # A range may lie before what is held, if that was moved since the batch was planned.
-            ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
-            read = {int(p): at for p, at in self._resume.read(self.plan, topic).items() if starts.get(p, at) < at}
-            shares = min(connector.tasks_max, len(ranges))
-            for i in range(shares):
-                share = tuple(ranges[i::shares])
-                events = sum(map(self._broker().size, share))
-                parts.append(TopicRanges(share, loss, epoch, error, events, 0 if i else len(lost), read))
+            is_complete = start["tick"] != end["tick"] or topic in fresh
+            starts, ends = begin.get(topic, {}), end["topics"].get(topic, {})
+            parts += self._topic_parts(topic, starts, ends, expired.get(topic, []), is_complete)
         tasks = shared_out(parts, max(self.plan.tasks_max, self.plan.slots))
         return [TaskRanges(task, self.plan.max_batch_bytes // len(tasks), end.get("now", 0.0)) for task in tasks]
 
+    def _topic_parts(
+        self, topic: str, starts: dict[str, int], ends: dict[str, int], expired: list[str], is_complete: bool
+    ) -> Iterator[TopicRanges]:
+        """Divide what a batch reads of a topic among as many tasks as its connector has. A batch that `is_complete` has
+        the partitions without new events too, and so has one with an error or a loss.
+        """
+        connector, epoch = self.plan.connectors[topic], self.plan.epochs.get(topic, 0)
+        error = self._errors.get(topic)
+        if expired and connector.data_loss == "fail" and error is None:
+            problem = f"events were dropped before helenus-{connector.name} had read them"
+            error = HelenusError(Kind.OFFSETS_LOST, problem, f"topic {topic}, partition {', '.join(expired)}")
+        is_complete |= error is not None or bool(expired)
+        ranges = [
+            OffsetRange(topic, int(partition), starts.get(partition, end), end)
+            for partition, end in sorted(ends.items(), key=lambda item: int(item[0]))
+        ]
+        # A range may lie before what is held, if that was moved since the batch was planned.
+        ranges = [r for r in ranges if r.start < r.end or (is_complete and r.start == r.end)]
+        already_read = {
+            int(partition): offset
+            for partition, offset in self._restart_positions.read(self.plan, topic).items()
+            if starts.get(partition, offset) < offset
+        }
+        shares = min(connector.tasks_max, len(ranges))
+        for i in range(shares):
+            share = tuple(ranges[i::shares])
+            events = sum(map(self._broker().size, share))
+            lost = 0 if i else len(expired)  # counted once
+            yield TopicRanges(share, connector.data_loss, epoch, error, events, lost, already_read)
+
     def commit(self, end: dict[str, Any]) -> None:
+        """Commit to the broker what is done with the batch that ended at `end`."""
         # A part of the batch may be held: that is not done. `latest_offset` alone takes the plan over: Spark commits a
         # batch before it plans the next one, whose end is written already and has the topics of the plan before.
-        plan, _ = self._changed() or (self.plan, None)
-        done = overlaid(end["topics"], plan.held)
-        for topic in self._resume.again(self.plan, done):
-            del done[topic]
-        if time.monotonic() - self._all_done_at > _COMMIT_ALL_S:  # the broker may not have taken them all
-            self._done, self._all_done_at = {}, time.monotonic()
-        moved, self._done = {topic for topic, at in done.items() if at != self._done.get(topic)}, done
-        for group in {f"helenus-{plan.connectors[topic].name}" for topic in moved & plan.connectors.keys()}:
-            offsets = {topic: done[topic] for topic in plan.groups[group] if topic in done}
+        plan, _ = self._changed_plan() or (self.plan, None)
+        offsets = overlaid(end["topics"], plan.held)
+        for topic in self._restart_positions.again(self.plan, offsets):
+            del offsets[topic]
+        if time.monotonic() - self._all_committed_at > _COMMIT_ALL_S:  # the broker may not have taken them all
+            self._committed, self._all_committed_at = {}, time.monotonic()
+        moved_topics, self._committed = (
+            {topic for topic, topic_offsets in offsets.items() if topic_offsets != self._committed.get(topic)},
+            offsets,
+        )
+        for group in {f"helenus-{plan.connectors[topic].name}" for topic in moved_topics & plan.connectors.keys()}:
+            group_offsets = {topic: offsets[topic] for topic in plan.groups[group] if topic in offsets}
             try:
-                self._broker().commit(group, offsets)
+                self._broker().commit(group, group_offsets)
             # Also errors that the clients' libraries raise for a position that no topic can have.
             except (HelenusError, ValueError, OverflowError) as error:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
                 for topic in plan.groups[group]:
-                    self._done.pop(topic, None)
+                    self._committed.pop(topic, None)
 
     def stop(self) -> None:
+        """Close the connections to the broker; the next call opens others."""
         if self._planner is not None:
             self._planner.close()
             self._planner = None
 
     def _pause(self, now: float) -> None:
-        """The longer nothing comes, the less often it is asked, where the broker does not say when it comes: the first
-        event of a while waits a little longer.
+        """Wait for the next look at the topics. Where the broker does not report new events, the pauses become longer
+        while none come: the first event after a while waits a little longer.
         """
-        due = max(_POLL_S, self._due() - now)
-        pace = min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S, due)
-        self._broker().wait(pace, min(_WAIT_S, due))
+        until_due_s = max(_POLL_S, self._next_due_s() - now)
+        interval_s = min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S, until_due_s)
+        self._broker().wait(interval_s, min(_WAIT_S, until_due_s))
 
     def _refresh(self) -> None:
         """Apply the driver's changes of the plan: a topic that left may come again with other partitions."""
-        if changed := self._changed():
-            self.plan, self._seen = changed
+        if changed := self._changed_plan():
+            self.plan, self._plan_identity = changed
             self._partitions = {t: n for t, n in self._partitions.items() if t in self.plan.connectors}
             if self._planner is not None:
                 self._planner.keep(self.plan.groups)
 
-    def _changed(self) -> tuple[QueryPlan, object] | None:
-        """The plan in its file, and its identity, if it changed since it was applied."""
-        stat = self._plan_file.stat()
-        seen = (stat.st_mtime_ns, stat.st_ino)
-        return None if seen == self._seen else (QueryPlan.load(str(self._plan_file)), seen)
+    def _changed_plan(self) -> tuple[QueryPlan, object] | None:
+        """Return the plan in its file, and the file's identity, if it changed since it was applied."""
+        file_stat = self._plan_file.stat()
+        identity = (file_stat.st_mtime_ns, file_stat.st_ino)
+        return None if identity == self._plan_identity else (QueryPlan.load(str(self._plan_file)), identity)
 
-    def _broker_is(self, away: str | None) -> None:
-        """Log, once each time, that the broker is away or back; the driver too, which would not notice."""
-        if away is not None and not self._away:
-            structlog.get_logger(__name__).warning("source.broker_away", error=away)
-            self.plan.away_file.write_text(away)
-        elif away is None and self._away is not None:
-            if self._away:
+    def _note_broker_error(self, error: str | None) -> None:
+        """Log, once each time, that the broker is away or back, and tell the driver, which would not notice."""
+        if error is not None and not self._broker_error:
+            structlog.get_logger(__name__).warning("source.broker_away", error=error)
+            self.plan.away_file.write_text(error)
+        elif error is None and self._broker_error is not None:
+            if self._broker_error:
                 structlog.get_logger(__name__).info("source.broker_back")
             self.plan.away_file.unlink(missing_ok=True)
-        self._away = away
+        self._broker_error = error
 
     def _lineages(self) -> Lineages:
-        """`lineage`, which is made anew only if something of it changed."""
-        of = self._ids, self._broker().leaders(), self.plan.epochs
-        if of != self._known_by[0]:
-            self._known_by = of, lineage(*of)
-        return self._known_by[1]
+        """Return the lineages of the topics, computed again only if something in them changed."""
+        inputs = self._topic_ids, self._broker().leaders(), self.plan.epochs
+        if inputs != self._cached_lineages[0]:
+            self._cached_lineages = inputs, lineage(*inputs)
+        return self._cached_lineages[1]
 
     def _broker(self) -> Planner:
         if self._planner is None:
             self._planner = planner(self.plan.worker, watches=True)
         return self._planner
 
-    def _known(self) -> dict[str, int]:
-        """How many partitions each existing topic has. A topic may get more: once in a while all are counted."""
-        asked = [t for t in self.plan.connectors if not self._partitions.get(t)]
+    def _partition_counts(self) -> dict[str, int]:
+        """Return how many partitions each existing topic has. A topic may get more: once in a while all are counted."""
+        topics = [topic for topic in self.plan.connectors if not self._partitions.get(topic)]
         now = time.monotonic()
-        if now - self._counted > pace_s(sum(self._partitions.values())):
-            asked, self._counted = list(self.plan.connectors), now
+        if now - self._counted_at > pace_s(sum(self._partitions.values())):
+            topics, self._counted_at = list(self.plan.connectors), now
         try:
-            if asked:
+            if topics:
                 # A topic without a leader just now keeps its former count. The request for its end shows if it is gone.
-                found = self._broker().partitions(asked)
+                counts = self._broker().partitions(topics)
                 # Before the ends: what is noted with a position is never newer than it.
-                self._ids = {**self._ids, **self._broker().ids(asked)}
-                self._partitions.update({t: n for t, n in found.items() if n or t not in self._partitions})
+                self._topic_ids = {**self._topic_ids, **self._broker().ids(topics)}
+                self._partitions.update(
+                    {topic: count for topic, count in counts.items() if count or topic not in self._partitions}
+                )
         except HelenusError:
             if not any(self._partitions.values()):
                 raise
             # The error may concern these topics alone; if the brokers are away, the next request shows it.
-        return {t: n for t, n in self._partitions.items() if n}
+        return {topic: count for topic, count in self._partitions.items() if count}
 
-    def _due(self) -> float:
-        """When to make a batch without events, s since the epoch."""
-        warm = self._last_batch + _KEEP_WARM_S
+    def _next_due_s(self) -> float:
+        """Return when to run a batch without events, s since the epoch."""
+        keep_warm_at = self._last_batch + _KEEP_WARM_S
         try:
-            return min(warm, float(self._due_file.read_text() or warm))
+            return min(keep_warm_at, float(self._due_file.read_text() or keep_warm_at))
         except FileNotFoundError:
-            return warm
+            return keep_warm_at
 
-    def _gone(self, begin: Offsets) -> dict[str, list[str]]:
-        """By topic the partitions that no longer have all events from where they are to be read."""
-        found: dict[str, list[str]] = {}
+    def _expired_partitions(self, begin: Offsets) -> dict[str, list[str]]:
+        """Return by topic the partitions that no longer have all events from where they are to be read."""
+        expired: dict[str, list[str]] = {}
         for topic in begin.keys() & self.plan.connectors.keys() & self._partitions.keys():
             try:
-                gone = self._broker().gone(f"helenus-{self.plan.connectors[topic].name}", {topic: begin[topic]})
+                expired_partitions = self._broker().gone(
+                    f"helenus-{self.plan.connectors[topic].name}", {topic: begin[topic]}
+                )
             except HelenusError as error:  # the next batch asks again
                 structlog.get_logger(__name__).warning("source.not_checked", topic=topic, error=error.what)
                 continue
-            if gone:
-                found[topic] = [partition for _, partition in gone]
-        return found
+            if expired_partitions:
+                expired[topic] = [partition for _, partition in expired_partitions]
+        return expired

@@ -20,7 +20,7 @@ from helenus_connector.query import _spark_job as job
 from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query._worker_task import TopicResult, topic_task
-from helenus_connector.query.batch_metrics import ADVICE, count, failed_once
+from helenus_connector.query.batch_metrics import ADVICE, count_outcome, note_failed_attempt
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
@@ -46,188 +46,201 @@ class DriverBatches:
         self,
         planned: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
         begun: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
-        held: HeldPositions,
+        held_positions: HeldPositions,
         unconfirmed: UnconfirmedKeys,
         waiting: WaitingChanges,
         lost: Callable[[Task, str], None],
     ) -> None:
         self._planned = planned
         self._begun = begun
-        self._held = held
+        self._held_positions = held_positions
         self.unconfirmed = unconfirmed
         self.waiting = waiting
         self._lost = lost
-        self._used: QueryPlan | None = None
-        self._due: tuple[float | None, Path | None] = None, None
+        self._used_plan: QueryPlan | None = None
+        self._written_due: tuple[float | None, Path | None] = None, None
         unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = planned()
-        self._before = latest(plan.checkpoint)
+        self._last_batch_id = latest(plan.checkpoint)
         # Gaps before that were counted by an earlier run.
-        self._stood = overlaid(committed(plan.checkpoint), held.offsets())
+        self._start_offsets = overlaid(committed(plan.checkpoint), held_positions.offsets())
         self._gaps: set[tuple[str, str | None, int | None]] = set()
-        self._shown: dict[str, tuple[float, ...]] = {}
+        self._shown_counts: dict[str, tuple[float, ...]] = {}
         self.failure: BaseException | None = None
         self.has_begun = False
-        self.done = 0
+        self.batches_done = 0
 
     def process(self, jobs: SparkJobs, batch_id: int) -> None:
-        """The function for `foreachBatch`. An error of a table concerns that table alone: its part of the batch is held
-        and done again, or its task fails; the others go on. Raises when Spark could not run the batch at all.
+        """Process a batch: the function for `foreachBatch`. An error of a table concerns that table alone: its part of
+        the batch is held and repeated, or its task fails; the others go on. Raises when Spark could not run the batch
+        at all.
         """
         start = time.monotonic()
         self.has_begun = True
         try:
             plan, tasks = self._begun()
             self._use(plan)
-            self._held.begin()
-            all_done = self._run(jobs, plan)
-            if not self.done:
-                self._keep_absent(plan, batch_id, {done.topic for done in all_done})
+            self._held_positions.begin()
+            results = self._run(jobs, plan)
+            if not self.batches_done:
+                self._keep_absent(plan, batch_id, {result.topic for result in results})
             # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
-            self._apply(tasks, all_done, stepped_back=batch_id > self._before)
+            self._apply(tasks, results, stepped_back=batch_id > self._last_batch_id)
             plan, _ = self._planned()
             self._wake(plan)
         except BaseException as error:
             self.failure = error
             raise
-        self.done += 1
+        self.batches_done += 1
         reach("connector.before-commit")
         seconds = time.monotonic() - start
         metrics.BATCH_SECONDS.observe(seconds)
         _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
 
     def _use(self, plan: QueryPlan) -> None:
-        if plan is self._used:
+        if plan is self._used_plan:
             return
         self.unconfirmed.use(
             {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
             {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
         )
         self.waiting.use({t: WaitingLimits.from_settings(c) for t, c in plan.connectors.items()})
-        self._used = plan
+        self._used_plan = plan
 
     def _run(self, jobs: SparkJobs, plan: QueryPlan) -> list[TopicResult]:
-        due: dict[str, list[UnconfirmedKey]] = {}
+        due_keys: dict[str, list[UnconfirmedKey]] = {}
         for unconfirmed in self.unconfirmed.due(time.time(), plan.max_batch_size):
-            due.setdefault(unconfirmed.topic, []).append(unconfirmed)
+            due_keys.setdefault(unconfirmed.topic, []).append(unconfirmed)
         may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
-        waits = self.waiting.hand_out(plan.max_batch_size)
+        gate_waits = self.waiting.hand_out(plan.max_batch_size)
 
-        def of(topics: set[str]) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
-            return topic_task(plan.only(topics), due, may_wait, waits)
+        def task_for(topics: set[str]) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
+            return topic_task(plan.only(topics), due_keys, may_wait, gate_waits)
 
-        return job.run(jobs, plan.parts_file, of)
+        return job.run(jobs, plan.parts_file, task_for)
 
     def _keep_absent(self, plan: QueryPlan, batch: int, present: set[str]) -> None:
-        """The first batch may have been planned by a run that died. Topics that are not in the plan now are not
-        processed by it.
+        """Keep the positions of topics that are in the first batch and not in the plan: a run that died may have
+        planned it.
         """
-        before = committed(plan.checkpoint)
+        committed_offsets = committed(plan.checkpoint)
         for topic, ends in planned(plan.checkpoint, batch).items():
-            if topic not in present and ends != before.get(topic):
+            if topic not in present and ends != committed_offsets.get(topic):
                 # The earlier run may have done it from a held position, which may lie before where Spark has it. In a
                 # topic that joins with the batch, this was to read nothing.
-                self._held.keep(topic, {p: min(before.get(topic, {}).get(p, end), end) for p, end in ends.items()})
+                self._held_positions.keep(
+                    topic,
+                    {
+                        partition: min(committed_offsets.get(topic, {}).get(partition, end), end)
+                        for partition, end in ends.items()
+                    },
+                )
 
-    def _apply(self, tasks: Mapping[str, Task], all_done: list[TopicResult], stepped_back: bool) -> None:
+    def _apply(self, tasks: Mapping[str, Task], results: list[TopicResult], stepped_back: bool) -> None:
         now = time.time()
-        self._tick(tasks, all_done, now)
+        self._tick(tasks, results, now)
         # An operator may move a topic at any time: then a batch's positions of it no longer count.
         current: list[TopicResult] = []
-        for done in all_done:
-            if done.epoch == self._held.epoch(done.topic):
-                current.append(done)
+        for result in results:
+            if result.epoch == self._held_positions.epoch(result.topic):
+                current.append(result)
             else:
-                self.unconfirmed.forget_images(done.topic)
-        failed = {done.topic: done.error for done in current if done.error is not None}
-        for done in current:
-            of_topic = tasks.get(done.topic)
-            if done.outcome is None or of_topic is None:
-                self._held.hold(done.topic, done.starts, done.epoch)
-                self.unconfirmed.forget_images(done.topic)
+                self.unconfirmed.forget_images(result.topic)
+        errors = {result.topic: result.error for result in current if result.error is not None}
+        for result in current:
+            task = tasks.get(result.topic)
+            if result.outcome is None or task is None:
+                self._held_positions.hold(result.topic, result.starts, result.epoch)
+                self.unconfirmed.forget_images(result.topic)
                 continue
-            self.unconfirmed.apply(done.outcome.done, done.outcome.waiting, now, done.outcome.places)
-            self.waiting.apply(done.topic, done.outcome.at_gate, done.outcome.read_from, now)
-            count(of_topic, done.outcome, now)
-            if done.outcome.lost:
-                self._lost(of_topic, f"{done.outcome.lost} events expired before they were read")
-            of_topic.unread = done.outcome.error or of_topic.unread
-            self._count_gaps(done, done.outcome, of_topic)
-            if _is_stuck(done.outcome):
-                where = f"topic {done.topic}, partition {', '.join(map(str, sorted(done.outcome.at_gate.stopped)))}"
-                what = "as many changes wait at the gate as gate.max.waiting.bytes allows"
-                failed.setdefault(done.topic, HelenusError(Kind.GATE_FULL, what, where))
-            if done.topic not in failed:
-                of_topic.succeeded()
-        for topic, error in failed.items():
+            self.unconfirmed.apply(result.outcome.done, result.outcome.waiting, now, result.outcome.places)
+            self.waiting.apply(result.topic, result.outcome.at_gate, result.outcome.read_from, now)
+            count_outcome(task, result.outcome, now)
+            if result.outcome.lost:
+                self._lost(task, f"{result.outcome.lost} events expired before they were read")
+            task.unread = result.outcome.error or task.unread
+            self._count_gaps(result, result.outcome, task)
+            if _is_stuck(result.outcome):
+                where = f"topic {result.topic}, partition {', '.join(map(str, sorted(result.outcome.at_gate.stopped)))}"
+                problem = "as many changes wait at the gate as gate.max.waiting.bytes allows"
+                errors.setdefault(result.topic, HelenusError(Kind.GATE_FULL, problem, where))
+            if result.topic not in errors:
+                task.succeeded()
+        for topic, error in errors.items():
             if topic in tasks:
-                failed_once(tasks[topic], error, now)
+                note_failed_attempt(tasks[topic], error, now)
         self.waiting.save(now)
-        self.unconfirmed.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
-        for done in current:
+        self.unconfirmed.save(now, {result.topic for result in current if result.outcome is not None and stepped_back})
+        for result in current:
             # Its unconfirmed keys are saved by now.
-            is_done = done.outcome is not None and done.topic in tasks
-            if is_done and not self._held.release(done.topic, done.starts, done.epoch, done.ends):
-                self.unconfirmed.forget_images(done.topic)
+            is_done = result.outcome is not None and result.topic in tasks
+            if is_done and not self._held_positions.release(result.topic, result.starts, result.epoch, result.ends):
+                self.unconfirmed.forget_images(result.topic)
         self._show(tasks)
 
-    def _tick(self, tasks: Mapping[str, Task], all_done: list[TopicResult], now: float) -> None:
+    def _tick(self, tasks: Mapping[str, Task], results: list[TopicResult], now: float) -> None:
         """Move the clocks on by which changes wait at the gate: those of topics of which nothing failed."""
         by_topic: dict[str, list[BatchOutcome | None]] = {}
-        for done in all_done:
-            by_topic.setdefault(done.topic, []).append(done.outcome)
+        for result in results:
+            by_topic.setdefault(result.topic, []).append(result.outcome)
         for topic in self.waiting.topics & tasks.keys():
-            outcomes = [one for one in by_topic.get(topic, ()) if one is not None]
+            outcomes = [outcome for outcome in by_topic.get(topic, ()) if outcome is not None]
             if len(outcomes) < len(by_topic.get(topic, ())):
                 continue
             # One that may not be read further has its clock run: what waits must expire, for it to go on.
-            read = [one.read_until for one in outcomes if one.read_until is not None and not one.at_gate.stopped]
-            self.waiting.tick(topic, now, min(read, default=None))
+            read_until = [
+                outcome.read_until
+                for outcome in outcomes
+                if outcome.read_until is not None and not outcome.at_gate.stopped
+            ]
+            self.waiting.tick(topic, now, min(read_until, default=None))
 
     def _show(self, tasks: Mapping[str, Task]) -> None:
-        """What waits of each table. Of most it is what it was, and to set the gauges of hundreds takes some ms."""
-        waiting, before = self.unconfirmed.all_counts(), self._shown
+        """Set the gauges of what waits, where it changed: to set them for hundreds of tables takes some ms."""
+        unconfirmed_counts, former_counts = self.unconfirmed.all_counts(), self._shown_counts
         at_gate = {topic: self.waiting.counts(topic) for topic in self.waiting.topics}
-        self._shown = {}
+        self._shown_counts = {}
         for topic, events in self.waiting.take_loaded(tasks.keys()).items():
             # Read by an earlier run, of which this one says the outcome: else more would come out than was read.
             metrics.EVENTS_READ.labels(*tasks[topic].labels).inc(events)
-        for topic, of_topic in tasks.items():
-            keys, copies, unread = waiting.get(topic, (0, 0, 0))
+        for topic, task in tasks.items():
+            keys, copies, unread = unconfirmed_counts.get(topic, (0, 0, 0))
             if not unread:
-                of_topic.unread = None
-            now = keys, copies, unread, *at_gate.get(topic, NOTHING)
-            self._shown[topic] = now
-            if now != before.get(topic):
-                for metric, value in zip(_WAITING, now, strict=True):
-                    metric.labels(*of_topic.labels).set(value)
+                task.unread = None
+            counts = keys, copies, unread, *at_gate.get(topic, NOTHING)
+            self._shown_counts[topic] = counts
+            if counts != former_counts.get(topic):
+                for metric, value in zip(_WAITING, counts, strict=True):
+                    metric.labels(*task.labels).set(value)
 
-    def _count_gaps(self, done: TopicResult, outcome: BatchOutcome, of_topic: Task) -> None:
+    def _count_gaps(self, result: TopicResult, outcome: BatchOutcome, task: Task) -> None:
         """Count and report each gap once: it is in every partition, and read again where a run steps back."""
-        stood = self._stood.get(done.topic, {}).get("0", 0)
-        if outcome.lost or done.starts.get("0", -1) >= stood:
+        start_offset = self._start_offsets.get(result.topic, {}).get("0", 0)
+        if outcome.lost or result.starts.get("0", -1) >= start_offset:
             # From now on every event is new; so it is in a recreated topic.
-            self._stood.pop(done.topic, None)
-            stood = 0
+            self._start_offsets.pop(result.topic, None)
+            start_offset = 0
         for gap in outcome.gaps:
-            known = done.topic, gap.node, gap.until
-            if gap.partition or gap.offset < stood or known in self._gaps:
+            gap_id = result.topic, gap.node, gap.until
+            if gap.partition or gap.offset < start_offset or gap_id in self._gaps:
                 continue
-            self._gaps.add(known)
-            self._lost(of_topic, f"a gap in the commit log of node {gap.node}")
-            metrics.GAPS.labels(*of_topic.labels).inc()
-            where = {"connector": of_topic.connector, "topic": done.topic, "node": gap.node, "until_us": gap.until}
+            self._gaps.add(gap_id)
+            self._lost(task, f"a gap in the commit log of node {gap.node}")
+            metrics.GAPS.labels(*task.labels).inc()
+            where = {"connector": task.connector, "topic": result.topic, "node": gap.node, "until_us": gap.until}
             _log.warning("events.gap", **where, advice=ADVICE)
 
     def _wake(self, plan: QueryPlan) -> None:
         now = time.time()
-        found = [due for due in (self.unconfirmed.next_due(), self.waiting.next_due(now)) if due is not None]
-        due = min(found, default=None)
-        if (due, plan.due_file) != self._due:
-            replace(plan.due_file, b"" if due is None else repr(due).encode())
-            self._due = due, plan.due_file
+        due_times = [
+            next_due for next_due in (self.unconfirmed.next_due(), self.waiting.next_due(now)) if next_due is not None
+        ]
+        next_due = min(due_times, default=None)
+        if (next_due, plan.due_file) != self._written_due:
+            replace(plan.due_file, b"" if next_due is None else repr(next_due).encode())
+            self._written_due = next_due, plan.due_file
 
 
 def _is_stuck(outcome: BatchOutcome) -> bool:
-    """Whether no more events may wait at the gate, and none of those that wait went on."""
+    """Return whether no more events may wait at the gate, and none of the waiting ones went on."""
     return bool(outcome.at_gate.stopped) and not outcome.at_gate.gone

@@ -10,20 +10,20 @@ from typing import Any
 
 from py4j.java_gateway import JavaPackage, JVMView  # type: ignore[import-untyped]
 
-_kept: set[type] = set()
+_patched_types: set[type] = set()
 
 
 def ask_once() -> None:
-    """Keep what a name was found to be, class or package, with the object that it was asked of."""
-    for kind in {JVMView, JavaPackage} - _kept:
-        _kept.add(kind)
-        kind.__getattr__ = _keeping(kind.__getattr__)
+    """Keep what a name was resolved to, class or package, with the object that was asked for it."""
+    for java_type in {JVMView, JavaPackage} - _patched_types:
+        _patched_types.add(java_type)
+        java_type.__getattr__ = _caching_getattr(java_type.__getattr__)
 
 
-def _keeping(ask: Any) -> Any:
-    def found(self: Any, name: str) -> Any:
-        answer = ask(self, name)
-        self.__dict__[name] = answer
-        return answer
+def _caching_getattr(resolve_name: Any) -> Any:
+    def cached_getattr(self: Any, name: str) -> Any:
+        resolved = resolve_name(self, name)
+        self.__dict__[name] = resolved
+        return resolved
 
-    return found
+    return cached_getattr

@@ -12,86 +12,93 @@ from helenus_connector.log.events import Offsets, Planner
 from helenus_connector.unconfirmed.files import begins
 from helenus_schemas.errors import HelenusError
 
-_ASKED = 16  # topics at a time: each answer may take a while
+_PARALLEL_REQUESTS = 16  # topics at a time: each answer may take a while
 
 
 class RestartPositions:
     """The start positions of topics that have their first batch in this process."""
 
     def __init__(self) -> None:
-        self._begun: set[str] = set()
-        self._fresh: tuple[dict[str, Any], Offsets] = {}, {}
-        self._stood: dict[str, tuple[int, dict[str, int]]] = {}
-        self._kept: set[str] = set()  # topics of which it is known what the last run left unconfirmed
+        self._begun_topics: set[str] = set()
+        self._fresh_offsets: tuple[dict[str, Any], Offsets] = {}, {}
+        self._restart_offsets: dict[str, tuple[int, dict[str, int]]] = {}
+        self._exact_topics: set[str] = set()  # topics of which it is known what the last run left unconfirmed
 
     def fresh(self, start: dict[str, Any]) -> Offsets:
-        """The start positions of topics whose first batch is the one from `start`."""
-        return self._fresh[1] if self._fresh[0] == start else {}
+        """Return the start positions of topics whose first batch is the one from `start`."""
+        return self._fresh_offsets[1] if self._fresh_offsets[0] == start else {}
 
     def step_back(
-        self, plan: QueryPlan, broker: Planner, start: dict[str, Any], begin: Offsets, partitions: Mapping[str, int]
+        self, plan: QueryPlan, planner: Planner, start: dict[str, Any], begin: Offsets, partitions: Mapping[str, int]
     ) -> dict[str, HelenusError]:
-        """Have new topics of `begin` be `fresh` in the batch from `start`. Topics without an answer from the broker are
-        returned with its error, and asked for when they come again.
+        """Move the start of topics that are new in the batch from `start` back, to what `fresh` returns from then on.
+        Return the errors of topics for which the broker does not answer; they are asked for again with the next batch.
         """
-        if self._fresh[0] != start:
-            self._fresh = start, {}
+        if self._fresh_offsets[0] != start:
+            self._fresh_offsets = start, {}
             # A batch is done. Topics that are past where they stood are not read `again`; of hundreds, soon all are. Of
             # one that is not in the plan now, as after a failure, what is held is not in `begin`.
-            self._stood = {
-                topic: of
-                for topic, of in self._stood.items()
-                if topic not in plan.connectors or _is_before(begin.get(topic, {}), of[1])
+            self._restart_offsets = {
+                topic: restart_offset
+                for topic, restart_offset in self._restart_offsets.items()
+                if topic not in plan.connectors or _is_before(begin.get(topic, {}), restart_offset[1])
             }
-        topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun
+        topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun_topics
         if not topics:
             return {}
         # Topics may join long after the start; their unconfirmed keys are nevertheless of an earlier run, or of another
         # query.
         begin_at = begins(plan.unconfirmed_file)
 
-        def since(topic: str) -> tuple[int, dict[str, int]]:
+        def offsets_since(topic: str) -> tuple[int, dict[str, int]]:
             if plan.has_state:  # it has no unconfirmed changes
                 return 0, {}
             replay_s = plan.connectors[topic].settle_replay_ms / 1000
-            then = int(begin_at(topic, replay_s, time.time()) * 1000)
-            return then, broker.since({topic: partitions.get(topic, 0)}, then).get(topic, {})
+            since_ms = int(begin_at(topic, replay_s, time.time()) * 1000)
+            return since_ms, planner.since({topic: partitions.get(topic, 0)}, since_ms).get(topic, {})
 
-        with ThreadPoolExecutor(_ASKED) as pool:
-            asked = {topic: pool.submit(since, topic) for topic in topics}
-        failed: dict[str, HelenusError] = {}
-        for topic, answer in asked.items():
+        with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            requests = {topic: pool.submit(offsets_since, topic) for topic in topics}
+        errors: dict[str, HelenusError] = {}
+        for topic, request in requests.items():
             try:
-                then, found = answer.result()
+                since_ms, earlier_offsets = request.result()
             except HelenusError as error:
-                failed[topic] = error
+                errors[topic] = error
                 continue
-            self._begun.add(topic)
-            self._stood[topic] = plan.epochs.get(topic, 0), begin[topic]
-            if then:  # else it is not known what waited when the last run ended: all counts
-                self._kept.add(topic)
-            self._fresh[1][topic] = {
-                p: min(at, found[p]) if found.get(p, -1) >= 0 else at for p, at in begin[topic].items()
+            self._begun_topics.add(topic)
+            self._restart_offsets[topic] = plan.epochs.get(topic, 0), begin[topic]
+            if since_ms:  # else it is not known what waited when the last run ended: all counts
+                self._exact_topics.add(topic)
+            self._fresh_offsets[1][topic] = {
+                partition: min(offset, earlier_offsets[partition])
+                if earlier_offsets.get(partition, -1) >= 0
+                else offset
+                for partition, offset in begin[topic].items()
             }
-        return failed
+        return errors
 
     def read(self, plan: QueryPlan, topic: str) -> dict[str, int]:
-        """Up to which offsets an earlier run has read the partitions of a topic, and kept what it left to be read."""
-        epoch, stood = self._stood.get(topic, (0, {}))
-        return stood if topic in self._kept and epoch == plan.epochs.get(topic, 0) else {}
+        """Return up to which offsets an earlier run has read the partitions of a topic, of which it kept what it left
+        unread.
+        """
+        epoch, offsets = self._restart_offsets.get(topic, (0, {}))
+        return offsets if topic in self._exact_topics and epoch == plan.epochs.get(topic, 0) else {}
 
     def forget(self, topics: Iterable[str]) -> None:
-        """These topics have other events now at the offsets that an earlier run has read."""
-        self._kept.difference_update(topics)
+        """Forget what an earlier run has read of these topics: they have other events at its offsets now."""
+        self._exact_topics.difference_update(topics)
 
     def again(self, plan: QueryPlan, offsets: Offsets) -> set[str]:
-        """The topics that are read again there: events of them that are gone by now were read by an earlier run."""
+        """Return the topics that are read again at these offsets: an earlier run has read the events of them that are
+        gone by now.
+        """
         return {
             topic
-            for topic, (epoch, stood) in self._stood.items()
-            if epoch == plan.epochs.get(topic, 0) and _is_before(offsets.get(topic, {}), stood)
+            for topic, (epoch, restart_offsets) in self._restart_offsets.items()
+            if epoch == plan.epochs.get(topic, 0) and _is_before(offsets.get(topic, {}), restart_offsets)
         }
 
 
-def _is_before(offsets: Mapping[str, int], stood: Mapping[str, int]) -> bool:
-    return any(offsets.get(p, at) < at for p, at in stood.items())
+def _is_before(offsets: Mapping[str, int], other_offsets: Mapping[str, int]) -> bool:
+    return any(offsets.get(partition, other_offset) < other_offset for partition, other_offset in other_offsets.items())

@@ -1,11 +1,11 @@
 """A batch's Spark job: its planner says what each task reads, and the driver runs the tasks.
 
-Spark asks a source for the partitions of a batch, and calls the batch's function afterwards. A source's partitions are
-read by Python processes of their own, whose rows the JVM hands to those of the stage. All that costs a batch of a few
-events half of its time. So the planner leaves the tasks in a file, Spark sees no partitions, and the tasks are a
-job over what the file has, with one Python process each.
+Spark asks a source for the partitions of a batch, and calls the batch's function afterwards. Python processes of their
+own read a source's partitions, and the JVM hands the rows to those of the stage. That takes half of the time of a batch
+of a few events. So the planner writes the tasks to a file and reports no partitions to Spark, and the tasks are a job
+over the file's rows, with one Python process each.
 
-PySpark's own means for that (`foreachBatch`, `parallelize`, `mapPartitions`, `collect`) take forty calls of Java for a
+PySpark's own means for that (`foreachBatch`, `parallelize`, `mapPartitions`, `collect`) make forty calls of Java a
 batch. Here it is one, to `Job.java`.
 """
 
@@ -35,7 +35,7 @@ _LARGE = 1 << 20
 
 
 def offer(file: Path, parts: Sequence[TaskRanges]) -> None:
-    """In the planner: what each task of the next batch reads."""
+    """Write what each task of the next batch reads. Called in the planner."""
     rows = io.BytesIO()
     _PICKLED.dump_stream(parts, rows)
     replace(file, rows.getvalue())
@@ -50,37 +50,39 @@ class SparkJobs:
         self._java = context._jvm.helenus.Job(context._jsc, *python, context._javaAccumulator)
 
     def collect(self, file: Path, parts: Sequence[TaskRanges], function: Function[T]) -> list[T]:
-        """What a function yields for each of the parts, of which each is a task and a row of the file. As
-        `mapPartitions(function).collect()`, and with its errors. What was found comes by a file in `spark.local.dir`:
-        on a full disk it fails after the tasks did their work.
+        """Return what a function yields for each of the parts: each is a task, and a row of the file. Works as
+        `mapPartitions(function).collect()`, and raises the same. The results come by a file in `spark.local.dir`: on a
+        full disk this fails after the tasks did their work.
         """
-        command = CloudPickleSerializer().dumps((partial(_of_partition, function), None, _PICKLED, _PICKLED))
+        command = CloudPickleSerializer().dumps((partial(_run_partition, function), None, _PICKLED, _PICKLED))
         if len(command) > _LARGE or self._context._encryption_enabled:  # of Spark's files
             rows = self._context.parallelize(parts, len(parts))
             return list(rows.mapPartitions(function).collect())
-        with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as found:
-            self._java.run(str(file), len(parts), bytearray(command), found.name)
-            return list(_PICKLED.load_stream(found))
+        with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as results:
+            self._java.run(str(file), len(parts), bytearray(command), results.name)
+            return list(_PICKLED.load_stream(results))
 
 
-def _of_partition(function: Function[T], _: int, parts: Iterator[TaskRanges]) -> Iterator[T]:
+def _run_partition(function: Function[T], _: int, parts: Iterator[TaskRanges]) -> Iterator[T]:
     return function(parts)
 
 
 def run(jobs: SparkJobs, file: Path, function_for: Callable[[set[str]], Function[T]]) -> list[T]:
-    """In the driver: the results of a function over what was offered for a batch. What it is is asked with the topics
+    """Run a batch's tasks, and return what their function yields. Called in the driver. `function_for` gets the topics
     that the batch reads. Raises HelenusError if a task raised it, and what Spark raises.
     """
     try:
         with file.open("rb") as offered:
             parts = list(_PICKLED.load_stream(offered))
     except FileNotFoundError:
-        what = "Spark began a batch without asking which events it has"
-        raise HelenusError(Kind.BATCH_FAILED, what, str(file)) from None
+        problem = "Spark began a batch without asking which events it has"
+        raise HelenusError(Kind.BATCH_FAILED, problem, str(file)) from None
     try:
         if not parts:
             return []
-        topics = {place.topic for task in parts for part in task.parts for place in part.ranges}
+        topics = {
+            offset_range.topic for task in parts for topic_ranges in task.parts for offset_range in topic_ranges.ranges
+        }
         return jobs.collect(file, parts, function_for(topics))
     except (PySparkException, Py4JError) as failure:
         raise error_in(str(failure)) or failure from None

@@ -15,7 +15,7 @@ _UI, _SOCKETS = "spark.ui.enabled", "spark.python.unix.domain.socket.enabled"
 
 
 def security_settings(master: str, configured: Mapping[str, str]) -> dict[str, str]:
-    """What Spark gets where the operator's `configured` settings say nothing else.
+    """Return Spark's security settings, except those that the operator's `configured` settings have.
 
     With `local`, `yarn` and `k8s://`, Spark makes a secret for each run, and keeps it in memory; a standalone cluster
     has one of its own, which the operator's settings name.
@@ -48,5 +48,5 @@ def _warn(master: str, settings: Mapping[str, str]) -> None:
 
 
 def _bare(master: str) -> str:
-    """Its address, without a login."""
+    """Return a master's address without its login."""
     return re.sub(r"//[^/@]*@", "//", master)

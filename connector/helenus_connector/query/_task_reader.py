@@ -26,63 +26,75 @@ _FIELDS_BYTES = 16
 _new = tuple.__new__
 
 
-def read_parts(worker: WorkerSettings, partition: TaskRanges) -> tuple[list[PartitionNote], dict[str, list[Event]]]:
-    """Notes of the partitions of one task's parts, and their events by topic, in order within a partition."""
-    found = [
-        PartitionNote(r.topic, r.partition, r.start, p.epoch, error=p.error, read=p.read.get(r.partition, 0))
-        for p in partition.parts
-        for r in p.ranges
+def read_parts(worker: WorkerSettings, task_ranges: TaskRanges) -> tuple[list[PartitionNote], dict[str, list[Event]]]:
+    """Read one task's parts. Return notes of their partitions, and their events by topic, ordered within
+    a partition.
+    """
+    notes = [
+        PartitionNote(r.topic, r.partition, r.start, part.epoch, error=part.error, read=part.read.get(r.partition, 0))
+        for part in task_ranges.parts
+        for r in part.ranges
     ]
-    epochs = {(note.topic, note.partition): note.epoch for note in found}
-    events: dict[str, list[Event]] = {note.topic: [] for note in found}
-    for part in partition.parts:
+    epochs = {(note.topic, note.partition): note.epoch for note in notes}
+    events_by_topic: dict[str, list[Event]] = {note.topic: [] for note in notes}
+    for part in task_ranges.parts:
         if part.lost:
-            place = part.ranges[0]
-            found.append(PartitionNote(place.topic, place.partition, place.start, part.epoch, lost=part.lost))
+            offset_range = part.ranges[0]
+            notes.append(
+                PartitionNote(
+                    offset_range.topic, offset_range.partition, offset_range.start, part.epoch, lost=part.lost
+                )
+            )
 
-    def lost(place: OffsetRange, count: int) -> None:
+    def note_lost(offset_range: OffsetRange, count: int) -> None:
         if count:
-            epoch = epochs[place.topic, place.partition]
-            found.append(PartitionNote(place.topic, place.partition, place.start, epoch, lost=count))
+            epoch = epochs[offset_range.topic, offset_range.partition]
+            notes.append(
+                PartitionNote(offset_range.topic, offset_range.partition, offset_range.start, epoch, lost=count)
+            )
 
-    def failed(place: OffsetRange, error: HelenusError) -> None:
-        epoch = epochs[place.topic, place.partition]
-        found.append(PartitionNote(place.topic, place.partition, place.start, epoch, error=error))
+    def note_failed(offset_range: OffsetRange, error: HelenusError) -> None:
+        epoch = epochs[offset_range.topic, offset_range.partition]
+        notes.append(PartitionNote(offset_range.topic, offset_range.partition, offset_range.start, epoch, error=error))
 
-    left = partition.most_bytes
+    remaining_bytes = task_ranges.most_bytes
     for data_loss in ("fail", "continue"):
-        parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
-        places = [r for p in parts for r in p.ranges]
+        parts = [part for part in task_ranges.parts if part.data_loss == data_loss and part.error is None]
+        ranges = [r for part in parts for r in part.ranges]
         # On Pulsar they are read one by one, and the first ones may use up the limit.
-        random.shuffle(places)
-        at = {(r.topic, r.partition): r.start for r in places}
+        random.shuffle(ranges)
+        next_offsets = {(r.topic, r.partition): r.start for r in ranges}
         try:
             # Of the second kind too, some are read in each batch.
-            with closing(read(worker, places, data_loss, lost, failed)) as chunks:
+            with closing(read(worker, ranges, data_loss, note_lost, note_failed)) as chunks:
                 for chunk in chunks:
-                    some, size = events_of(chunk)
-                    events[some[0].topic] += some
-                    at[some[0].topic, some[0].partition] = some[-1].offset + 1
-                    left -= size
-                    if left <= 0:
+                    events_read, size = events_of(chunk)
+                    events_by_topic[events_read[0].topic] += events_read
+                    next_offsets[events_read[0].topic, events_read[0].partition] = events_read[-1].offset + 1
+                    remaining_bytes -= size
+                    if remaining_bytes <= 0:
                         break
                 else:
                     continue
         except HelenusError as error:  # of the client, on this host
-            for place in places:
-                failed(place, error)
+            for offset_range in ranges:
+                note_failed(offset_range, error)
             continue
         # A task can't hold more than that: the rest of these ranges is held, and read next.
-        wrong = {(note.topic, note.partition) for note in found if note.error}
-        for place in places:
-            name = place.topic, place.partition
-            if at[name] < place.end and name not in wrong:
-                found.append(PartitionNote(*name, place.start, epochs[name], end=at[name]))
-    return found, events
+        failed_partitions = {(note.topic, note.partition) for note in notes if note.error}
+        for offset_range in ranges:
+            topic_partition = offset_range.topic, offset_range.partition
+            if next_offsets[topic_partition] < offset_range.end and topic_partition not in failed_partitions:
+                notes.append(
+                    PartitionNote(
+                        *topic_partition, offset_range.start, epochs[topic_partition], end=next_offsets[topic_partition]
+                    )
+                )
+    return notes, events_by_topic
 
 
 def events_of(chunk: Sequence[Message]) -> tuple[list[Event], int]:
-    """The events in messages of one partition, at least one, and about how many bytes they have."""
+    """Return the events in messages of one partition, at least one, and about how many bytes they have."""
     first = chunk[0]
     # A field of all of them after the other takes less than each one's fields.
     keys, values = [m.key() for m in chunk], [m.value() for m in chunk]
@@ -92,55 +104,59 @@ def events_of(chunk: Sequence[Message]) -> tuple[list[Event], int]:
     return events, _FIELDS_BYTES * len(events) + sum(map(len, filter(None, chain(keys, values))))
 
 
-def read_places(plan: QueryPlan, partition: TaskRanges) -> Iterator[pa.RecordBatch]:
-    """For an operator with state: rows of `PLACED`, of each partition a note of it before its events.
+def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordBatch]:
+    """Yield rows of `PLACED` for an operator with state: of each partition a note of it, then its events.
 
     All of its ranges are read, whatever their bytes: a batch that is repeated must have the same events.
     """
     turns = Counter[int]()
 
-    def placed(place: int, **fields: bytes) -> pa.RecordBatch:
-        turns[place] += 1
-        return placed_row(plan.places[place], turns[place] - 1, **fields)
+    def numbered_row(partition_number: int, **fields: bytes) -> pa.RecordBatch:
+        turns[partition_number] += 1
+        return placed_row(plan.places[partition_number], turns[partition_number] - 1, **fields)
 
-    places: list[OffsetRange] = []
-    about: dict[int, PartitionNote] = {}
-    for part in partition.parts:
+    ranges: list[OffsetRange] = []
+    notes: dict[int, PartitionNote] = {}
+    for part in task_ranges.parts:
         for r in part.ranges:
-            about[r.partition] = PartitionNote(
-                r.topic, r.partition, r.start, part.epoch, error=part.error, now=partition.now
+            notes[r.partition] = PartitionNote(
+                r.topic, r.partition, r.start, part.epoch, error=part.error, now=task_ranges.now
             )
-            places += [r] if part.error is None else []
+            ranges += [r] if part.error is None else []
         if part.lost:
-            first = part.ranges[0].partition
-            about[first] = replace(about[first], lost=part.lost)
-    for number, note in about.items():
+            first_partition = part.ranges[0].partition
+            notes[first_partition] = replace(notes[first_partition], lost=part.lost)
+    for number, note in notes.items():
         if number >= len(plan.places):
-            what = f"the events topic has a partition {number}, and had {len(plan.places)} when the state began"
-            note = replace(note, error=HelenusError(Kind.STATE, what, note.topic))
+            problem = f"the events topic has a partition {number}, and had {len(plan.places)} when the state began"
+            note = replace(note, error=HelenusError(Kind.STATE, problem, note.topic))
             yield placed_row(plan.places[0], 0, notes=pickle.dumps([note]))
             return
-        yield placed(number, notes=pickle.dumps([note]))
-    found: list[PartitionNote] = []
+        yield numbered_row(number, notes=pickle.dumps([note]))
+    late_notes: list[PartitionNote] = []
 
-    def lost(place: OffsetRange, events: int) -> None:
+    def note_lost(partition_number: OffsetRange, events: int) -> None:
         if events:
-            found.append(replace(about[place.partition], lost=events))
+            late_notes.append(replace(notes[partition_number.partition], lost=events))
 
-    def failed(place: OffsetRange, error: HelenusError) -> None:
-        found.append(replace(about[place.partition], error=error))
+    def note_failed(partition_number: OffsetRange, error: HelenusError) -> None:
+        late_notes.append(replace(notes[partition_number.partition], error=error))
 
-    random.shuffle(places)
+    random.shuffle(ranges)
     copies = defaultdict[int, CopyFilter](CopyFilter)
     try:
-        with closing(read(plan.worker, places, partition.parts[0].data_loss, lost, failed)) as chunks:
+        with closing(read(plan.worker, ranges, task_ranges.parts[0].data_loss, note_lost, note_failed)) as chunks:
             for chunk in chunks:
-                at = chunk[0].partition()
-                for events in pack_events(copies[at].left_out(chunk)):
-                    yield placed(at, events=events)
+                number = chunk[0].partition()
+                for events in pack_events(copies[number].remove_copies(chunk)):
+                    yield numbered_row(number, events=events)
     except HelenusError as error:  # of the client, on this host
-        for place in places:
-            failed(place, error)
-    found += [replace(about[at], copies=of.found) for at, of in copies.items() if of.found]
-    for note in found:
-        yield placed(note.partition, notes=pickle.dumps([note]))
+        for partition_number in ranges:
+            note_failed(partition_number, error)
+    late_notes += [
+        replace(notes[number], copies=copy_filter.copies)
+        for number, copy_filter in copies.items()
+        if copy_filter.copies
+    ]
+    for note in late_notes:
+        yield numbered_row(note.partition, notes=pickle.dumps([note]))

@@ -56,7 +56,7 @@ class TopicResult:
 
 
 _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
-_failing: dict[tuple[object, ...], float] = {}
+_failing_since: dict[tuple[object, ...], float] = {}
 """Since when a Cassandra session is unused, monotonic s."""
 _RECONNECT_AFTER_S = 30.0
 _pruned: dict[tuple[str, str], dict[str, int]] = {}
@@ -66,59 +66,75 @@ _logs: dict[tuple[str, str], Log] = {}
 
 def topic_task(
     plan: QueryPlan,
-    due: dict[str, list[UnconfirmedKey]],
+    due_keys: dict[str, list[UnconfirmedKey]],
     may_wait: int = MOST_WAITING,
-    waits: Mapping[str, GateWaits] | None = None,
+    gate_waits: Mapping[str, GateWaits] | None = None,
 ) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
-    """The function for `job.run`, which yields one `TopicResult` a topic. `due` are unconfirmed keys by events topic.
-    `may_wait` is how many more may wait. `waits` is what waits at the gates, by events topic too.
+    """Return the function for `job.run`, which yields one `TopicResult` a topic. `due_keys` are unconfirmed keys by
+    events topic. `may_wait` is how many more may wait. `gate_waits` is what waits at the gates, by events topic too.
 
     As all functions for Spark, it is one of a module: of a nested one, Spark makes a copy in each task, which has
     copies of the module's variables.
     """
-    return partial(_run_parts, plan, due, may_wait, waits)
+    return partial(_run_parts, plan, due_keys, may_wait, gate_waits)
 
 
 def _run_parts(
     plan: QueryPlan,
-    due: Mapping[str, list[UnconfirmedKey]],
+    due_keys: Mapping[str, list[UnconfirmedKey]],
     may_wait: int,
-    waits: Mapping[str, GateWaits] | None,
-    given: Iterator[TaskRanges],
+    gate_waits: Mapping[str, GateWaits] | None,
+    tasks: Iterator[TaskRanges],
 ) -> Iterator[TopicResult]:
     end_with_parent()
     logs.follow(plan.logging)
     _prune(plan)
     context = TaskContext.get()
-    first = context is None or context.attemptNumber() == 0
-    done: dict[str, TopicResult] = {}
+    is_first_attempt = context is None or context.attemptNumber() == 0
+    results: dict[str, TopicResult] = {}
     lost: dict[str, int] = {}
     events: dict[str, list[Event]] = {}
-    asked: dict[int, Any] = {}
-    for parts in given:
-        _ask(plan, parts, asked)
-        notes, found = read_parts(plan.worker, parts)
-        events.update(found)
+    version_requests: dict[int, Any] = {}
+    for task in tasks:
+        _request_versions(plan, task, version_requests)
+        notes, task_events = read_parts(plan.worker, task)
+        events.update(task_events)
         for note in notes:
-            about = done.setdefault(note.topic, TopicResult(note.topic))
-            about.starts[str(note.partition)] = note.start
-            about.epoch = note.epoch
-            about.error = about.error or note.error
+            result = results.setdefault(note.topic, TopicResult(note.topic))
+            result.starts[str(note.partition)] = note.start
+            result.epoch = note.epoch
+            result.error = result.error or note.error
             if note.read:
-                about.read[note.partition] = note.read
+                result.read[note.partition] = note.read
             if note.end is not None:
-                about.ends[str(note.partition)] = note.end
+                result.ends[str(note.partition)] = note.end
             lost[note.topic] = lost.get(note.topic, 0) + note.lost
     with enter(plan.checkpoint, plan.start):
-        for topic, about in done.items():
+        for topic, result in results.items():
             settings = plan.connectors.get(topic)
-            if settings is not None and about.error is None:
-                again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                at_gate = _within(waits.get(topic), about.starts) if waits else NOTHING_WAITS
-                _run(plan, settings, events[topic], again, first, about, may_wait, at_gate, asked)
-                if about.outcome is not None:
-                    about.outcome.lost = lost[topic]
-    yield from done.values()
+            if settings is not None and result.error is None:
+                keys = [
+                    unconfirmed
+                    for unconfirmed in due_keys.get(topic, ())
+                    if str(unconfirmed.partition) in result.starts
+                ]
+                topic_waits = (
+                    _waits_of_partitions(gate_waits.get(topic), result.starts) if gate_waits else NOTHING_WAITS
+                )
+                _run(
+                    plan,
+                    settings,
+                    events[topic],
+                    keys,
+                    is_first_attempt,
+                    result,
+                    may_wait,
+                    topic_waits,
+                    version_requests,
+                )
+                if result.outcome is not None:
+                    result.outcome.lost = lost[topic]
+    yield from results.values()
     freeze(("stages", len(_stages)))
 
 
@@ -126,121 +142,129 @@ def _run(
     plan: QueryPlan,
     settings: ConnectorSettings,
     events: list[Event],
-    due: list[UnconfirmedKey],
+    due_keys: list[UnconfirmedKey],
     trust_images: bool,
-    about: TopicResult,
+    result: TopicResult,
     may_wait: int = MOST_WAITING,
-    waits: GateWaits = NOTHING_WAITS,
-    asked: Mapping[int, Any] = MappingProxyType({}),
+    gate_waits: GateWaits = NOTHING_WAITS,
+    version_requests: Mapping[int, Any] = MappingProxyType({}),
 ) -> None:
     """Run a table's stage. Its errors go to the driver, which handles each kind."""
-    read = len(events)
-    if about.read:
-        events = [event for event in events if event.offset >= about.read.get(event.partition, 0) or is_repeated(event)]
-    done = read - len(events)
-    if not (events or due or waits.overdue):
-        about.outcome = BatchOutcome(read=done, confirmed=done)
+    events_read = len(events)
+    if result.read:
+        events = [
+            event for event in events if event.offset >= result.read.get(event.partition, 0) or is_repeated(event)
+        ]
+    skipped = events_read - len(events)
+    if not (events or due_keys or gate_waits.overdue):
+        result.outcome = BatchOutcome(read=skipped, confirmed=skipped)
         return
-    own, shared = (plan.directory, settings.events), (plan.directory, "")
-    log = _logs.get(own) or _logs.get(shared)
+    own_log, shared_log = (plan.directory, settings.events), (plan.directory, "")
+    log = _logs.get(own_log) or _logs.get(shared_log)
     try:
         if log is None:
-            log = _logs[shared] = data_log(plan.worker)
+            log = _logs[shared_log] = data_log(plan.worker)
     except HelenusError as error:  # of the client, on this host
-        about.error = error
+        result.error = error
         return
-    largest = log.largest
+    largest_record = log.largest
     try:
-        stage = _stage(plan, settings, about.epoch, log)
-        about.outcome = stage.run(events, due, trust_images, may_wait, waits, asked.get(id(stage.session)))
-        about.outcome.read += done
-        about.outcome.confirmed += done
+        stage = _stage_for(plan, settings, result.epoch, log)
+        result.outcome = stage.run(
+            events, due_keys, trust_images, may_wait, gate_waits, version_requests.get(id(stage.session))
+        )
+        result.outcome.read += skipped
+        result.outcome.confirmed += skipped
         if settings.gate != "one" and events:
-            _note_times(about.outcome, events)
-            about.ends.update({str(partition): at for partition, at in about.outcome.at_gate.stopped.items()})
-        _failing.pop(settings.server, None)
+            _note_times(result.outcome, events)
+            result.ends.update({str(partition): offset for partition, offset in result.outcome.at_gate.stopped.items()})
+        _failing_since.pop(settings.server, None)
     except HelenusError as error:
-        about.error = error
+        result.error = error
         if error.kind is Kind.CASSANDRA_READ:
-            _reconnect(settings)
+            _close_unused_sessions(settings)
     except Exception as error:
         # A bug of ours that one table meets must not stop the others.
-        about.error = HelenusError(Kind.BATCH_FAILED, reason(error), f"{settings.keyspace}.{settings.table}")
+        result.error = HelenusError(Kind.BATCH_FAILED, reason(error), f"{settings.keyspace}.{settings.table}")
     finally:
-        if about.outcome is None:
+        if result.outcome is None:
             # All of it is done again: nothing of this attempt may still be in the producer's queue.
             log.close()
-        if log.largest < largest and own not in _logs:
+        if log.largest < largest_record and own_log not in _logs:
             # This table's topic has a smaller limit than others: it keeps this producer for itself.
-            _logs[own] = _logs.pop(shared)
+            _logs[own_log] = _logs.pop(shared_log)
 
 
-def _ask(plan: QueryPlan, parts: TaskRanges, asked: dict[int, Any]) -> None:
-    """Ask for the schema's version while events are read, once for all tables of a session: by its `id`. That is late
-    enough: which events are to be read is known, so all of them were written.
+def _request_versions(plan: QueryPlan, task: TaskRanges, version_requests: dict[int, Any]) -> None:
+    """Request the schema's version while events are read, once for all tables of a session: by its `id`. That is late
+    enough: which events are to be read is decided, so all of them were written.
     """
-    for topic in {place.topic for part in parts.parts for place in part.ranges}:
+    for topic in {offset_range.topic for topic_ranges in task.parts for offset_range in topic_ranges.ranges}:
         _, stage = _stages.get((plan.directory, plan.group, topic), (-1, None))
-        if stage is not None and id(stage.session) not in asked:
-            asked[id(stage.session)] = request_version(stage.session)
+        if stage is not None and id(stage.session) not in version_requests:
+            version_requests[id(stage.session)] = request_version(stage.session)
 
 
-def _within(waits: GateWaits | None, partitions: Mapping[str, int]) -> GateWaits:
-    """What waits at the gate of these partitions."""
-    if waits is None:
+def _waits_of_partitions(gate_waits: GateWaits | None, partitions: Mapping[str, int]) -> GateWaits:
+    """Return what waits at the gate of these partitions."""
+    if gate_waits is None:
         return NOTHING_WAITS
-    return waits._replace(overdue=[waiting for waiting in waits.overdue if str(waiting.event.partition) in partitions])
+    return gate_waits._replace(
+        overdue=[change for change in gate_waits.overdue if str(change.event.partition) in partitions]
+    )
 
 
 def _note_times(outcome: BatchOutcome, events: list[Event]) -> None:
-    """Note of when the oldest event is, and the oldest of the partitions' last ones."""
+    """Note the time of the oldest event, and of the oldest among the partitions' last events."""
     first = {event.partition: event.timestamp for event in reversed(events)}
     last = {event.partition: event.timestamp for event in events}
     outcome.read_from, outcome.read_until = min(first.values()) / 1000, min(last.values()) / 1000
 
 
-def _stage(plan: QueryPlan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
-    """This process's stage for a table, recreated when its settings changed.
+def _stage_for(plan: QueryPlan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
+    """Return this process's stage for a table, recreated when its settings changed.
 
     Caches belong to a group, since another group may read the same topic for another sink; and to an epoch, since the
     events of a connector that was moved back must be published again.
     """
-    name = (plan.directory, plan.group, settings.events)
-    made_in, stage = _stages.get(name, (-1, None))
-    if stage is None or made_in != epoch or stage.settings != settings:
+    stage_name = (plan.directory, plan.group, settings.events)
+    stage_epoch, stage = _stages.get(stage_name, (-1, None))
+    if stage is None or stage_epoch != epoch or stage.settings != settings:
         shared = use(Path(plan.directory)) / plan.group
         directory = shared / str(epoch)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         session = cassandra_sessions.session_for(settings)
         if stage is not None:
-            del _stages[name]  # if the next one can't be created, this one must not be closed again
+            del _stages[stage_name]  # if the next one can't be created, this one must not be closed again
             stage.close()
         stage = Stage(settings, session, log, directory, shared, registry_memory(plan.worker.checkpoint_dir))
-        _stages[name] = epoch, stage
+        _stages[stage_name] = epoch, stage
     stage.log = log
     return stage
 
 
 def _prune(plan: QueryPlan) -> None:
-    """When the group's tables change: close the stages of tables that left, and remove their caches from this host."""
-    name = (plan.directory, plan.group)
-    if _pruned.get(name) == plan.tables:
+    """Close the stages of tables that left the group, and remove their caches from this host. Does nothing while the
+    group's tables stay the same.
+    """
+    group_name = (plan.directory, plan.group)
+    if _pruned.get(group_name) == plan.tables:
         return
-    for place, (_, stage) in list(_stages.items()):
-        if place[:2] == name and place[2] not in plan.tables:
+    for stage_name, (_, stage) in list(_stages.items()):
+        if stage_name[:2] == group_name and stage_name[2] not in plan.tables:
             stage.close()
-            del _stages[place]
+            del _stages[stage_name]
     prune(use(Path(plan.directory)) / plan.group, plan.tables)
-    _pruned[name] = plan.tables
+    _pruned[group_name] = plan.tables
 
 
-def _reconnect(settings: ConnectorSettings) -> None:
-    """Close sessions that were not used for a while: by now all nodes may have other addresses, which the driver learns
+def _close_unused_sessions(settings: ConnectorSettings) -> None:
+    """Close sessions that have failed for a while: by now all nodes may have other addresses, which the driver learns
     from the nodes alone.
     """
-    if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
+    if time.monotonic() - _failing_since.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
         return
-    del _failing[settings.server]
+    del _failing_since[settings.server]
     session = cassandra_sessions.take_session(settings)
     for name, (_, stage) in list(_stages.items()):
         if stage.session is session:

@@ -1,4 +1,4 @@
-"""What the driver counts and logs of each table's batch."""
+"""The metrics and log events of each table's batch, in the driver."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _WARN_AGAIN_S = 600.0
 _warned_at: dict[tuple[str, ...], float] = {}
 
 
-def failed_once(of_topic: Task, error: HelenusError, now: float) -> None:
-    """An attempt at a table's batch failed: note it with its task, count it and log it."""
+def note_failed_attempt(task: Task, error: HelenusError, now: float) -> None:
+    """Note with a table's task that an attempt at its batch failed, count it and log it."""
     metrics.ERRORS.labels(error.kind.value).inc()
-    metrics.TABLE_ERRORS.labels(*of_topic.labels, error.kind.value).inc()
-    of_topic.failed(error, now)
-    fields = {"connector": of_topic.connector, "table": of_topic.table, "kind": error.kind.value, "error": str(error)}
-    if of_topic.error is not None:
+    metrics.TABLE_ERRORS.labels(*task.labels, error.kind.value).inc()
+    task.failed(error, now)
+    fields = {"connector": task.connector, "table": task.table, "kind": error.kind.value, "error": str(error)}
+    if task.error is not None:
         _log.error("task.failed", **fields)
     else:
-        _log.warning("task.retry", **fields, retry_in_s=round(of_topic.retry_at - now, 1))
+        _log.warning("task.retry", **fields, retry_in_s=round(task.retry_at - now, 1))
 
 
 def _warn_of_repeats(labels: Sequence[str], table: str, node: str) -> None:
-    """Say that a node logs the same changes again and again: once in a while, as that goes on until someone acts."""
+    """Warn that a node logs the same changes again and again: at intervals, as that goes on until someone acts."""
     name, now = (*labels, node), time.monotonic()
     if now - _warned_at.get(name, -math.inf) < _WARN_AGAIN_S:
         return
@@ -50,9 +50,9 @@ def _warn_of_repeats(labels: Sequence[str], table: str, node: str) -> None:
     _log.warning("changes.repeated", connector=labels[0], table=table, node=node, does=does, advice=_REPEATS)
 
 
-def count(of_topic: Task, outcome: BatchOutcome, now: float) -> None:
-    """Count what became of a table's batch, and log what is lost or doubtful."""
-    labels = of_topic.labels
+def count_outcome(task: Task, outcome: BatchOutcome, now: float) -> None:
+    """Count the outcome of a table's batch, and log what is lost or doubtful."""
+    labels = task.labels
     metrics.EVENTS_READ.labels(*labels).inc(outcome.read)
     for result in metrics.OUTCOMES:
         metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
@@ -70,7 +70,7 @@ def count(of_topic: Task, outcome: BatchOutcome, now: float) -> None:
         _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
     for node, events in outcome.paused.items():
         metrics.EVENTS_REPEATED.labels(*labels).inc(events)
-        _warn_of_repeats(labels, of_topic.table, node)
+        _warn_of_repeats(labels, task.table, node)
     metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
     if outcome.lost:
         _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice=ADVICE)
@@ -78,5 +78,5 @@ def count(of_topic: Task, outcome: BatchOutcome, now: float) -> None:
     metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
     metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)
     if outcome.newest_write_time is not None:
-        of_topic.changed_at = time.monotonic()
+        task.changed_at = time.monotonic()
         metrics.REPLICATION_SECONDS.labels(*labels).set(max(0.0, now - outcome.newest_write_time / 1e6))

@@ -1,4 +1,4 @@
-"""What one of Spark's Python workers keeps between its tasks: a session of each Cassandra that connectors name."""
+"""The Cassandra sessions that a Python worker of Spark keeps between its tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _sessions: dict[tuple[object, ...], Any] = {}
 
 
 def session_for(settings: ConnectorSettings) -> Any:
-    """This process's session, whose rows of user tables are CQL bytes. Raises as `connect`."""
+    """Return this process's session, whose rows of user tables are CQL bytes. Raises as `connect`."""
     session = _sessions.get(settings.server)
     if session is None:
         session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
@@ -26,7 +26,9 @@ def session_for(settings: ConnectorSettings) -> Any:
 
 
 def take_session(settings: ConnectorSettings) -> Any:
-    """This process's session, or None; the next `session_for` connects again. The caller shuts it down."""
+    """Remove and return this process's session, or None: the next `session_for` connects again. The caller shuts it
+    down.
+    """
     return _sessions.pop(settings.server, None)
 
 

@@ -1,4 +1,4 @@
-"""What goes from the source's workers to an operator with state: events, many to a row, and notes of partitions."""
+"""Rows from the source's workers to an operator with state: events, many to a row, and notes of partitions."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class PartitionNote:
 
 class CopyFilter:
     """Leaves out of a partition's events, in one batch, what another node has reported before: the same digest for the
-    same key, both with cells. It would change nothing, and to shuffle it costs more than to find it. `found` counts by
-    node.
+    same key, both with cells. Such a copy would change nothing, and to shuffle it costs more than to find it. `copies`
+    counts them by node.
 
-    A node that reports a digest once more has logged that mutation again, as of a client that gives write times of its
-    own: what was deleted in between may live again. And what a TRUNCATE took is no copy of what a node logged after it.
+    A node that reports a digest once more has logged that mutation again, as of a client that sets write times itself:
+    what was deleted in between may live again. And what a TRUNCATE removed is no copy of what a node logged after it.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[bytes, int] = {}  # by 16 bytes, as keys may be large and a batch has many: bits of nodes
+        self._reporters: dict[bytes, int] = {}  # by 16 bytes, as keys may be large and a batch has many: bits of nodes
         self._bits: dict[bytes, int] = {}
-        self.found = Counter[str]()
+        self.copies = Counter[str]()
 
-    def left_out(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages, in order, without copies."""
+    def remove_copies(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages, in order, without copies."""
         return [message for message in messages if not self._is_copy(message)]
 
     def _is_copy(self, message: Message) -> bool:
@@ -69,35 +69,35 @@ class CopyFilter:
         match = match_own_format(value) if value else None
         if match is None:
             if message.key() is None:  # of a whole table
-                self._seen.clear()
+                self._reporters.clear()
             return False
         change = parse_match(match)
-        name = None if change.cells is None else identity(change, message.key() or b"")
-        if name is None:
+        change_digest = None if change.cells is None else identity(change, message.key() or b"")
+        if change_digest is None:
             return False
         bit = self._bits.setdefault(match.node, 1 << len(self._bits))
-        nodes = self._seen.get(name, 0)
-        self._seen[name] = nodes | bit
+        nodes = self._reporters.get(change_digest, 0)
+        self._reporters[change_digest] = nodes | bit
         if not nodes or nodes & bit:
             return False
-        self.found[match.node.decode()] += 1
+        self.copies[match.node.decode()] += 1
         return True
 
 
 def pack_events(messages: Sequence[Message]) -> Iterator[bytes]:
-    """Messages of one partition as the fields of `Event`s, many in one piece of bytes: what `unpack_events` takes."""
-    at = 0
-    while at < len(messages):
+    """Yield messages of one partition as the fields of `Event`s, many in one byte string, for `unpack_events`."""
+    index = 0
+    while index < len(messages):
         # A field of all of them after the other: that takes two thirds of the time.
-        some = messages[at : at + _PACK_EVENTS]
-        keys, values = [m.key() for m in some], [m.value() for m in some]
+        chunk = messages[index : index + _PACK_EVENTS]
+        keys, values = [m.key() for m in chunk], [m.value() for m in chunk]
         sizes = accumulate(map(_size, keys, values))
-        count = next((n for n, size in enumerate(sizes, 1) if size >= _PACK_BYTES), len(some))
-        if count < len(some):
-            some, keys, values = some[:count], keys[:count], values[:count]
-        offsets, times = [m.offset() for m in some], [m.timestamp()[1] for m in some]
-        yield marshal.dumps((some[0].topic(), some[0].partition(), offsets, times, keys, values), _WITHOUT_REFERENCES)
-        at += count
+        count = next((n for n, size in enumerate(sizes, 1) if size >= _PACK_BYTES), len(chunk))
+        if count < len(chunk):
+            chunk, keys, values = chunk[:count], keys[:count], values[:count]
+        offsets, times = [m.offset() for m in chunk], [m.timestamp()[1] for m in chunk]
+        yield marshal.dumps((chunk[0].topic(), chunk[0].partition(), offsets, times, keys, values), _WITHOUT_REFERENCES)
+        index += count
 
 
 def _size(key: bytes | None, value: bytes | None) -> int:
@@ -105,13 +105,17 @@ def _size(key: bytes | None, value: bytes | None) -> int:
 
 
 def unpack_events(events: bytes) -> list[Event]:
-    """The events in a piece that a process of this run packed: at least one, all of one partition."""
+    """Return the events of one byte string that a process of this run packed: at least one, all of one partition."""
     topic, partition, *columns = marshal.loads(events)
     # By its own constructor a named tuple takes twice as long.
     return list(map(_new, repeat(Event), zip(repeat(topic), repeat(partition), *columns, strict=False)))
 
 
-def placed_row(place: int, turn: int, notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:
-    """One row of `source.PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their order."""
-    fields = zip((place, turn, notes, events), _PLACED.types, strict=True)
+def placed_row(
+    partition_value: int, turn: int, notes: bytes | None = None, events: bytes | None = None
+) -> pa.RecordBatch:
+    """Return one row of `source.PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their
+    order.
+    """
+    fields = zip((partition_value, turn, notes, events), _PLACED.types, strict=True)
     return pa.RecordBatch.from_arrays([pa.array([field], kind) for field, kind in fields], schema=_PLACED)

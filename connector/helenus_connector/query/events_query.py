@@ -1,4 +1,4 @@
-"""A streaming query of Spark for the connectors of one group, started again when it ends for a passing reason."""
+"""A streaming query of Spark for the connectors of one group, restarted after a transient failure."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service import descriptors
 
 _log = structlog.get_logger(__name__)
-_AWAY_S = 5.0
+_BROKER_AWAY_AFTER_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TURN_S = 0.1
 _CODEGEN = "sql.codegen.wholeStage"
-_LOOK_S = 0.5
+_CHECK_STATUS_S = 0.5
 _ENDING_S = 5.0
 """Spark kills a Python worker within 2 s. On other hosts there may be no fence that shows its end."""
 
 
 class EventsQuery:
-    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own; `lost`
-    is called with a task and why changes of its table are missing.
+    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
+    `report_loss` is called with a task and the reason why changes of its table are missing.
 
-    Raises HelenusError(STATE) if what is kept next to its checkpoint can't be read.
+    Raises HelenusError(STATE) if the files next to its checkpoint can't be read.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class EventsQuery:
         connectors: Connectors,
         group: str,
         directory: Path,
-        lost: Callable[[Task, str], None],
+        report_loss: Callable[[Task, str], None],
     ) -> None:
         self._worker = worker
-        self._lost = lost
+        self._report_loss = report_loss
         self._connectors = connectors
         self._group = group
         self._directory = directory
-        self._held = connectors.held(group)
+        self._held_positions = connectors.held(group)
         self._unconfirmed = connectors.unconfirmed(group)
         self._waiting = connectors.waiting(group)
         self._stopping = threading.Event()
@@ -69,68 +69,72 @@ class EventsQuery:
         self._start = 0
         self._batches: DriverBatches | None = None
         self._session: Any = None
-        self._trouble: HelenusError | None = None
+        self._last_error: HelenusError | None = None
         self.failure: Exception | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, spark: Any) -> None:
-        """Begin, in a thread of its own."""
+        """Start the query in a thread of its own."""
         self._slots = task_slots(spark)
         self.refresh()
         self._thread = threading.Thread(target=self._run, args=(spark,), name=f"query-{self._group}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end. A batch that is under way is done again at the next start."""
+        """Ask the query to end. A batch that is running is repeated at the next start."""
         self._stopping.set()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was asked to end."""
+        """Return whether the query was asked to end."""
         return self._stopping.is_set()
 
     @property
     def is_running(self) -> bool:
-        """Whether it has done a batch since it was started last."""
+        """Return whether the query has done a batch since its last start."""
         return self.has_done_batches
 
     @property
     def has_done_batches(self) -> bool:
-        """Return whether it has done a batch since it was started last."""
-        return self._batches is not None and self._batches.done > 0
+        """Return whether the query has done a batch since its last start."""
+        return self._batches is not None and self._batches.batches_done > 0
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, after `stop`."""
+        """Return whether the query has ended after `stop`."""
         return self._thread is not None and not self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for its end."""
+        """Wait until the query has ended."""
         if self._thread is not None:
             self._thread.join()
 
     def refresh(self) -> tuple[QueryPlan, Mapping[str, Task]]:
-        """The plan as it is now, saved for the planner if it is another than before, and its tasks by events topic."""
+        """Return the current plan and its tasks by events topic. A plan that changed is saved for the planner."""
         with self._lock:
-            plan, tasks = self._now()
+            plan, tasks = self._current_plan()
             if self._plan is None or plan != self._plan:
                 plan.save()
                 self._plan = plan
             return self._plan, tasks
 
-    def _now(self) -> tuple[QueryPlan, Mapping[str, Task]]:
+    def _current_plan(self) -> tuple[QueryPlan, Mapping[str, Task]]:
         with self._connectors.lock:
             tasks = self._connectors.running(self._group, time.time())
-            of_group = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
+            group_connectors = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
-            tables = self._held.epochs(task.events for connector in of_group for task in connector.tasks.values())
-            held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
+            tables = self._held_positions.epochs(
+                task.events for connector in group_connectors for task in connector.tasks.values()
+            )
+            held_offsets = {
+                topic: offsets for topic, offsets in self._held_positions.offsets().items() if topic in tasks
+            }
             plan = QueryPlan(
                 self._worker,
                 {topic: task.settings for topic, task in tasks.items()},
                 str(self._directory),
                 self._group,
-                held,
+                held_offsets,
                 {topic: tables[topic] for topic in tasks},
                 self._slots,
                 self._start,
@@ -139,26 +143,26 @@ class EventsQuery:
             return plan, tasks
 
     def trouble(self) -> HelenusError | str | None:
-        """Why it is not ready, or None."""
-        if away := self._away():
+        """Return why the query is not ready, or None."""
+        if away := self._broker_error():
             return away
-        if self._batches is None or not self._batches.done:
-            return self._trouble or "starting: no batch done yet"
-        return self._trouble
+        if self._batches is None or not self._batches.batches_done:
+            return self._last_error or "starting: no batch done yet"
+        return self._last_error
 
-    def _away(self) -> str | None:
-        """Why no batch has been planned for some seconds."""
+    def _broker_error(self) -> str | None:
+        """Return why no batch has been planned for some seconds, or None."""
         if self._plan is None:
             return None
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - self._plan.away_file.stat().st_mtime > _AWAY_S:
+            if time.time() - self._plan.away_file.stat().st_mtime > _BROKER_AWAY_AFTER_S:
                 return self._plan.away_file.read_text()
         return None
 
     def _run(self, spark: Any) -> None:
         try:
             self._supervise(spark)
-            self._let_go()
+            self._release_topics()
         except Exception as error:
             self.failure = error
 
@@ -168,28 +172,28 @@ class EventsQuery:
         while not self._stopping.is_set():
             self._batches = None
             try:
-                error = self._once(spark)
+                error = self._run_once(spark)
             except HelenusError as failure:  # as of a full disk
                 error = failure
             except Exception as failure:
                 if not descriptors.are_exhausted(failure) and not is_spark_alive(spark):
-                    what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
-                    raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
-                error = _error(str(failure))
+                    problem = "Spark's Java process has ended: killed, as for want of memory, or crashed"
+                    raise HelenusError(Kind.BATCH_FAILED, problem, f"query.group {self._group}") from None
+                error = _spark_error(str(failure))
             if error is None:
                 return
             metrics.ERRORS.labels(error.kind.value).inc()
-            failures = 1 if self._batches is not None and self._batches.done else failures + 1
+            failures = 1 if self._batches is not None and self._batches.batches_done else failures + 1
             wait = pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             if not self._is_local:
                 wait = max(wait, _ENDING_S)
-            self._trouble, self._batches = error, None
+            self._last_error, self._batches = error, None
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)
 
-    def _let_go(self) -> None:
-        """Let other groups write its data topics, once none of its tasks runs any more. The end of the worker does not
-        wait for that.
+    def _release_topics(self) -> None:
+        """Let other groups write this group's data topics, once none of its tasks runs any more. The end of the worker
+        does not wait for that.
         """
         until = time.monotonic() + (0.0 if self._is_local else _ENDING_S)
         while time.monotonic() < until and not self._connectors.ending:
@@ -201,31 +205,33 @@ class EventsQuery:
     def _is_local(self) -> bool:
         return is_local(self._worker.spark.get("master", "local"))
 
-    def _once(self, spark: Any) -> HelenusError | None:
-        """Run the query until it ends, and say why it did; None if it was to stop."""
+    def _run_once(self, spark: Any) -> HelenusError | None:
+        """Run the query until it ends, and return why it did; None if it was to stop."""
         start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
         if start is None:
             return None
         self._start = start
         self._connectors.writes(self._group, ())
         begin = partial(self._begin_batch, spark)
-        batches = DriverBatches(self.refresh, begin, self._held, self._unconfirmed, self._waiting, self._lost)
+        batches = DriverBatches(
+            self.refresh, begin, self._held_positions, self._unconfirmed, self._waiting, self._report_loss
+        )
         self._batches = batches
         query = start_in_turn(partial(self._begin, spark, batches), lambda: batches.has_begun, self._stopping.is_set)
         if query is None:
             return None
         _log.info("query.started", group=self._group)
-        while query.isActive and not self._stopping.wait(_LOOK_S):
-            if batches.done:
-                self._trouble = None
+        while query.isActive and not self._stopping.wait(_CHECK_STATUS_S):
+            if batches.batches_done:
+                self._last_error = None
         if self._stopping.is_set():
             query.stop()
             return None
-        return _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
+        return _failure_cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
 
     def _begin(self, spark: Any, batches: DriverBatches) -> Any:
         plan, _ = self.refresh()
-        _remove_torn(plan.checkpoint)
+        _remove_torn_files(plan.checkpoint)
         if self._session is None:
             self._session = spark.newSession()
             self._session.dataSource.register(EventsSource)
@@ -243,8 +249,8 @@ class EventsQuery:
         return start_query(spark.sparkContext, writer, partial(self._process, batches, jobs))
 
     def _begin_batch(self, spark: Any) -> tuple[QueryPlan, Mapping[str, Task]]:
-        """`refresh`, for a batch: from now on its tasks may write. The next one has as many tasks as Spark runs at once
-        now, which changes on a cluster alone.
+        """Refresh the plan for a batch, whose tasks may write from now on. The next batch has as many tasks as Spark
+        runs at once now, which changes on a cluster alone.
         """
         if not self._is_local:
             self._slots = task_slots(spark)
@@ -259,7 +265,7 @@ class EventsQuery:
         self._connectors.writes(self._group, ())
 
 
-def _remove_torn(checkpoint: Path) -> None:
+def _remove_torn_files(checkpoint: Path) -> None:
     """Remove half-written files of a killed run: Spark refuses to start where it finds one."""
     for name in ("offsets", "commits"):
         for torn in checkpoint.glob(f"{name}/.*.tmp"):
@@ -267,21 +273,23 @@ def _remove_torn(checkpoint: Path) -> None:
             _log.info("checkpoint.torn", file=str(torn))
 
 
-def _cause(query: Any, batches: DriverBatches, checkpoint: Path) -> HelenusError:
-    """Why a query ended: our own error from a batch, or Spark's error, after which it is started again."""
+def _failure_cause(query: Any, batches: DriverBatches, checkpoint: Path) -> HelenusError:
+    """Return why a query ended: our own error from a batch, or Spark's error, after which it is restarted."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
-    said = str(query.exception() or batches.failure or "the query ended")
-    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in said:
-        what = (
+    message = str(query.exception() or batches.failure or "the query ended")
+    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in message:
+        problem = (
             "no batch was begun yet, and Spark finds files in offsets or commits that are not its own: move them away"
         )
-        return HelenusError(Kind.STATE, what, str(checkpoint))
-    return _error(said)
+        return HelenusError(Kind.STATE, problem, str(checkpoint))
+    return _spark_error(message)
 
 
-def _error(said: str) -> HelenusError:
-    """The message of an error of Spark's, as Py4J has it."""
-    lines = [line.strip().removeprefix(": ") for line in said.splitlines() if line.strip()]  # as Py4J shows Java's own
-    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return error_in(said) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])
+def _spark_error(message: str) -> HelenusError:
+    """Return an error of Spark's, given its message as Py4J shows it."""
+    lines = [
+        line.strip().removeprefix(": ") for line in message.splitlines() if line.strip()
+    ]  # as Py4J shows Java's own
+    exception_lines = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return error_in(message) or HelenusError(Kind.BATCH_FAILED, (exception_lines or lines[:1])[-1][:500])

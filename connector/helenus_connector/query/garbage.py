@@ -13,7 +13,7 @@ _SEARCH_AFTER = 400_000
 """Objects that are made and not freed. A task has 300,000 for 25,000 events, hardly a cycle among them, and each search
 walks all that are new: with 100,000 that takes a tenth of the task, with Python's own 700 a quarter.
 """
-OF_DRIVER = 100_000
+DRIVER_SEARCH_AFTER = 100_000
 """For the driver, which PySpark's calls leave cycles with each batch, few objects at a time. With the number above its
 memory grew for 40 minutes before the first search, by 45 MB.
 """

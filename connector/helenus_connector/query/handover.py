@@ -26,7 +26,7 @@ class MicroBatch:
 
     @property
     def frame(self) -> Any:
-        """The rows, as a DataFrame of the query's session."""
+        """Return the rows, as a DataFrame of the query's session."""
         from pyspark.sql.dataframe import DataFrame
         from pyspark.sql.session import SparkSession
 

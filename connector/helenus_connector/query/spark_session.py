@@ -29,7 +29,7 @@ from helenus_schemas.errors import HelenusError, Kind
 _log = structlog.get_logger(__name__)
 _REASON = re.compile(r"Exception: |Error: |^Invalid|^Unrecognized|^Could not")
 _THREAD = 'Exception in thread "main" '
-_SPARKS_OWN = "Streaming TransformWithState"
+_STATE_QUERY_LINE = "Streaming TransformWithState"
 """What each start of a query with state prints, line by line, with all that was pickled for it."""
 _LAST_WORDS_S = 2.0
 _EXECUTORS_S, _STEADY_S, _POLL_S = 30.0, 3.0, 0.2
@@ -53,16 +53,16 @@ _DEFAULTS = {
     "spark.python.daemon.module": "helenus_connector.daemon",
 }
 # With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
-_ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOCAL_ADDRESSES = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_JAVA_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Variables that a JVM, or Spark's, takes options from."""
 _FILES, _CLASS_PATH = "spark.hadoop.fs.file.impl", "spark.driver.extraClassPath"
 _JAR = Path(__file__).with_name("helenus.jar")
 _PYTHON_PATH = Path(__file__).with_name("python_path")
 """With a `sitecustomize`, which says what for."""
 _SOCKETS = "spark.python.unix.domain.socket."
-_SHARED = "/tmp"  # on hosts of executors; java.io.tmpdir is too long a path there with YARN
+_EXECUTOR_SOCKET_DIRECTORY = "/tmp"  # on hosts of executors; java.io.tmpdir is too long a path there with YARN
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -89,11 +89,11 @@ def start_session(worker: WorkerSettings, directory: Path, has_state: bool = Fal
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOGGING)
-    settings = _settings(worker, directory)
+    settings = _spark_settings(worker, directory)
     # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
     # needs more than the default stack.
-    ours = ["-Xss8m", f"-Dlog4j.configurationFile={log4j}", *_light(worker.spark, has_state)]
-    settings[_JAVA_OPTIONS] = " ".join([*ours, settings.get(_JAVA_OPTIONS, "")]).strip()
+    java_options = ["-Xss8m", f"-Dlog4j.configurationFile={log4j}", *_lean_jvm_options(worker.spark, has_state)]
+    settings[_JAVA_OPTIONS] = " ".join([*java_options, settings.get(_JAVA_OPTIONS, "")]).strip()
     from pyspark.sql import SparkSession
 
     # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
@@ -105,16 +105,20 @@ def start_session(worker: WorkerSettings, directory: Path, has_state: bool = Fal
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
     ask_once()
-    with _python_path(), _stderr(worker.log_format == "json") as said, _start_errors(settings, said):
+    with (
+        _python_path(),
+        _piped_stderr(worker.log_format == "json") as read_stderr,
+        _start_errors(settings, read_stderr),
+    ):
         spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
     spark.sparkContext.setLogLevel("OFF")
-    _say_no_more(spark)
+    _silence_shutdown_errors(spark)
     return spark
 
 
 def load_modules(spark: Any) -> None:
     """Have the process that Spark's Python workers are forked from load our modules, which takes seconds, while the
-    first query is planned. Does not wait for it.
+    first query is planned. Returns at once.
     """
 
     def load() -> None:
@@ -140,34 +144,36 @@ def _python_path() -> Iterator[None]:
 
 
 @contextmanager
-def _start_errors(settings: Mapping[str, str], said: Callable[[], list[str]]) -> Iterator[None]:
-    """Why Spark does not start, as our error: what it raises, or what its Java process `said` before it ended."""
+def _start_errors(settings: Mapping[str, str], read_stderr: Callable[[], list[str]]) -> Iterator[None]:
+    """Raise why Spark does not start, as our error: what it raises, or what its Java process wrote before it ended,
+    which `read_stderr` returns.
+    """
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        lines = str(error.java_exception).splitlines() if isinstance(error, Py4JJavaError) else said()
-        why = next((line for line in lines if _REASON.search(line)), (lines or [str(error)])[0])
-        what = f"Spark does not start: {why.removeprefix(_THREAD)}: check spark.* in the worker's file"
+        lines = str(error.java_exception).splitlines() if isinstance(error, Py4JJavaError) else read_stderr()
+        reason = next((line for line in lines if _REASON.search(line)), (lines or [str(error)])[0])
+        problem = f"Spark does not start: {reason.removeprefix(_THREAD)}: check spark.* in the worker's file"
         # A master that does not answer now may answer later.
-        kind = Kind.BATCH_FAILED if "unresponsive" in why else Kind.CONFIG
-        raise HelenusError(kind, what, f"spark.master={settings['spark.master']}") from None
+        kind = Kind.BATCH_FAILED if "unresponsive" in reason else Kind.CONFIG
+        raise HelenusError(kind, problem, f"spark.master={settings['spark.master']}") from None
 
 
 @contextmanager
-def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
+def _piped_stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
     """Let processes that start meanwhile, such as Spark's JVM and its children, write to a pipe instead of standard
     error. Until this process ends, the pipe is copied to standard error, each line as JSON if so configured.
 
     Yields a function that returns the lines of the start. Of Java traces only the first lines are copied.
     """
     source, sink = os.pipe()
-    back, out = os.dup(2), os.dup(2)
+    saved_stderr, out = os.dup(2), os.dup(2)
     os.dup2(sink, 2)
     os.close(sink)
-    starting, heard = threading.Event(), list[str]()
+    starting, start_lines = threading.Event(), list[str]()
     starting.set()
 
     def forward() -> None:
@@ -175,10 +181,10 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
             for line in lines:
                 text = line.decode(errors="replace").rstrip()
                 if starting.is_set():
-                    heard.append(text)
+                    start_lines.append(text)
                     if text.startswith("\tat "):
                         continue
-                if _SPARKS_OWN in text:
+                if _STATE_QUERY_LINE in text:
                     continue
                 if not as_json or text.startswith("{"):  # JSON already, of our own processes
                     os.write(out, line)
@@ -188,21 +194,21 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
     thread = threading.Thread(target=forward, name="stderr", daemon=True)
     thread.start()
 
-    def said() -> list[str]:
-        os.dup2(back, 2)  # or this process itself keeps the pipe open
+    def read_stderr() -> list[str]:
+        os.dup2(saved_stderr, 2)  # or this process itself keeps the pipe open
         thread.join(_LAST_WORDS_S)
-        return list(filter(None, heard))
+        return list(filter(None, start_lines))
 
     try:
-        yield said
+        yield read_stderr
     finally:
-        os.dup2(back, 2)
-        os.close(back)
+        os.dup2(saved_stderr, 2)
+        os.close(saved_stderr)
         starting.clear()
 
 
 def is_spark_alive(spark: Any) -> bool:
-    """Whether Spark's Java process is there."""
+    """Return whether Spark's Java process is running."""
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:  # Py4J's, of some kinds
@@ -210,18 +216,21 @@ def is_spark_alive(spark: Any) -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs its tasks in its one Java process: not with `local-cluster[...]`, made for its own tests."""
+    """Return whether Spark runs its tasks in its one Java process: not with `local-cluster[...]`, made for its own
+    tests.
+    """
     return re.match(r"local($|\[)", master) is not None
 
 
 def task_slots(spark: Any) -> int:
-    """How many tasks Spark runs at once now: on a cluster executors come and go."""
+    """Return how many tasks Spark runs at once now: on a cluster executors come and go."""
     return int(spark.sparkContext.defaultParallelism)
 
 
 def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
-    """The same for what stays as it is then. On a cluster executors register one by one once the session is there: it
-    waits until their number stays the same, half a minute at most, or until it `is_over`.
+    """Return how many tasks Spark runs at once, for what cannot change later. On a cluster executors register one by
+    one once the session is there: this waits until their number stays the same, half a minute at most, or until it
+    `is_over`.
     """
     context = spark.sparkContext
     if is_local(context.master):
@@ -230,60 +239,64 @@ def settled_task_slots(spark: Any, is_over: Callable[[], bool]) -> int:
     executors = -1
     _log.info("spark.waiting", reason="executors register", at_most_s=_EXECUTORS_S)
     while not is_over() and time.monotonic() < begun + _EXECUTORS_S:
-        there = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is one of them
-        if there != executors:
-            executors, since = there, time.monotonic()
+        executors_now = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is one of them
+        if executors_now != executors:
+            executors, since = executors_now, time.monotonic()
         elif executors > 0 and time.monotonic() > since + _STEADY_S:
             break
         time.sleep(_POLL_S)
-    found = task_slots(spark)
-    fields = {"executors": max(executors, 0), "slots": found, "waited_s": round(time.monotonic() - begun, 1)}
+    slots = task_slots(spark)
+    fields = {"executors": max(executors, 0), "slots": slots, "waited_s": round(time.monotonic() - begun, 1)}
     if executors > 0:
         _log.info("spark.executors", **fields)
     else:
         _log.warning("spark.executors", **fields)
-    return found
+    return slots
 
 
-def _say_no_more(spark: Any) -> None:
-    """When the Java process ends, Py4J and PySpark print errors of what they were reading: the worker logs it once."""
+def _silence_shutdown_errors(spark: Any) -> None:
+    """Drop what Py4J and PySpark print when the Java process ends while they read from it: the worker logs it once."""
     logging.getLogger().addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
     with suppress(AttributeError):
         spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
 
 
-def _settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
-    given = {f"spark.{key}": value for key, value in worker.spark.items()}
-    master = given.get("spark.master", _DEFAULTS["spark.master"])
+def _spark_settings(worker: WorkerSettings, directory: Path) -> dict[str, str]:
+    configured = {f"spark.{key}": value for key, value in worker.spark.items()}
+    master = configured.get("spark.master", _DEFAULTS["spark.master"])
     local = is_local(master)
-    ours = security_settings(master, given) | (_ALONE if local else {})
+    defaults = security_settings(master, configured) | (_LOCAL_ADDRESSES if local else {})
     if local:
         # Hadoop's own starts a process for each file that it makes: a fifth of the time of a batch of a few events.
-        ours[_FILES] = "helenus.LocalFiles"
+        defaults[_FILES] = "helenus.LocalFiles"
     if os.pathsep in str(_JAR):
-        what = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
-        raise HelenusError(Kind.CONFIG, what, str(_JAR.parent), "install Helenus elsewhere")
-    given[_CLASS_PATH] = os.pathsep.join(filter(None, [str(_JAR), given.get(_CLASS_PATH)]))
+        problem = f"Java can't load classes from a directory with '{os.pathsep}' in its name"
+        raise HelenusError(Kind.CONFIG, problem, str(_JAR.parent), "install Helenus elsewhere")
+    configured[_CLASS_PATH] = os.pathsep.join(filter(None, [str(_JAR), configured.get(_CLASS_PATH)]))
     # By TCP a task waits 40 ms for the kernel, which delays an ACK, and the port of an operator's state takes whoever
     # comes first. Executors on other hosts have no directory of ours; a socket is its owner's alone there too.
-    ours |= {f"{_SOCKETS}enabled": "true", f"{_SOCKETS}dir": str(socket_directory(directory)) if local else _SHARED}
-    return {**_DEFAULTS, **ours, **given}
+    defaults |= {
+        f"{_SOCKETS}enabled": "true",
+        f"{_SOCKETS}dir": str(socket_directory(directory)) if local else _EXECUTOR_SOCKET_DIRECTORY,
+    }
+    return {**_DEFAULTS, **defaults, **configured}
 
 
-def _light(given: Mapping[str, str], has_state: bool) -> list[str]:
-    """Options of a JVM that does little, but for what an operator decides: without threads that collect a large heap,
-    and without the second compiler. It takes more than it saves where batches are short and are Python's to do.
+def _lean_jvm_options(configured: Mapping[str, str], has_state: bool) -> list[str]:
+    """Return options of a JVM that does little, except those that an operator has set: without threads that collect a
+    large heap, and without the second compiler, which takes more than it saves where batches are short and Python does
+    the work.
     """
-    decided = [given.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
-    options = " ".join(decided + [os.environ.get(name, "") for name in _OF_JAVA])
-    light = []
-    if "driver.memory" not in given and not re.search(r"-XX:\+Use\w+GC", options):
-        light.append("-XX:+UseSerialGC")
+    java_options = [configured.get(f"driver.{which}JavaOptions", "") for which in ("default", "extra")]
+    options = " ".join(java_options + [os.environ.get(name, "") for name in _JAVA_OPTION_VARIABLES])
+    added = []
+    if "driver.memory" not in configured and not re.search(r"-XX:\+Use\w+GC", options):
+        added.append("-XX:+UseSerialGC")
     if not has_state and "Tiered" not in options:
-        light.append("-XX:TieredStopAtLevel=1")
+        added.append("-XX:TieredStopAtLevel=1")
         if "ReservedCodeCacheSize" not in options:
-            light.append("-XX:ReservedCodeCacheSize=240m")  # Java's own, which would be a fifth of that
-    return light
+            added.append("-XX:ReservedCodeCacheSize=240m")  # Java's own, which would be a fifth of that
+    return added
 
 
 _JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
@@ -296,7 +309,7 @@ def check_java() -> None:
     if java is None:
         raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later, and there is no java", advice=_JAVA)
     try:
-        version = _version(java)
+        version = _java_version(java)
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
         raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
     if version < 17:
@@ -304,6 +317,6 @@ def check_java() -> None:
 
 
 @functools.cache
-def _version(java: str) -> int:
+def _java_version(java: str) -> int:
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
     return int(answer.split('"')[1].split(".")[0])

@@ -1,4 +1,4 @@
-"""Queries start in turns, also after a failure: each start takes Python processes, which import for seconds."""
+"""Turns in which queries start, also after a failure: each start takes Python processes, which import for seconds."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class RestCall:
         return self.path["name"]
 
     def wants(self, flag: str) -> bool:
-        """Whether a flag of the query is true."""
+        """Return whether a flag of the query is true."""
         return self.query.get(flag, "").lower() == "true"
 
     @property

@@ -291,7 +291,7 @@ class _OwnPages:
 
     @staticmethod
     def _is_foreign(headers: Mapping[bytes, str], own: str) -> bool:
-        """Whether a browser says so; other clients say nothing. Some old browsers send `Origin` alone."""
+        """Return whether a browser says so; other clients say nothing. Some old browsers send `Origin` alone."""
         site = headers.get(b"sec-fetch-site")
         if site is not None:
             return site not in ("same-origin", "none")
@@ -352,7 +352,7 @@ def _endpoint(handlers: dict[str, Handler], is_json: bool, limiter: CapacityLimi
 
 
 def _takes_json(accept: str) -> bool:
-    """Whether a header `Accept` allows JSON; a missing one allows all."""
+    """Return whether a header `Accept` allows JSON; a missing one allows all."""
     ranges = [part.replace(" ", "").lower().partition(";") for part in accept.split(",") if part.strip()]
     taken = {name for name, _, parameters in ranges if not re.search(r"(^|;)q=0(\.0*)?(;|$)", parameters)}
     return not ranges or not taken.isdisjoint(("*/*", "application/*", "application/json"))
@@ -373,7 +373,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _is_open(settings: WorkerSettings) -> bool:
-    """Whether more than this machine reach the listener, and it asks for no login."""
+    """Return whether more than this machine reach the listener, and it asks for no login."""
     return not (is_loopback(settings.listener[0]) or _has_login(settings))
 
 

@@ -33,7 +33,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
-from helenus_connector.query.batch_metrics import ADVICE, count, failed_once
+from helenus_connector.query.batch_metrics import ADVICE, count_outcome, note_failed_attempt
 from helenus_connector.query.handover import MicroBatch, start_query
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.spark_session import settled_task_slots
@@ -145,9 +145,9 @@ class RowsQuery:
             try:
                 self._run_query(spark, task)
             except HelenusError as error:
-                failed_once(task, error, time.time())
+                note_failed_attempt(task, error, time.time())
             except Exception as error:
-                failed_once(task, _error(str(error)), time.time())
+                note_failed_attempt(task, _error(str(error)), time.time())
             finally:
                 self._plan, self._batches_done = None, 0
                 self._connectors.writes(self._group, ())
@@ -160,7 +160,7 @@ class RowsQuery:
         for extra_task in tasks[1:]:
             reason = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
             advice = "make a connector for each table, with a query.group of its own"
-            failed_once(extra_task, HelenusError(Kind.CONFIG, reason, extra_task.table, advice), time.time())
+            note_failed_attempt(other, HelenusError(Kind.CONFIG, what, other.table, advice), time.time())
         return tasks[0] if tasks else None
 
     def _is_wanted(self, task: Task) -> bool:
@@ -310,12 +310,12 @@ class RowsQuery:
     def _apply_results(self, plan: QueryPlan, task: Task, results: list[PublishResult]) -> None:
         """Report to the task what a batch did, and to the planner when the next row expires."""
         now = time.time()
-        for result in results:
-            count(task, result.outcome, now)
-            self._note_gaps(task, result.outcome)
-            for place_result in result.ended:
-                self._note_place(place_result)
-        self._note_missing_cells(task, [place_result for result in results for place_result in result.ended])
+        for done in all_done:
+            count_outcome(task, done.outcome, now)
+            self._note_gaps(task, done.outcome)
+            for ended in done.ended:
+                self._note(ended)
+        self._note_light(task, [ended for done in all_done for ended in done.ended])
         task.succeeded()
         metrics.ROWS_KEPT.labels(*task.labels).set(sum(rows for rows, _ in self._place_counts.values()))
         metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._place_counts.values()))
