@@ -59,7 +59,7 @@ class ConnectorReports:
         where: dict[str, Offsets] = {}
         for group in {c.settings.query_group for c in connectors}:
             with contextlib.suppress(HelenusError):  # of files that can't be read: its connectors say so
-                where[group] = self._connectors.held(group).where()
+                where[group] = self._connectors.held_positions(group).read_offsets()
         # Of a connector that failed before its tables were looked at: tables of an earlier run lag, too.
         tasks = [
             task
@@ -106,7 +106,7 @@ class ConnectorReports:
         """The states of connectors and their tasks. The series of those that left are ended."""
         tables: set[metrics.Labels] = set()
         reasons: set[tuple[str, ...]] = set()
-        connectors = self._connectors.shown()
+        connectors = self._connectors.all_with_files()
         for name, connector in connectors.items():
             status = connector.status()
             metrics.connector_state(name, status.state)

@@ -39,8 +39,8 @@ class _Commands(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("helenus"):
                 raise
-            what = f"only the agent is installed here: pip install '.[connector]' in a checkout ({error.msg})"
-            click.echo(f"helenus-connector: {what}", err=True)
+            problem = f"only the agent is installed here: pip install '.[connector]' in a checkout ({error.msg})"
+            click.echo(f"helenus-connector: {problem}", err=True)
             sys.exit(2)
 
     def resolve_command(
@@ -294,8 +294,8 @@ def _snapshot(worker: Any, show: bool, stop: bool, pause: bool, resume: bool, **
     """
     from helenus_connector.snapshot_command import chosen, snapshot
 
-    what = chosen({"show": show, "stop": stop, "pause": pause, "resume": resume}, how)
-    sys.exit(snapshot(worker, what=what, **how))
+    action = chosen({"show": show, "stop": stop, "pause": pause, "resume": resume}, how)
+    sys.exit(snapshot(worker, what=action, **how))
 
 
 @main.command("verify", short_help="Compare data topics with their tables.")
@@ -364,8 +364,10 @@ def _make_checkpoint(directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        what = f"checkpoint.dir: {error.strerror}: create it, owned by the user that runs the worker, or name another"
-        raise HelenusError(Kind.CONFIG, what, str(directory)) from None
+        problem = (
+            f"checkpoint.dir: {error.strerror}: create it, owned by the user that runs the worker, or name another"
+        )
+        raise HelenusError(Kind.CONFIG, problem, str(directory)) from None
 
 
 def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:

@@ -226,7 +226,7 @@ class ConnectorMetricAliases(Collector):
         """A table is a task here."""
         read, records, errors = by_table(EVENTS_READ), by_table(RECORDS), by_table(TABLE_ERRORS)
         dead = by_table(EVENTS, outcome="dead_lettered")
-        for prefix, name, what, values in (
+        for prefix, name, description, values in (
             ("source_task", "source_record_poll_total", "Events read from the events topic.", read),
             ("source_task", "source_record_write_total", "Records written to the data topic.", records),
             (
@@ -240,7 +240,7 @@ class ConnectorMetricAliases(Collector):
             ("task_error", "total_records_skipped", "Dead-lettered events.", dead),
             ("task_error", "deadletterqueue_produce_requests", "The same.", dead),
         ):
-            metric = Metric(f"kafka_connect_{prefix}_metrics_{name}", what, "unknown")
+            metric = Metric(f"kafka_connect_{prefix}_metrics_{name}", description, "unknown")
             for labels in read:
                 if labels in _tasks:
                     of_task = {"connector": labels[0], "task": str(_tasks[labels])}
@@ -256,11 +256,11 @@ class ConnectorMetricAliases(Collector):
             metric.add_sample(metric.name, {"connector": state["connector"], "status": state["state"].lower()}, 1)
         yield metric
         names = dict.fromkeys([*(state["connector"] for state in states), *(labels[0] for labels in tables)])
-        for count, what, value in (
+        for count, description, value in (
             ("connector_count", "Connectors of the worker.", len(names)),
             ("task_count", "Tables of the worker.", len(tables)),
         ):
-            metric = Metric(f"{worker}_{count}", what, "unknown")
+            metric = Metric(f"{worker}_{count}", description, "unknown")
             metric.add_sample(metric.name, {}, value)
             yield metric
         for name in ("RUNNING", "PAUSED", "FAILED"):
@@ -292,13 +292,13 @@ class ConnectorMetricAliases(Collector):
 
     def _debeziums(self) -> Iterator[Metric]:
         latency = {table: 1e3 * value for table, value in by_table(REPLICATION_SECONDS).items()}
-        for name, what, values, together in (
+        for name, description, values, together in (
             ("MilliSecondsBehindSource", "Time from the newest write to its record's batch.", latency, max),
             ("TotalNumberOfEventsSeen", "Events read from the events topic.", by_table(EVENTS_READ), sum),
             ("NumberOfEventsFiltered", "Copies of events.", by_table(EVENTS, outcome="confirmed"), sum),
             ("NumberOfErroneousEvents", "Dead letters.", by_table(EVENTS, outcome="dead_lettered"), sum),
         ):
-            metric = Metric(f"debezium_metrics_{name}", what, "unknown")
+            metric = Metric(f"debezium_metrics_{name}", description, "unknown")
             by_connector: dict[str, list[float]] = {}
             for labels, value in values.items():
                 by_connector.setdefault(labels[0], []).append(value)

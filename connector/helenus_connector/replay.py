@@ -36,9 +36,9 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
         there = undelivered.topics()
         if not any(one.dead_letters in there for one in tables):
             names = ", ".join(one.dead_letters for one in tables)
-            what = f"there is no topic {names}" if names else f"no table matches {settings.table}"
+            problem = f"there is no topic {names}" if names else f"no table matches {settings.table}"
             raise HelenusError(
-                Kind.CONFIG, what, settings.name, "there is nothing to replay, or another topic is meant"
+                Kind.CONFIG, problem, settings.name, "there is nothing to replay, or another topic is meant"
             )
         events = log.topics()
         for one in tables:
@@ -80,8 +80,8 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
                 incomplete += 1
                 continue
             if not 0 <= target < partitions:
-                what = f"a dead letter of {topic}, partition {target}, which has {partitions}"
-                raise HelenusError(Kind.POISON_EVENT, what, _place(dead_letter))
+                problem = f"a dead letter of {topic}, partition {target}, which has {partitions}"
+                raise HelenusError(Kind.POISON_EVENT, problem, _place(dead_letter))
             key, value = without_frames(dead_letter.key(), dead_letter.value() or b"")
             log.append(settings.events, target, key, _again(value, log.keeps_schemas))
             done += 1

@@ -92,8 +92,8 @@ def look(worker: WorkerClient) -> Moment:
         status = json.loads(worker.get("/connectors?expand=status"))
         failures, waiting = tuple(_reasons(status, failed=True)), tuple(_reasons(status, failed=False))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"that is no worker of Helenus: {type(error).__name__} {error}"
-        raise HelenusError(Kind.WORKER_UNREACHABLE, what, worker.url) from None
+        problem = f"that is no worker of Helenus: {type(error).__name__} {error}"
+        raise HelenusError(Kind.WORKER_UNREACHABLE, problem, worker.url) from None
     for sample in samples:
         labels = sample.labels
         if sample.name.startswith(f"{_PREFIX}snapshot_") and "table" in labels:

@@ -89,7 +89,7 @@ def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) ->
         for connector in connectors:
             try:
                 for settings in each(connector, tables):
-                    found = tables.look(settings, Path(directory))
+                    found = tables.scan(settings, Path(directory))
                     yield from ((connector.name, error) for error in found.values() if error is not None)
                     there = [settings.of_table(table) for table, error in found.items() if error is None]
                     yield from ((connector.name, error) for error in (topics.refusals(there) if topics else ()))

@@ -74,7 +74,7 @@ class Worker:
         self.snapshots: Snapshots
         self.signals: Signals
         self.verifications: Verifications
-        self.connectors.files = self._keyspaces.without
+        self.connectors.files = self._keyspaces.files_without_tables
         self._tables = TableDefinitions(registry_memory(worker.checkpoint_dir))
         self._looks: dict[object, Future[None]] = {}
         self._failures: dict[str, int] = {}
@@ -102,7 +102,7 @@ class Worker:
 
     def ready(self) -> str | None:
         """Why something that should run does not, or None."""
-        return self.connectors.trouble() or self.health()
+        return self.connectors.first_obstacle() or self.health()
 
     def health(self) -> str | None:
         """What is wrong with the worker itself, however its connectors fare, or None."""
@@ -198,7 +198,7 @@ class Worker:
 
     def _load(self) -> None:
         """Read what is kept in checkpoint.dir, which is this worker's alone by now: another one may have changed it."""
-        self.connectors.load({**self._keyspaces.known(self.connectors.saved()), **self._keyspaces.others})
+        self.connectors.load({**self._keyspaces.properties_of(self.connectors.saved_names()), **self._keyspaces.others})
         self.snapshots = Snapshots(self.worker, self.connectors)
         self.signals = Signals(self.worker, self.connectors, self.snapshots)
         self.verifications = Verifications(self.worker, self.connectors)
@@ -219,7 +219,7 @@ class Worker:
             try:
                 query = self._query(group, directory)
             except HelenusError as error:
-                self.connectors.failed(group, error)
+                self.connectors.fail_group(group, error)
                 continue
             self._queries[group] = query
             query.start(self._spark)
@@ -228,8 +228,8 @@ class Worker:
             if query.failure is not None and not self._stopping.is_set() and not query.is_stopped:
                 if isinstance(query.failure, HelenusError):
                     raise query.failure
-                what = f"the query of group {group} ended: {str(query.failure)[:500]}"
-                raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
+                problem = f"the query of group {group} ended: {str(query.failure)[:500]}"
+                raise HelenusError(Kind.BATCH_FAILED, problem) from query.failure
             query.refresh()
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and self._all_run():
@@ -253,9 +253,9 @@ class Worker:
         for group in {c.settings.query_group for c in self.connectors.all().values()}:
             query = self._queries.get(group)
             if query is None:
-                self.connectors.hindered(group, starting, idle=True)
+                self.connectors.note_hindrance(group, starting, idle=True)
             else:
-                self.connectors.hindered(group, query.trouble(), not query.has_done_batches)
+                self.connectors.note_hindrance(group, query.trouble(), not query.has_done_batches)
 
     def _query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         if self._has_rows(group):
@@ -279,7 +279,7 @@ class Worker:
         """Look at the tables of the connectors whose time has come: of those with the same servers one after the other,
         and beside others. Servers that do not answer delay the others for some seconds, and once.
         """
-        self.connectors.join(self._keyspaces.look(self._tables, self._may_wait()))
+        self.connectors.add_from_files(self._keyspaces.find_connectors(self._tables, self._may_wait()))
         due: dict[object, list[tuple[str, Connector]]] = {}
         for name, connector in self.connectors.all().items():
             if connector.wanted != "STOPPED" and not connector.error and time.time() >= self._look_at(connector):
@@ -295,7 +295,7 @@ class Worker:
                 look.result()
             else:
                 for _, connector in due.get(servers, ()):
-                    if not connector.looked:
+                    if not connector.is_scanned:
                         connector.waiting = f"its servers have not answered for {_SLOW_S:.0f} s"
 
     def _look_in_turn(self, connectors: Sequence[tuple[str, Connector]], directory: Path) -> None:
@@ -307,9 +307,9 @@ class Worker:
                 settings = connector.settings
                 again = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
                 # Before the look: a change during it needs another look at once.
-                connector.look_at, connector.looked_at = time.time() + again, time.time()
+                connector.next_scan_at, connector.last_scan_at = time.time() + again, time.time()
             try:
-                found = self._tables.look(settings, directory)
+                found = self._tables.scan(settings, directory)
                 if self._may_wait():
                     missing = [error for error in found.values() if error and error.kind is Kind.TABLE_MISSING]
                     if missing:
@@ -324,10 +324,10 @@ class Worker:
                 continue
             self._failures.pop(name, None)
             self._waiting.forget(name)
-            if connector.looked is False and not found:
+            if connector.is_scanned is False and not found:
                 _log.warning("tables.none", connector=name, reason=no_tables(settings))
             before = {task.table: str(task.error) for task in list(connector.tasks.values())}
-            self.connectors.looked(name, settings, found)
+            self.connectors.apply_scan(name, settings, found)
             for task in list(connector.tasks.values()):
                 if task.error is not None and str(task.error) != before.get(task.table):
                     _log.error("task.failed", connector=name, table=task.table, error=str(task.error))
@@ -339,10 +339,10 @@ class Worker:
         """
         missing = {task.settings.table for task in list(connector.tasks.values()) if task.misses_table}
         if not missing:
-            return connector.look_at
+            return connector.next_scan_at
         is_named = missing <= {*connector.settings.tables}
         pause_s = connector.settings.table_refresh_interval_ms / 1000 if is_named else _LEAVING_S
-        return min(connector.look_at, connector.looked_at + pause_s)
+        return min(connector.next_scan_at, connector.last_scan_at + pause_s)
 
     def _look_failed(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
         with self.connectors.lock:
@@ -355,7 +355,7 @@ class Worker:
                 self._failures[name] = self._failures.get(name, 0) + 1
                 longest_s = _FIRST_PAUSE_S if self._may_wait() else _LONGEST_PAUSE_S
                 connector.trouble = error
-                connector.look_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
+                connector.next_scan_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
                 if self._waiting.is_due(name, str(error)):
                     _log.info("connector.waiting", connector=name, reason=str(error))
             else:
@@ -377,14 +377,14 @@ class Worker:
 
     def _end_if_all_failed(self) -> None:
         connectors = self.connectors.all()
-        if not connectors and (failure := self._keyspaces.failure()):
+        if not connectors and (failure := self._keyspaces.common_failure()):
             raise failure
         # One that was changed over REST can be changed again, here and now.
         if not connectors or any(not c.is_as_in_file or c.wanted != "RUNNING" for c in connectors.values()):
             return
         errors = []
         for connector in connectors.values():
-            never = None if connector.looked or self._may_wait() else connector.trouble
+            never = None if connector.is_scanned or self._may_wait() else connector.trouble
             errors.append(connector.failure() or never)
         if all(errors):
             assert errors[0] is not None
@@ -399,15 +399,17 @@ class Worker:
         return any(settings.state == "rows" for settings in of_group)
 
     def _groups(self) -> set[str]:
-        return {c.settings.query_group for c in self.connectors.all().values() if c.looked and not c.error}
+        return {c.settings.query_group for c in self.connectors.all().values() if c.is_scanned and not c.error}
 
     def _make_topics(self) -> None:
-        connectors = [c for c in self.connectors.all().values() if c.wanted == "RUNNING" and c.looked and not c.error]
+        connectors = [
+            c for c in self.connectors.all().values() if c.wanted == "RUNNING" and c.is_scanned and not c.error
+        ]
         waiting = [t for c in connectors for t in list(c.tasks.values()) if not t.ready and not t.error]
         if not waiting:
             return
         try:
-            self._topics.make(claim(self.connectors, waiting))
+            self._topics.create_topics(claim(self.connectors, waiting))
         except HelenusError as error:
             if self._waiting.is_due(_TOPICS, str(error)):
                 _log.warning("topics.waiting", reason=str(error))

@@ -36,7 +36,7 @@ def shop(tmp_path: Path, evil: bool = True, **more: str) -> Iterator[Api]:
     api = Api(settings(tmp_path, **more))
     try:
         _fill(api, EVIL if evil else "payload")
-        api.failed = api.connectors.trouble()
+        api.failed = api.connectors.first_obstacle()
         yield api
     finally:
         api.close()

@@ -45,7 +45,7 @@ def running(of: Connectors, now: float = 0.0, group: str = "default") -> dict[st
     for connector in of.all().values():
         for task in connector.tasks.values():
             task.ready = True
-    return of.running(group, now)
+    return of.running_tasks(group, now)
 
 
 def commit(directory: Path, batch: int, topics: dict[str, dict[str, int]]) -> None:
@@ -62,12 +62,12 @@ def test_a_connector_runs_pauses_stops_and_is_deleted(tmp_path: Path) -> None:
     assert all_of.names() == ["a"]
     assert list(running(all_of)) == [TOPIC]
     assert [(t.id, t.state) for t in all_of.status("a").tasks] == [(0, "RUNNING")]
-    all_of.want("a", "PAUSED")
+    all_of.set_wanted("a", "PAUSED")
     assert (all_of.status("a").state, all_of.status("a").tasks[0].state) == ("PAUSED", "PAUSED")
     assert not running(all_of)
-    all_of.want("a", "STOPPED")
+    all_of.set_wanted("a", "STOPPED")
     assert (all_of.status("a").state, all_of.status("a").tasks, all_of.tasks("a")) == ("STOPPED", [], [])
-    all_of.want("a", "RUNNING")
+    all_of.set_wanted("a", "RUNNING")
     assert list(running(all_of)) == [TOPIC]
     all_of.delete("a")
     with pytest.raises(UnknownConnector):
@@ -77,7 +77,7 @@ def test_a_connector_runs_pauses_stops_and_is_deleted(tmp_path: Path) -> None:
 def test_connectors_and_their_states_survive_a_restart(tmp_path: Path) -> None:
     before = connectors(tmp_path)
     before.put("a", {**CONFIG, "cassandra.password": "${env:NONE_SUCH}"} | {"cassandra.password": "s3cret"})
-    before.want("a", "PAUSED")
+    before.set_wanted("a", "PAUSED")
     assert (tmp_path / "connectors.json").stat().st_mode & 0o077 == 0
     after = connectors(tmp_path)
     after.load({})
@@ -114,7 +114,7 @@ def test_a_saved_connector_that_is_no_longer_valid_is_kept_aside(tmp_path: Path)
     store.write_text(store.read_text().replace('"table": "u"', '"table": "u", "no.key": "x"'))
     after = connectors(tmp_path)
     after.load({})
-    after.want("a", "PAUSED")
+    after.set_wanted("a", "PAUSED")
     assert after.names() == ["a"]
     assert "no.key" in store.read_text(), "it is not lost"
     after.put("b", {**CONFIG, "table": "u"})
@@ -146,7 +146,7 @@ def test_a_data_topic_is_for_one_connector_of_the_worker(tmp_path: Path) -> None
     assert all_of.names() == ["a"]
     all_of.put("b", {**CONFIG, "table": "u.*", "data.topic": "data-${keyspace}.${table}", "query.group": "other"})
     all_of.put("c", {**CONFIG, "table": "u1"})
-    all_of.looked("b", all_of.all()["b"].settings, {"u1": None, "u2": None})
+    all_of.apply_scan("b", all_of.all()["b"].settings, {"u1": None, "u2": None})
     traces = {task.id: task.trace for task in all_of.status("b").tasks}
     assert "connector c writes data-ks.u1 already" in str(traces[0])
     assert traces[1] is None
@@ -158,14 +158,14 @@ def test_a_table_of_another_connector_stays_refused(tmp_path: Path) -> None:
     all_of.put("a", CONFIG)
     pattern = {**CONFIG, "table": "t.*", "query.group": "other"}
     all_of.put("b", pattern)
-    all_of.looked("b", all_of.all()["b"].settings, {"t": None})
+    all_of.apply_scan("b", all_of.all()["b"].settings, {"t": None})
     for _ in range(2):
         assert "connector a writes data-ks.t already" in str(all_of.status("b").tasks[0].trace)
         all_of.put("a", {**CONFIG, "tasks.max": "2"})
         all_of.restart("b", only_failed=True)
         all_of.restart("b", task=0)
     all_of.put("b", {**pattern, "tasks.max": "2"})
-    all_of.looked("b", all_of.all()["b"].settings, {"t": None})
+    all_of.apply_scan("b", all_of.all()["b"].settings, {"t": None})
     assert "connector a writes data-ks.t already" in str(all_of.status("b").tasks[0].trace)
     all_of.delete("a")
     all_of.restart("b", only_failed=True)
@@ -177,8 +177,8 @@ def test_tables_that_match_join_and_one_failing_leaves_the_others(tmp_path: Path
     all_of.put("a", {**CONFIG, "table": "t, u.*"})
     settings = all_of.all()["a"].settings
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
-    all_of.looked("a", settings, {"t": missing, "u1": None})
-    all_of.looked("a", settings, {"t": missing, "u1": None, "u2": None})
+    all_of.apply_scan("a", settings, {"t": missing, "u1": None})
+    all_of.apply_scan("a", settings, {"t": missing, "u1": None, "u2": None})
     states = all_of.status("a")
     assert [(t.id, t.state) for t in states.tasks] == [(0, "FAILED"), (1, "UNASSIGNED"), (2, "UNASSIGNED")]
     assert "there is no such table" in (states.tasks[0].trace or "")
@@ -195,16 +195,16 @@ def test_a_transient_error_is_retried_with_growing_delay(tmp_path: Path) -> None
     passing = HelenusError(Kind.CASSANDRA_READ, "timeout", "ks.t")
     pauses = []
     for attempt in range(6):
-        task.failed(passing, 10.0 + attempt)
+        task.note_failure(passing, 10.0 + attempt)
         pauses.append(task.retry_at - 10.0 - attempt)
-        assert not all_of.running("default", 10.0 + attempt)
-        assert all_of.running("default", task.retry_at)
+        assert not all_of.running_tasks("default", 10.0 + attempt)
+        assert all_of.running_tasks("default", task.retry_at)
     assert pauses[0] <= 0.5 < pauses[5] <= 10
     assert all_of.status("a").tasks[0].state == "RUNNING"
-    task.failed(passing, 80.0)
+    task.note_failure(passing, 80.0)
     assert all_of.status("a").tasks[0].state == "FAILED", "errors.retry.timeout is over"
     all_of.restart("a", 0)
-    task.succeeded()
+    task.note_success()
     assert running(all_of, 80.0)
 
 
@@ -217,7 +217,7 @@ def test_positions_are_what_spark_committed_but_for_what_is_held(tmp_path: Path)
     commit(group, 10, {TOPIC: {"0": 17, "1": 8}})
     (group / "commits" / "10").unlink()
     assert offsets(all_of, "a") == {TOPIC: {0: 7, 1: 8}}
-    all_of.held("default").hold(TOPIC, {"1": 3})
+    all_of.held_positions("default").hold(TOPIC, {"1": 3})
     assert offsets(all_of, "a") == {TOPIC: {0: 7, 1: 3}}
 
 
@@ -226,7 +226,7 @@ def test_a_stopped_connector_is_moved_and_reset(tmp_path: Path) -> None:
     all_of.put("a", CONFIG)
     with pytest.raises(NotStopped):
         reset(all_of, "a")
-    all_of.want("a", "STOPPED")
+    all_of.set_wanted("a", "STOPPED")
     alter(all_of, "a", {TOPIC: {1: 42}})
     assert offsets(all_of, "a") == {TOPIC: {0: 5, 1: 42}}
     alter(all_of, "a", {TOPIC: {1: None, 0: 9}})
@@ -245,7 +245,7 @@ def test_another_group_takes_the_position_along(tmp_path: Path) -> None:
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
     with pytest.raises(ConfigError, match="stop the connector"):
         all_of.put("a", {**CONFIG, "query.group": "slow"})
-    all_of.want("a", "STOPPED")
+    all_of.set_wanted("a", "STOPPED")
     all_of.put("a", {**CONFIG, "query.group": "slow"})
     assert offsets(all_of, "a") == {TOPIC: {0: 7, 1: 8}}
 
@@ -263,12 +263,12 @@ def test_a_released_position_counts_until_spark_commits(tmp_path: Path) -> None:
     commit(group, 1, {TOPIC: {"0": 100}})
     held = HeldPositions(group)
     held.hold(TOPIC, {"0": 5})
-    held.begin()
+    held.begin_batch()
     held.release(TOPIC, ["0"])
-    assert held.where() == {TOPIC: {"0": 5}}
+    assert held.read_offsets() == {TOPIC: {"0": 5}}
     commit(group, 2, {TOPIC: {"0": 15}})
-    held.begin()
-    assert held.where() == {TOPIC: {"0": 15}}
+    held.begin_batch()
+    assert held.read_offsets() == {TOPIC: {"0": 15}}
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_an_offset_that_no_topic_can_have_is_refused(tmp_path: Path, log: str, m
 def test_the_range_of_an_earlier_batch_is_kept_unless_it_is_held(tmp_path: Path) -> None:
     held = HeldPositions(tmp_path / "g")
     held.hold("t", {"0": 3})
-    held.keep("t", {"0": 9, "1": 7})
+    held.hold_unless_held("t", {"0": 9, "1": 7})
     assert held.offsets() == {"t": {"0": 3, "1": 7}}
 
 
@@ -322,16 +322,16 @@ def test_a_scan_between_drop_and_create_fails_no_table_at_once(
     all_of = connectors(tmp_path)
     all_of.put("a", {**CONFIG, "table": "t, log_.*"})
     settings = all_of.all()["a"].settings
-    all_of.looked("a", settings, {"t": None})
+    all_of.apply_scan("a", settings, {"t": None})
     task = running(all_of)[TOPIC]
     wrong = HelenusError(kind, "it is being made", "ks.t")
     for error, seconds, failed in ((wrong, 0, None), (None, 60, None), (wrong, 60, None), (wrong, 60, wrong)):
         clock.seconds += seconds
-        all_of.looked("a", settings, {"t": error})
+        all_of.apply_scan("a", settings, {"t": error})
         assert task.error is failed
-        task.succeeded()  # as batches without its events do
+        task.note_success()  # as batches without its events do
     all_of.restart("a", task.id)
-    all_of.looked("a", settings, {"t": wrong})
+    all_of.apply_scan("a", settings, {"t": wrong})
     assert task.error is wrong, "it does not run"
 
 
@@ -345,37 +345,37 @@ def test_a_table_that_a_pattern_matched_leaves_when_it_is_dropped(
     all_of.put("a", {**CONFIG, "table": "t, log_.*"})
     settings = all_of.all()["a"].settings
     there: dict[str, HelenusError | None] = dict.fromkeys(("t", "log_quiet", "log_busy", "log_stays"))
-    all_of.looked("a", settings, there)
+    all_of.apply_scan("a", settings, there)
     for task in running(all_of).values():
         task.ready = True
     busy = all_of.all()["a"].tasks["log_busy"]
     left: dict[str, HelenusError | None] = {"t": None, "log_stays": None}
     for seconds, tables in ((0, 4), (29, 4), (2, 2)):
         clock.seconds += seconds
-        all_of.looked("a", settings, left)
+        all_of.apply_scan("a", settings, left)
         assert len(all_of.all()["a"].tasks) == tables
     assert all_of.status("a").obstacle is None or "waits for" in str(all_of.status("a").obstacle)
     all_of.restart("a")
     assert [t.id for t in all_of.status("a").tasks] == [0, 3], "a restart brings back none that is not there"
-    all_of.looked("a", settings, there)
+    all_of.apply_scan("a", settings, there)
     assert [t.state for t in all_of.status("a").tasks] == ["UNASSIGNED"] * 4, "as it does when it is there again"
     assert all_of.all()["a"].tasks["log_busy"] is not busy
     again = all_of.all()["a"].tasks["log_busy"]
     again.ready = True
     again.error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.log_busy")
-    all_of.looked("a", settings, {**left, "log_quiet": None})
+    all_of.apply_scan("a", settings, {**left, "log_quiet": None})
     assert sorted(all_of.all()["a"].tasks) == ["log_quiet", "log_stays", "t"]
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
     clock.seconds += 100
     for _ in range(2):
-        all_of.looked("a", settings, {"t": missing, "log_stays": None})
+        all_of.apply_scan("a", settings, {"t": missing, "log_stays": None})
         clock.seconds += 100
     assert all_of.all()["a"].tasks["t"].error is missing, "one that is named is missed"
 
 
 def waits(all_of: Connectors, group: str, since: float = 100.0) -> None:
     """A key of the topic that no read has proven, in a run that ended at 1000."""
-    keys = all_of.unconfirmed(group)
+    keys = all_of.unconfirmed_keys(group)
     keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
     keys.apply([], [UnconfirmedKey(TOPIC, 1, b"k", 0, copies=3, since=since)], 990.0)
     keys.save(1000.0, [TOPIC])
@@ -388,35 +388,35 @@ def test_another_group_takes_unconfirmed_keys_along(tmp_path: Path, by: str) -> 
     all_of = connectors(tmp_path)
     all_of.load({"a": config})
     if by == "a file of patterns":
-        all_of.looked("a", all_of.all()["a"].settings, {"u": None, "t": None})
+        all_of.apply_scan("a", all_of.all()["a"].settings, {"u": None, "t": None})
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
     waits(all_of, "default")
     if by == "rest":
-        all_of.want("a", "STOPPED")
+        all_of.set_wanted("a", "STOPPED")
         all_of.put("a", {**config, "query.group": "slow"})
-        assert all_of.unconfirmed("slow").counts(TOPIC) == (1, 3), "events have their outcome there"
+        assert all_of.unconfirmed_keys("slow").counts(TOPIC) == (1, 3), "events have their outcome there"
     else:
         all_of = connectors(tmp_path)
         all_of.load({"a": {**config, "query.group": "slow"}})
-    assert all_of.held("slow").where() == {TOPIC: {"0": 7, "1": 8}}
+    assert all_of.held_positions("slow").read_offsets() == {TOPIC: {"0": 7, "1": 8}}
     assert begins(tmp_path / "slow" / "unconfirmed")(TOPIC, 30.0, 5000.0) == 970.0
     stays = by == "a file of patterns"  # it may be another connector's
-    assert all_of.unconfirmed("default").counts(TOPIC) == (int(stays), 0)
+    assert all_of.unconfirmed_keys("default").counts(TOPIC) == (int(stays), 0)
     after = connectors(tmp_path)
-    assert [after.unconfirmed(group).counts(TOPIC)[0] for group in ("default", "slow")] == [int(stays), 1]
+    assert [after.unconfirmed_keys(group).counts(TOPIC)[0] for group in ("default", "slow")] == [int(stays), 1]
 
 
 def test_another_group_takes_nothing_of_other_tables(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("b", CONFIG)
     all_of.put("a", {**CONFIG, "table": "t|u"})
-    all_of.looked("a", all_of.all()["a"].settings, {"t": None, "u": None})
+    all_of.apply_scan("a", all_of.all()["a"].settings, {"t": None, "u": None})
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}, "events-ks.u": {"0": 1}})
     waits(all_of, "default")
-    all_of.want("a", "STOPPED")
+    all_of.set_wanted("a", "STOPPED")
     all_of.put("a", {**CONFIG, "table": "t|u", "query.group": "slow"})
-    assert all_of.held("slow").where() == {"events-ks.u": {"0": 1}}
-    assert [all_of.unconfirmed(group).counts(TOPIC)[0] for group in ("default", "slow")] == [1, 0]
+    assert all_of.held_positions("slow").read_offsets() == {"events-ks.u": {"0": 1}}
+    assert [all_of.unconfirmed_keys(group).counts(TOPIC)[0] for group in ("default", "slow")] == [1, 0]
 
 
 MOVE = """
@@ -447,7 +447,7 @@ def test_killed_while_changing_its_group_it_keeps_its_unconfirmed_keys(tmp_path:
     after.load({})
     group = after.all()["a"].settings.query_group
     assert offsets(after, "a") == {TOPIC: {0: 7, 1: 8}}
-    assert after.unconfirmed(group).counts(TOPIC)[0] == 1
+    assert after.unconfirmed_keys(group).counts(TOPIC)[0] == 1
     assert begins(tmp_path / group / "unconfirmed")(TOPIC, 30.0, 5000.0) == 970.0
 
 
@@ -455,8 +455,8 @@ def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkey
     """Else two would write the data topic, and the batch would leave keys to wait where nobody looks."""
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
-    all_of.writes("default", ["data-ks.t"])
-    all_of.want("a", "STOPPED")
+    all_of.note_written_topics("default", ["data-ks.t"])
+    all_of.set_wanted("a", "STOPPED")
     monkeypatch.setattr("helenus_connector.control.connectors._LAST_BATCH_S", 0.1)
     with pytest.raises(ConfigError, match="its last batch has not ended"):
         all_of.put("a", {**CONFIG, "query.group": "slow"})
@@ -470,7 +470,7 @@ def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkey
     def ends() -> None:
         waits(all_of, "default")
         steps.append("ended")
-        all_of.writes("default", [])
+        all_of.note_written_topics("default", [])
 
     later = threading.Timer(0.2, ends)
     later.start()
@@ -478,22 +478,22 @@ def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkey
         all_of.put("a", {**CONFIG, "query.group": "slow"})
     later.join()
     assert steps == ["ended"]
-    assert all_of.unconfirmed("slow").counts(TOPIC) == (1, 3)
+    assert all_of.unconfirmed_keys("slow").counts(TOPIC) == (1, 3)
 
 
 def test_a_data_topic_is_written_by_one_query_at_a_time(tmp_path: Path) -> None:
     """Also where a connector is deleted while its batch runs, and made in another group."""
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
-    all_of.writes("default", ["data-ks.t"])
+    all_of.note_written_topics("default", ["data-ks.t"])
     all_of.delete("a")
     all_of.put("b", {**CONFIG, "query.group": "slow"})
     assert list(running(all_of, group="slow")) == []
     (task,) = all_of.status("b").tasks
     assert task.trace == "waits for the last batch of query.group default: it may write data-ks.t"
-    all_of.writes("slow", [])
+    all_of.note_written_topics("slow", [])
     assert list(running(all_of, group="slow")) == []
-    all_of.writes("default", [])
+    all_of.note_written_topics("default", [])
     assert list(running(all_of, group="slow")) == [TOPIC]
     assert all_of.status("b").tasks[0].trace is None
 
@@ -528,7 +528,7 @@ def test_done_and_held_partitions_move_in_one_step(tmp_path: Path) -> None:
     held._save = lambda offsets: (written.append(offsets), save(offsets))[1]  # type: ignore[assignment, func-returns-value]
     assert held.release(TOPIC, ["0", "1"], 0, {"0": 300})
     assert written == [{TOPIC: {"0": 300}}]
-    assert HeldPositions(tmp_path / "g").where() == {TOPIC: {"0": 300}}
+    assert HeldPositions(tmp_path / "g").read_offsets() == {TOPIC: {"0": 300}}
 
 
 def test_a_damaged_file_of_held_positions_is_refused(tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_half_written_files_of_spark_are_named(tmp_path: Path) -> None:
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7}})
     (tmp_path / "default" / "offsets" / "3").write_text("")
     with pytest.raises(HelenusError, match="Spark's checkpoint is damaged") as error:
-        HeldPositions(tmp_path / "default").where()
+        HeldPositions(tmp_path / "default").read_offsets()
     assert error.value.kind is Kind.STATE
 
 
@@ -564,13 +564,13 @@ def test_a_task_resumes_when_its_table_exists_again(tmp_path: Path, kind: Kind) 
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
     settings = all_of.all()["a"].settings
-    all_of.looked("a", settings, {"t": HelenusError(kind, "it is being recreated", "ks.t")})
+    all_of.apply_scan("a", settings, {"t": HelenusError(kind, "it is being recreated", "ks.t")})
     assert all_of.status("a").tasks[0].state == "FAILED"
-    all_of.looked("a", settings, {"t": None})
+    all_of.apply_scan("a", settings, {"t": None})
     assert all_of.status("a").tasks[0].trace is None
     assert TOPIC in running(all_of)
-    all_of.all()["a"].tasks["t"].failed(HelenusError(Kind.POISON_EVENT, "not an event"), 0.0)
-    all_of.looked("a", settings, {"t": None})
+    all_of.all()["a"].tasks["t"].note_failure(HelenusError(Kind.POISON_EVENT, "not an event"), 0.0)
+    all_of.apply_scan("a", settings, {"t": None})
     assert all_of.status("a").tasks[0].state == "FAILED", "for another reason"
 
 
@@ -582,12 +582,12 @@ def test_the_time_to_recreate_a_table_counts_from_when_it_was_first_missed(tmp_p
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
     away = HelenusError(Kind.CASSANDRA_READ, "timed out")
     for error, at in ((away, 0), (away, 100), (missing, 101), (missing, 125), (away, 126), (missing, 140)):
-        task.failed(error, at)
+        task.note_failure(error, at)
         assert task.error is None, at
         assert task.trouble is error
-    task.failed(missing, 169)
+    task.note_failure(missing, 169)
     assert task.error is None
-    task.failed(missing, 171)
+    task.note_failure(missing, 171)
     assert task.error is missing
 
 
@@ -596,7 +596,7 @@ def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG, "STOPPED")
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8, "2": 9}})
-    keys = all_of.unconfirmed("default")
+    keys = all_of.unconfirmed_keys("default")
     keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
     keys.apply([], [UnconfirmedKey(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
     labels = {"connector": "a", "keyspace": "ks", "table": "t", "outcome": "outdated"}

@@ -105,9 +105,9 @@ def test_a_negative_size_and_a_huge_count(size: int, count: int) -> None:
     assert len(data) < 60
     hostile.read(read_all, data, ())
     with pytest.raises(HelenusError, match="7:1 cannot be read: it says that it has"):
-        PulsarEntry.from_message(ID, data).singles()
+        PulsarEntry.from_message(ID, data).parse_messages()
     with pytest.raises(HelenusError, match="7:1 cannot be read: a message of it has -"):
-        PulsarEntry.from_message(ID, stored(single(payload_size=size) + bytes(9), 1)).singles()
+        PulsarEntry.from_message(ID, stored(single(payload_size=size) + bytes(9), 1)).parse_messages()
 
 
 def test_texts_that_are_no_utf_8() -> None:
@@ -128,10 +128,10 @@ def test_texts_that_are_no_utf_8() -> None:
 
 def test_a_value_ends_where_its_batch_does() -> None:
     whole = single(payload_size=5) + b"value"
-    assert [value for _, value in PulsarEntry.from_message(ID, stored(whole, 1)).singles()] == [b"value"]
+    assert [value for _, value in PulsarEntry.from_message(ID, stored(whole, 1)).parse_messages()] == [b"value"]
     for cut in range(len(whole)):
         with pytest.raises(HelenusError, match="cannot be read"):
-            PulsarEntry.from_message(ID, stored(whole[:cut], 1)).singles()
+            PulsarEntry.from_message(ID, stored(whole[:cut], 1)).parse_messages()
 
 
 @pytest.mark.parametrize("codec", COMPRESS)
@@ -139,11 +139,13 @@ def test_a_compressed_entry_has_as_many_bytes_as_it_says(codec: int) -> None:
     """What is longer by its own word would end in bytes that happened to be in the process's memory."""
     squeezed = COMPRESS[codec](b"value")
     made = PulsarEntry.from_message(ID, stored(squeezed, None, compression=codec, uncompressed_size=5))
-    assert [value for _, value in made.singles()] == [b"value"]
+    assert [value for _, value in made.parse_messages()] == [b"value"]
     assert made.content_size == made.size
     for size in (0, 4, 6, 100, 1000, 1 << 20, 64 << 20):
         with pytest.raises(HelenusError, match="7:1 cannot be read"):
-            PulsarEntry.from_message(ID, stored(squeezed, None, compression=codec, uncompressed_size=size)).singles()
+            PulsarEntry.from_message(
+                ID, stored(squeezed, None, compression=codec, uncompressed_size=size)
+            ).parse_messages()
 
 
 @pytest.mark.parametrize("codec", COMPRESS)

@@ -203,14 +203,14 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
         return False
 
     def all_are_quiet() -> bool:
-        return found() and not planner._asking
+        return found() and not planner._polled_until
 
     eventually(all_are_quiet, "no partition is asked for")
-    assert len(planner._watch.places) == 20
+    assert len(planner._watch.topic_partitions) == 20
     for topic, partition, count in [("quiet-0", 0, 1), ("quiet-3", 4, 2000), ("quiet-0", 0, 1), ("quiet-1", 2, 1)]:
         append(topic, partition, count)
         eventually(found, f"{count} records of {topic} are found")
-    assert 1 <= len(planner._asking) <= 3
+    assert 1 <= len(planner._polled_until) <= 3
     eventually(all_are_quiet, "no partition is asked for again")
     for topic in topics:
         for partition in range(5):
@@ -218,7 +218,7 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
     eventually(found, "records of all are found")
     topics.pop("quiet-2"), appended.pop("quiet-2")
     assert found()
-    assert not {topic for topic, _ in planner._watch.places} - topics.keys()
+    assert not {topic for topic, _ in planner._watch.topic_partitions} - topics.keys()
     topics["quiet-2"], appended["quiet-2"] = 5, dict.fromkeys("01234", 50)
     assert found()
     eventually(all_are_quiet, "no partition is asked for at the end")
@@ -240,7 +240,7 @@ def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
     def are_quiet() -> bool:
         with suppress(HelenusError):
             planner.partitions(["pairs"])
-            return bool(planner.latest({"pairs": 40})) and not planner._asking
+            return bool(planner.latest({"pairs": 40})) and not planner._polled_until
         return False
 
     def append(partition: int) -> None:

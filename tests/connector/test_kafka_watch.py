@@ -66,9 +66,9 @@ def test_a_partition_is_waited_for_while_little_comes(watch: TopicWatch) -> None
     for _ in range(3):
         watch._consumer.given = records(0, 2)
         watch.wait(1.0)
-        assert watch.woken() == {A}
-        assert watch.places == {A, B}
-    assert watch.woken() == set()
+        assert watch.take_woken() == {A}
+        assert watch.topic_partitions == {A, B}
+    assert watch.take_woken() == set()
 
 
 @pytest.mark.parametrize("again_s", [0.0, 60.0])
@@ -77,15 +77,15 @@ def test_one_where_much_comes_is_left(watch: TopicWatch, monkeypatch: pytest.Mon
     monkeypatch.setattr(_kafka_watch, "_BUSY_S", again_s)
     for count in (1, 1) if again_s else (11,):
         watch._consumer.given = records(0, count)
-        assert watch.woken() == {A}
-    assert watch.places == {B} == watch._consumer.assigned.keys()
+        assert watch.take_woken() == {A}
+    assert watch.topic_partitions == {B} == watch._consumer.assigned.keys()
 
 
 def test_one_with_an_error_is_left(watch: TopicWatch) -> None:
     watch._consumer.given = records(1, 1)
     watch._consumer.given[0].wrong = "offset out of range"
-    assert watch.woken() == {B}
-    assert watch.places == {A}
+    assert watch.take_woken() == {B}
+    assert watch.topic_partitions == {A}
 
 
 def test_all_are_asked_for_when_no_broker_is_there(watch: TopicWatch) -> None:

@@ -44,7 +44,7 @@ class Schema(TableDefinitions):
         rows = [SimpleNamespace(keyspace_name=ks, table_name=t, cdc=cdc) for (ks, t), cdc in self.tables.items()]
         return SimpleNamespace(execute=lambda statement: SimpleNamespace(all=lambda: rows))
 
-    def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
+    def scan(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
         ours = (table for (keyspace, table), cdc in self.tables.items() if cdc and keyspace == settings.keyspace)
         return dict.fromkeys(table for table in ours if settings.matches(table))
 
@@ -101,7 +101,7 @@ def test_what_an_operator_wanted_outlasts_a_restart(tmp_path: Path) -> None:
     """Also while Cassandra is away at the start."""
     schema = Schema(shop__orders=True, bank__moves=True, more__t=True)
     first = started(tmp_path, schema)
-    first.connectors.want("db-shop", "STOPPED")
+    first.connectors.set_wanted("db-shop", "STOPPED")
     first.connectors.delete("db-more")
     schema.error = AWAY
     second = started(tmp_path, schema)
@@ -110,7 +110,7 @@ def test_what_an_operator_wanted_outlasts_a_restart(tmp_path: Path) -> None:
         "db-bank": "RUNNING",
     }
     schema.error = None
-    second._keyspaces._files[0].look_at = 0
+    second._keyspaces._files[0].next_scan_at = 0
     second._look(tmp_path)
     assert "db-more" not in second.connectors.names()
 
@@ -122,7 +122,7 @@ def test_a_cassandra_that_is_away_is_waited_for(tmp_path: Path) -> None:
     assert "cannot connect to Cassandra" in str(worker.ready())
     worker._end_if_all_failed()
     schema.error = None
-    worker._keyspaces._files[0].look_at = 0
+    worker._keyspaces._files[0].next_scan_at = 0
     worker._look(tmp_path)
     assert worker.connectors.names() == ["db-shop"]
     assert "cannot connect" not in str(worker.ready())

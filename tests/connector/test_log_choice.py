@@ -10,7 +10,7 @@ import pytest
 
 from helenus_connector.log import choice
 
-LOADED = re.findall(r'_of_pulsar\("(\w+)"\)', Path(choice.__file__).read_text())
+LOADED = re.findall(r'_pulsar_module\("(\w+)"\)', Path(choice.__file__).read_text())
 
 
 def test_what_is_loaded_by_its_name_is_there() -> None:
@@ -20,4 +20,4 @@ def test_what_is_loaded_by_its_name_is_there() -> None:
 
 def test_a_module_of_ours_that_is_missing_is_no_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError):
-        choice._of_pulsar("of_nothing")
+        choice._pulsar_module("of_nothing")

@@ -55,20 +55,22 @@ class Run:
 
     def position(self, name: str) -> dict[str, int]:
         """Where it goes on."""
-        where = self.connectors.held(self.connectors.all()[name].settings.query_group).where().get(TOPIC)
+        where = (
+            self.connectors.held_positions(self.connectors.all()[name].settings.query_group).read_offsets().get(TOPIC)
+        )
         return dict(where or FIRST)
 
     def read(self, name: str, events: int) -> None:
         """A batch of its events is done."""
         group = self.connectors.all()[name].settings.query_group
-        held, ends = self.connectors.held(group), {p: at + events for p, at in self.position(name).items()}
+        held, ends = self.connectors.held_positions(group), {p: at + events for p, at in self.position(name).items()}
         assert held.release(TOPIC, ends, held.epoch(TOPIC))
         self.batch += 1
         line = json.dumps({"tick": 0, "topics": {TOPIC: ends}})
         for kind, text in (("offsets", f"v1\n{{}}\n{line}"), ("commits", "v1\n{}")):
             (self.directory / group / kind).mkdir(parents=True, exist_ok=True)
             (self.directory / group / kind / str(self.batch)).write_text(text)
-        held.begin()
+        held.begin_batch()
 
 
 def test_a_new_name_begins_at_the_first_event_and_an_old_one_where_it_was(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_an_operator_s_offsets_are_the_connector_s_own(tmp_path: Path) -> None:
     run.read("a", 10)
     run.connectors.delete("a")
     run.put("b")
-    run.connectors.want("b", "STOPPED")
+    run.connectors.set_wanted("b", "STOPPED")
     alter(run.connectors, "b", {TOPIC: {0: 7}})
     assert run.start("b")
     assert run.position("b")["0"] == 7
@@ -173,7 +175,7 @@ def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFacto
         if action == "put":
             before = groups.get(name)
             if before is not None:
-                run.connectors.want(name, "STOPPED")
+                run.connectors.set_wanted(name, "STOPPED")
             try:
                 run.put(name, group)
             except ConfigError:  # another one reads the topic there
@@ -181,7 +183,7 @@ def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFacto
                 continue
             finally:
                 if before is not None:
-                    run.connectors.want(name, "RUNNING")
+                    run.connectors.set_wanted(name, "RUNNING")
             if before not in (None, group) and (name, str(before)) in positions:
                 positions[name, group] = dict(positions[name, str(before)])
             groups[name] = group

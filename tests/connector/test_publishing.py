@@ -52,9 +52,11 @@ class Shape:
 
 
 def publishing(module: ModuleType, announced: list[ResolvedKey], own: list[ResolvedKey]) -> Any:
-    resolver = SimpleNamespace(note_publishing=announced.extend, note_failure=None)
-    versions = SimpleNamespace(now=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t")))
-    undeliverable = SimpleNamespace(key=lambda log, one, failure: own.append(one))
+    resolver = SimpleNamespace(publishing=announced.extend, failed=None)
+    versions = SimpleNamespace(
+        current=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t"))
+    )
+    undeliverable = SimpleNamespace(bury_key=lambda log, one, failure: own.append(one))
     return module.Publisher(resolver, versions, SimpleNamespace(), undeliverable)
 
 

@@ -382,8 +382,8 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
     config: PulsarConfig, planner: PulsarPlanner, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even to close a reader is answered then."""
-    kept = pulsar_events._Kept()
-    for name, value in (("TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_kept", kept)):
+    kept = pulsar_events._OpenPartitions()
+    for name, value in (("TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_open_partitions", kept)):
         monkeypatch.setattr(pulsar_events, name, value)
     write(config, "hangs", 2, [5, 5])
     ends = planner.latest({"hangs": 2})["hangs"]

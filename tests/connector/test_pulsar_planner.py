@@ -148,7 +148,7 @@ def test_a_topic_without_partitions_that_cannot_be_counted_has_none_all_the_same
     planner.partitions(["a", "b"])
     topics.refused = {"a": NOT_ALLOWED}
     planner.partitions(["a", "b"])
-    assert planner._whole == {"a"}
+    assert planner._unpartitioned == {"a"}
 
 
 def test_a_commit_refused_for_one_topic_succeeds_for_the_others(planner: PulsarPlanner, topics: Topics) -> None:

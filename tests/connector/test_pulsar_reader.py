@@ -123,8 +123,8 @@ class Topic:
 
 @pytest.fixture
 def topic(brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:  # noqa: F811
-    kept = pulsar_reader._Kept()
-    monkeypatch.setattr(pulsar_reader, "_kept", kept)
+    kept = pulsar_reader._OpenPartitions()
+    monkeypatch.setattr(pulsar_reader, "_open_partitions", kept)
     monkeypatch.setattr(pulsar_reader, "TIMEOUT_S", 2.0)
     yield Topic(brokers[0])
     for held in kept.brokers.values():
@@ -299,7 +299,7 @@ def test_partitions_beyond_a_few_and_what_came_for_them_are_let_go(
         topic.add(7, number, batch(number * 3, 3), 3)
     assert numbers(got(config, 0, offset(7, 0, 0) + 1)) == [0]
     assert not topic.closed
-    monkeypatch.setattr(pulsar_reader, "_KEPT_BYTES", 10)
+    monkeypatch.setattr(pulsar_reader, "_MAX_BUFFERED_BYTES", 10)
     assert numbers(got(config, offset(7, 0, 1), offset(7, 0, 1) + 1)) == [1]
     assert numbers(got(config, offset(7, 0, 2), offset(7, 1, 2) + 1)) == [2, 3, 4, 5]
     assert len(topic.starts) == 2
@@ -311,7 +311,7 @@ def test_the_planner_counts_by_entry(topic: Topic, config: PulsarConfig) -> None
         topic.add(7, number, batch(number * 3, 3), 3)
     planner = PulsarPlanner(config)
     end = offset(7, 149, 2) + 1
-    assert planner._run(planner._end("t", 1)) == end  # by a consumer beside the one that reads
+    assert planner._run(planner._read_end("t", 1)) == end  # by a consumer beside the one that reads
     assert planner.advance(OffsetRange("t", 1, 0, end), 10) == offset(7, 3, 1)
     assert planner.advance(OffsetRange("t", 1, offset(7, 3, 1), end), 2) == offset(7, 3, 2) + 1
     assert planner.advance(OffsetRange("t", 1, offset(7, 3, 1), offset(7, 140, 1)), 10_000) == offset(7, 140, 1)
@@ -325,7 +325,7 @@ def test_a_thread_that_ends_lets_go_of_its_brokers(topic: Topic, config: PulsarC
 
     def work() -> None:
         assert len(got(config, 0, offset(7, 0, 2) + 1)) == 3
-        loops.extend(held.loop for held in pulsar_reader._kept.brokers.values())
+        loops.extend(held.loop for held in pulsar_reader._open_partitions.brokers.values())
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -73,9 +73,9 @@ def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
     connectors = Connectors(worker, lambda _: {})
     for name, more in (("a", {}), ("b", {}), ("c", {"query.group": "other"})):
         connectors.put(name, {"keyspace": "ks", "table": name, "output.format": "json", **more})
-    connectors.want("b", "PAUSED")
+    connectors.set_wanted("b", "PAUSED")
     connectors.all()["a"].tasks["a"].ready = True
-    connectors.held("default").move("events-ks.b", {"0": 1})
+    connectors.held_positions("default").move("events-ks.b", {"0": 1})
     plan, _ = EventsQuery(worker, connectors, "default", tmp_path, lambda *_: None).refresh()
     assert plan.tables == {"events-ks.a": 0, "events-ks.b": 1}
     assert list(plan.connectors) == ["events-ks.a"]
@@ -146,8 +146,8 @@ def test_a_query_starts_after_its_fence(tmp_path: Path, monkeypatch: pytest.Monk
         starts.append(plan.start)
         with enter(plan.checkpoint, plan.start):
             pass
-        assert connectors._written["default"] == set()
-        connectors.writes("default", ["data"])
+        assert connectors._written_topics["default"] == set()
+        connectors.note_written_topics("default", ["data"])
         return SimpleNamespace(isActive=False, exception=lambda: "it was killed")
 
     monkeypatch.setattr(query, "_begin", begin)
@@ -165,7 +165,7 @@ def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pyt
     stopped = threading.Event()
 
     def begin(*_: object) -> Any:
-        connectors.writes("default", ["data"])
+        connectors.note_written_topics("default", ["data"])
         query.stop()
         return SimpleNamespace(isActive=True, stop=stopped.set)
 
@@ -180,7 +180,7 @@ def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pyt
         assert stopped.wait(10)
         thread.join(0.5)
         assert thread.is_alive(), "a task may write still"
-        assert connectors._written["default"] == {"data"}
+        assert connectors._written_topics["default"] == {"data"}
         connectors.ending = ending  # nobody waits for it then
         if ending:
             thread.join(10)
@@ -188,4 +188,4 @@ def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pyt
         thread.join(10)
     assert query.failure is None
     assert not thread.is_alive()
-    assert connectors._written["default"] == ({"data"} if ending else set())
+    assert connectors._written_topics["default"] == ({"data"} if ending else set())

@@ -67,18 +67,18 @@ def plans_no_batch(worker: Worker, directory: Path) -> None:
 
 
 def writes_no_more(worker: Worker, directory: Path) -> None:
-    worker.connectors.writes("other", [the_task(worker).settings.data])
-    worker.connectors.running("default", time.time())
+    worker.connectors.note_written_topics("other", [the_task(worker).settings.data])
+    worker.connectors.running_tasks("default", time.time())
 
 
 def has_no_tables(worker: Worker, directory: Path) -> None:
     worker.connectors.put("shop", {**SHOP, "table": "u.*"})
-    worker.connectors.looked("shop", worker.connectors.all()["shop"].settings, {})
+    worker.connectors.apply_scan("shop", worker.connectors.all()["shop"].settings, {})
 
 
 def of_file(answer: HelenusError | list[str]) -> Callable[[Worker, Path], None]:
     def arrange(worker: Worker, directory: Path) -> None:
-        worker._keyspaces.look(Keyspaces(answer), may_wait=False)  # type: ignore[arg-type]
+        worker._keyspaces.find_connectors(Keyspaces(answer), may_wait=False)  # type: ignore[arg-type]
 
     return arrange
 
@@ -186,7 +186,7 @@ def test_a_task_that_goes_on_is_ready(worker: Worker) -> None:
     status = worker.connectors.status("shop")
     assert ("cannot connect" in str(status.tasks[0].trace), status.obstacle) == (True, None)
     assert "cannot connect" not in str(worker.ready())
-    worker.connectors.hindered("default", FULL)
+    worker.connectors.note_hindrance("default", FULL)
     assert "No space left" in str(worker.ready())
 
 
@@ -237,6 +237,6 @@ def test_a_file_that_failed_is_looked_at_again(worker: Worker, tmp_path: Path) -
     of_file(["shop"])(worker, tmp_path)
     assert worker.connectors.status("db").state == "FAILED", "not by itself"
     worker.connectors.restart("db", only_failed=True)
-    found = worker._keyspaces.look(Keyspaces(["shop"]), may_wait=False)  # type: ignore[arg-type]
+    found = worker._keyspaces.find_connectors(Keyspaces(["shop"]), may_wait=False)  # type: ignore[arg-type]
     assert list(found) == ["db-shop"]
-    assert "db" not in worker.connectors.shown()
+    assert "db" not in worker.connectors.all_with_files()

@@ -233,14 +233,14 @@ def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {})
     tables, asked = TableDefinitions(), len(Answer.logins)
     for _ in range(3):
-        tables.look(settings, tmp_path)
+        tables.scan(settings, tmp_path)
     assert len(Answer.logins) == asked + 1
     Answer.away = True
     with pytest.raises(HelenusError):
-        tables.look(settings_of(f"http://user:secret@127.0.0.1:{server}"), tmp_path)
+        tables.scan(settings_of(f"http://user:secret@127.0.0.1:{server}"), tmp_path)
     monkeypatch.setattr("helenus_connector.control.tables._ANSWERED_S", 0.0)
     with pytest.raises(HelenusError):
-        tables.look(settings, tmp_path)
+        tables.scan(settings, tmp_path)
 
 
 class Latest(Answer):

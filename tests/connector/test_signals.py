@@ -55,7 +55,7 @@ class House:
         for name, tables in (("shop", ",".join(TABLES)), ("other", "t")):
             given = {"keyspace": name, "table": tables, "output.format": "json", "signal.topic": TOPIC}
             self.connectors.put(name, given)
-            self.connectors.all()[name].looked = True
+            self.connectors.all()[name].is_scanned = True
         self.snapshots = Snapshots(worker, self.connectors)
         self.snapshots._tables = self  # type: ignore[assignment]
         self.signals = Signals(worker, self.connectors, self.snapshots)
@@ -146,13 +146,13 @@ def test_a_signal_is_acted_on_once(house: House) -> None:
 
 def test_a_signal_waits_for_a_worker_and_a_connector_that_is_away(house: House) -> None:
     house.turn()
-    house.connectors.want("shop", "STOPPED")
+    house.connectors.set_wanted("shop", "STOPPED")
     house.send(signal(EXECUTE, "shop.orders"))
     house.send(signal(EXECUTE, "other.t"), b"other")
     house.turn()
     assert (house.asked(), house.asked("other")) == ({}, {"t": ""})
     house.start()
-    house.connectors.want("shop", "RUNNING")
+    house.connectors.set_wanted("shop", "RUNNING")
     house.turn()
     assert house.asked() == {"orders": ""}
 

@@ -258,14 +258,14 @@ class House:
     def start(self) -> None:
         self.connectors = Connectors(worker(self.directory), lambda _: {})
         self.connectors.put("n", {k: str(v) for k, v in self._given().items()})
-        self.connectors.all()["n"].looked = True
+        self.connectors.all()["n"].is_scanned = True
         for task in self.connectors.all()["n"].tasks.values():
             task.ready, task.changed_at = True, time.monotonic()
         self.snapshots = Snapshots(worker(self.directory), self.connectors)
         self.snapshots._tables = self  # type: ignore[assignment]
         self.snapshots._planner = Planner(self)
-        self.connectors.held("default").where = self.where  # type: ignore[method-assign]
-        self.max_slices = 2
+        self.connectors.held_positions("default").read_offsets = self.where  # type: ignore[method-assign]
+        self.most = 2
         self.flying: list[tuple[ScanSlice, Future[ScanResult]]] = []
 
     def _given(self) -> dict[str, Any]:
@@ -450,7 +450,7 @@ def test_the_snapshots_of_some_tables(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
     house.turn()
-    house.connectors.want("n", "PAUSED")
+    house.connectors.set_wanted("n", "PAUSED")
     for _ in range(5):
         house.turn()
     before = len(house.log.acknowledged)
@@ -459,7 +459,7 @@ def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
     assert len(house.log.acknowledged) == before
     [one] = house.snapshots.of("n")
     assert one.waiting == "the connector is paused"
-    house.connectors.want("n", "RUNNING")
+    house.connectors.set_wanted("n", "RUNNING")
     assert house.run()["state"] == "COMPLETE"
 
 
@@ -540,11 +540,11 @@ def test_a_connector_is_not_stopped_before_its_patterns_were_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = House(tmp_path, monkeypatch, snapshot_mode="initial_only")
-    house.connectors.all()["n"].looked = False
+    house.connectors.all()["n"].is_scanned = False
     assert house.run()["state"] == "COMPLETE"
     house.turn()
     assert house.connectors.status("n").state == "RUNNING"
-    house.connectors.all()["n"].looked = True
+    house.connectors.all()["n"].is_scanned = True
     house.turn()
     assert house.connectors.status("n").state == "STOPPED"
 
@@ -924,8 +924,8 @@ def test_what_a_snapshot_waits_for_is_shown_while_it_does(house: House) -> None:
     for hold, release, why in (
         (lambda: house.snapshots.pause("n", True), lambda: house.snapshots.pause("n", False), "it is paused"),
         (
-            lambda: house.connectors.want("n", "PAUSED"),
-            lambda: house.connectors.want("n", "RUNNING"),
+            lambda: house.connectors.set_wanted("n", "PAUSED"),
+            lambda: house.connectors.set_wanted("n", "RUNNING"),
             "the connector is paused",
         ),
     ):

@@ -791,7 +791,7 @@ def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_pa
     assert errors == {Kind.PARTITIONS_CHANGED}
     held = HeldPositions(checkpoint)
     held.move(TOPIC, {"0": 40, "1": 40})
-    assert held.where() == {TOPIC: {"0": 40, "1": 40}}
+    assert held.read_offsets() == {TOPIC: {"0": 40, "1": 40}}
     planned.change(held=held.offsets(), epochs={TOPIC: 1})
     later = planned.reader.latest_offset(end, ReadMaxRows(100))
     assert later["topics"] == {TOPIC: {"0": 50, "1": 50}}

@@ -82,7 +82,7 @@ def test_a_group_has_one_table(tmp_path: Path) -> None:
         assert group == "g"
         return {task.settings.events: task for task in tasks if task.error is None}
 
-    connectors: Any = SimpleNamespace(running=running)
+    connectors: Any = SimpleNamespace(running_tasks=running)
     snapshots: Any = SimpleNamespace()
     merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), connectors, "g", tmp_path, snapshots)
     assert merger._find_task() is tasks[0]

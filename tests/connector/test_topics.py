@@ -66,29 +66,29 @@ def task() -> Task:
 def test_a_deleted_topic_is_created_again_as_it_was(
     topics: TopicQueries, broker: Broker, task: Task, gone: str
 ) -> None:
-    topics.make([task])
+    topics.create_topics([task])
     assert task.ready
     before = broker.made
     assert before == {"events-ks.t": (3, {}), "data-ks.t": (3, {"cleanup.policy": "compact"}), "dlq-ks.t": (1, {})}
     del broker.counts[gone]
-    task.failed(GONE, 10.0)
+    task.note_failure(GONE, 10.0)
     assert (task.ready, task.error, task.trouble) == (False, None, GONE)
-    topics.make([task])
+    topics.create_topics([task])
     assert (task.ready, broker.made) == (True, before)
 
 
 def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
     topics: TopicQueries, broker: Broker, task: Task
 ) -> None:
-    topics.make([task])
-    task.failed(HelenusError(Kind.CASSANDRA_READ, "timed out"), 10.0)
+    topics.create_topics([task])
+    task.note_failure(HelenusError(Kind.CASSANDRA_READ, "timed out"), 10.0)
     assert task.ready
-    task.failed(HelenusError(Kind.POISON_EVENT, "not an event"), 10.0)
+    task.note_failure(HelenusError(Kind.POISON_EVENT, "not an event"), 10.0)
     assert task.ready
     task.restart()
     assert (task.ready, task.error) == (False, None)
     broker.counts["data-ks.t"] = 1
-    topics.make([task])
+    topics.create_topics([task])
     assert task.error is not None
     assert task.error.kind is Kind.PARTITIONS_CHANGED
 
@@ -101,7 +101,7 @@ def test_the_ends_of_many_topics_are_one_question_and_refused_ones_fail_alone(
     tasks = [Task(n, ConnectorSettings.from_properties({**given, "table": f"t{n}"}, "n")) for n in range(3)]
     broker.counts.update({task.settings.events: 4 for task in tasks})
     broker.refused = {task.settings.events for task in tasks[:refused]}
-    topics.make(tasks)
+    topics.create_topics(tasks)
     assert [task.error.where if task.error else None for task in tasks] == [
         *(task.settings.events for task in tasks[:refused]),
         *[None] * (3 - refused),

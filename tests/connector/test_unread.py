@@ -82,7 +82,9 @@ class Driven(Staged):
     @property
     def codec_columns(self) -> Sequence[Any]:
         return (
-            self.stage._versions.now.table.primary_key if hasattr(self.stage._versions, "now") else SIMPLE.columns[:1]
+            self.stage._versions.current.table.primary_key
+            if hasattr(self.stage._versions, "now")
+            else SIMPLE.columns[:1]
         )
 
     def last(self) -> dict[int, Any]:

@@ -314,7 +314,7 @@ def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise away
 
     monkeypatch.setattr(validate_command, "reach", reach)
-    monkeypatch.setattr(validate_command.TableDefinitions, "look", lambda *_: answers)
+    monkeypatch.setattr(validate_command.TableDefinitions, "scan", lambda *_: answers)
     done = validate("worker", "a", "--connect")
     assert (done.exit_code, done.stdout) == (1, "worker is valid\na is valid\n")
     assert done.stderr.splitlines() == [f"helenus-connector: worker: {away}", f"helenus-connector: a: {none}"]

@@ -42,7 +42,7 @@ class Tables:
 
     error: HelenusError | None = None
 
-    def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
+    def scan(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
         if self.error is not None:
             raise self.error
         return dict.fromkeys(settings.tables)
@@ -57,7 +57,7 @@ class Topics:
 
     def hurry(self, seconds: float) -> None: ...
 
-    def make(self, tasks: Iterable[Task]) -> None:
+    def create_topics(self, tasks: Iterable[Task]) -> None:
         if self.away is not None:
             raise self.away
         for task in tasks:
@@ -134,7 +134,7 @@ def test_a_connector_that_failed_as_a_whole_is_shown(worker: Fake) -> None:
     worker.connectors.restart("shop")
     worker.look()
     assert states() == ({"RUNNING"}, {"UNASSIGNED"})
-    worker.connectors.want("shop", "STOPPED")
+    worker.connectors.set_wanted("shop", "STOPPED")
     worker.look()
     assert states() == ({"STOPPED"}, {"STOPPED"})
     worker.connectors.delete("shop")
@@ -171,7 +171,7 @@ def test_what_is_waited_for_while_servers_start_with_the_worker(kind: Kind, tmp_
     starting.tables.error = HelenusError(kind, "what it says", "where")
     with capture_logs() as logs:
         for _ in range(5):
-            connector.look_at = 0.0
+            connector.next_scan_at = 0.0
             starting.look()
     may_come = starting.tables.error.action is Action.RETRY or kind is Kind.TABLE_MISSING
     assert (connector.error is None, connector.trouble is not None) == (may_come, may_come)
@@ -222,7 +222,7 @@ def test_a_stopping_worker_looks_at_no_more_tables(worker: Fake, monkeypatch: py
         worker.stop()
         raise AWAY
 
-    monkeypatch.setattr(worker.tables, "look", look)
+    monkeypatch.setattr(worker.tables, "scan", look)
     worker._look(Path())
     assert len(looked) == 1
     worker._stopping.clear()
@@ -241,7 +241,7 @@ def test_a_hanging_look_at_the_tables_does_not_delay_the_end(tmp_path: Path, mon
         hangs.wait()
         return {}
 
-    monkeypatch.setattr(worker.tables, "look", look)
+    monkeypatch.setattr(worker.tables, "scan", look)
     ends = threading.Thread(target=lambda: looking.wait() and worker.stop())
     ends.start()
     try:
@@ -265,18 +265,18 @@ def test_servers_that_never_answer_delay_no_other_connector(worker: Fake, monkey
             hangs.wait()
         return dict.fromkeys(settings.tables)
 
-    monkeypatch.setattr(worker.tables, "look", look)
+    monkeypatch.setattr(worker.tables, "scan", look)
     try:
         worker.look()
         connectors = worker.connectors.all()
-        assert connectors["shop"].looked
-        assert not connectors["a0"].looked
+        assert connectors["shop"].is_scanned
+        assert not connectors["a0"].is_scanned
         assert "not answered" in str(worker.connectors.status("a0").trace)
         # Another configuration, and a deletion, count at once, though the former servers are still asked.
         worker.connectors.put("a0", {**CONFIG, "table": "t0"})
         worker.connectors.delete("a1")
         worker.look()
-        assert worker.connectors.all()["a0"].looked
+        assert worker.connectors.all()["a0"].is_scanned
         assert worker.connectors.status("a0").trace is None or "answered" not in str(worker.connectors.status("a0"))
         assert len(worker._looks) == 5, "they are not asked a second time meanwhile"
     finally:
@@ -338,7 +338,7 @@ def test_a_files_connector_that_was_changed_ends_no_worker(tmp_path: Path, error
         worker.connectors.put("shop", {**file, "cassandra.contact.points": "192.0.2.1"})
     elif change == "restarted":
         worker.connectors.restart("shop")
-        worker.connectors.all()["shop"].looked = False
+        worker.connectors.all()["shop"].is_scanned = False
     worker = start(fails=True) if change != "restarted" else worker
     worker.tables.error = error
     worker.look()
@@ -355,13 +355,13 @@ def test_a_files_connector_that_was_changed_ends_no_worker(tmp_path: Path, error
 def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
     given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.consistency": level}
     task = Task(0, ConnectorSettings.from_properties(given, "test"))
-    connector = SimpleNamespace(wanted="RUNNING", looked=True, error=None, tasks={"t": task})
-    owners = SimpleNamespace(owner=lambda _: "n", take=lambda _: None)
+    connector = SimpleNamespace(wanted="RUNNING", is_scanned=True, error=None, tasks={"t": task})
+    owners = SimpleNamespace(owner=lambda _: "n", assign=lambda _: None)
     held = SimpleNamespace(owners=owners)
-    of_worker = SimpleNamespace(all=lambda: {"n": connector}, held=lambda _: held, lock=threading.RLock())
+    of_worker = SimpleNamespace(all=lambda: {"n": connector}, held_positions=lambda _: held, lock=threading.RLock())
     worker: Any = SimpleNamespace(
         connectors=of_worker,
-        _topics=SimpleNamespace(make=lambda waiting: setattr(task, "ready", True)),
+        _topics=SimpleNamespace(create_topics=lambda waiting: setattr(task, "ready", True)),
         _missing=set(),
         _waiting=ReasonLog(),
     )
@@ -382,17 +382,17 @@ def test_a_table_that_was_missing_is_looked_for_until_it_is_there(
         looked.append(dict(found))
         return looked[-1]
 
-    monkeypatch.setattr(worker.tables, "look", look)
+    monkeypatch.setattr(worker.tables, "scan", look)
     connector = worker.connectors.all()["shop"]
     refresh = connector.settings.table_refresh_interval_ms / 1000
     for error, looks in ((None, 1), (missing, 2), (None, 3)):
         found["t"] = error
         for _ in range(2):
             worker.look()
-            connector.looked_at -= refresh / 4
+            connector.last_scan_at -= refresh / 4
         assert len(looked) == looks, "not at every turn"
         assert connector.tasks["t"].error is error
-        connector.looked_at -= refresh
+        connector.last_scan_at -= refresh
         if error is None and looks == 1:
             worker.look()
             assert len(looked) == 1
@@ -416,7 +416,7 @@ def test_a_table_of_a_pattern_that_fails_for_want_of_it_is_looked_for_at_once(
     assert states()[0] == {"RUNNING"}
     worker.look()
     assert len(connector.tasks) == 2, "not at every turn"
-    connector.looked_at -= 10
+    connector.last_scan_at -= 10
     worker.look()
     assert list(connector.tasks) == ["log_a"]
     assert "log_b" not in str(worker.ready())
@@ -430,7 +430,7 @@ def test_a_table_that_is_refused_is_logged_once(worker: Fake, monkeypatch: pytes
     )
     with capture_logs() as logged:
         for _ in range(3):
-            worker.connectors.all()["shop"].look_at = 0
+            worker.connectors.all()["shop"].next_scan_at = 0
             worker.look()
     failed = [line for line in logged if line["event"] == "task.failed"]
     assert [(line["connector"], line["table"]) for line in failed] == [("shop", "ks.t")]
@@ -473,7 +473,7 @@ def test_the_status_says_what_a_connector_waits_for(worker: Fake) -> None:
     worker.look()
     assert states() == ({"RUNNING"}, {"UNASSIGNED"})
     assert all("cannot connect to Cassandra" in reason for reason in reasons(worker))
-    worker.tables.error, worker.connectors.all()["shop"].look_at = None, 0.0
+    worker.tables.error, worker.connectors.all()["shop"].next_scan_at = None, 0.0
     worker.look()
     assert reasons(worker) == ("", "waits for its events topic events-ks.t: the agent makes it when it starts")
     worker.topics.away = HelenusError(Kind.BROKER_REFUSED, "Kafka: not authorized")
@@ -494,7 +494,7 @@ def test_a_query_that_no_connector_has_any_more_ends(worker: Fake) -> None:
     query = SimpleNamespace(is_stopped=False, is_over=False)
     query.stop = lambda: setattr(query, "is_stopped", True)
     worker._queries = {"default": query}  # type: ignore[dict-item]
-    worker.connectors.all()["shop"].looked = False
+    worker.connectors.all()["shop"].is_scanned = False
     worker._end_empty_groups(worker._directory)
     assert not query.is_stopped
     worker.connectors.delete("shop")

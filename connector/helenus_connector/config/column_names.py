@@ -174,16 +174,16 @@ def _refuse_renamed(key: str, value: str, dropped: Sequence[str], table: Table, 
     added = [name for name in _published(table, settings) if table.added_at.get(name, 0) > dropped_at]
     if not added:
         return
-    what = f"{key}={value}: {listed(dropped)} was dropped, and {listed(added)} added later"
+    problem = f"{key}={value}: {listed(dropped)} was dropped, and {listed(added)} added later"
     advice = f"if it is the same column by another name, exclude that; else take {dropped[0]} out of {key}"
-    raise HelenusError(Kind.CONFIG, what, table.full_name, advice)
+    raise HelenusError(Kind.CONFIG, problem, table.full_name, advice)
 
 
 def _no_column(text: str, pattern: str, tables: Sequence[Table]) -> HelenusError:
     names: Mapping[str, None] = {column.name: None for table in tables for column in table.columns}
-    what = f"{text}: no column matches {pattern}"
+    problem = f"{text}: no column matches {pattern}"
     advice = f"{nearest(pattern, names)}There are {listed(names)}"
-    return HelenusError(Kind.CONFIG, what, ", ".join(table.full_name for table in tables[:3]), advice)
+    return HelenusError(Kind.CONFIG, problem, ", ".join(table.full_name for table in tables[:3]), advice)
 
 
 def _key_column(text: str, table: Table) -> HelenusError:
@@ -192,6 +192,6 @@ def _key_column(text: str, table: Table) -> HelenusError:
 
 
 def _no_table(text: str, table: Table, tables: Sequence[Table]) -> HelenusError:
-    what = f"{text}: no table has such a column, and this one has one like it"
+    problem = f"{text}: no table has such a column, and this one has one like it"
     advice = f"correct the entry, or take it out. The connector's tables are {listed(t.full_name for t in tables)}"
-    return HelenusError(Kind.CONFIG, what, table.full_name, advice)
+    return HelenusError(Kind.CONFIG, problem, table.full_name, advice)

@@ -232,8 +232,8 @@ class ConnectorSettings(StateSettings):
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
         rows = {None, *get_args(Format)} - set(ENVELOPES)
         if given.get("resolver") == "none" and given_format in rows:
-            what = "it has the cells of a change, not its row"
-            yield "resolver", f"{what}: set output.format=debezium, debezium-cassandra or cep44"
+            problem = "it has the cells of a change, not its row"
+            yield "resolver", f"{problem}: set output.format=debezium, debezium-cassandra or cep44"
         if given.get("key.compat") == "cep44" and given_format != "cep44":
             yield "key.compat", "these keys go with output.format=cep44"
         if given.get("cep44.payload") == "bytes" and is_json(value or key):

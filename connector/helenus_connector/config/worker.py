@@ -135,9 +135,15 @@ class WorkerSettings(PulsarSettings, LogSettings):
         settings._own = frozenset({own, *filter(None, named), *masking.files(read_properties(path).values())})
         key = "config.providers.file.param.allowed.paths"
         for folder in settings.config_providers_file_param_allowed_paths:
-            for mine, what in ((own, "the worker's own file"), (settings.checkpoint_dir, "checkpoint.dir")):
-                if any(Path(name(mine)).is_relative_to(name(folder)) for name in (masking.absolute, os.path.realpath)):
-                    reason = f"{what} is in it: name a folder that is for connectors alone"
+            for used_directory, description in (
+                (own, "the worker's own file"),
+                (settings.checkpoint_dir, "checkpoint.dir"),
+            ):
+                if any(
+                    Path(name(used_directory)).is_relative_to(name(folder))
+                    for name in (masking.absolute, os.path.realpath)
+                ):
+                    reason = f"{description} is in it: name a folder that is for connectors alone"
                     raise ConfigError([Problem(str(path), key, folder, reason)])
         return settings
 
@@ -245,8 +251,11 @@ def _authentication_conflicts(given: Mapping[str, str]) -> Iterator[tuple[str, s
         # Nobody but this worker's own processes has to connect.
         yield "spark.authenticate", "leave it out: any user of this machine could read passwords, and run code as yours"
     elif authenticate != "false" and is_standalone and "spark.authenticate.secret" not in given:
-        what = "set it to the secret of the cluster's master and workers, which have spark.authenticate=true; "
-        yield "spark.authenticate.secret", what + "or spark.authenticate=false, if all who reach its ports are trusted"
+        problem = "set it to the secret of the cluster's master and workers, which have spark.authenticate=true; "
+        yield (
+            "spark.authenticate.secret",
+            problem + "or spark.authenticate=false, if all who reach its ports are trusted",
+        )
 
 
 def _address(listener: str) -> tuple[str, str, int] | None:

@@ -20,11 +20,11 @@ def save(file: Path, connectors: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:
-    """What `save` wrote; nothing if there is no file. Raises HelenusError(STATE)."""
+    """Return what `save` wrote; nothing if there is no file. Raises HelenusError(STATE)."""
     try:
         return dict(json.loads(file.read_text()))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        what = f"cannot read the connectors: {error}. Restore the file; or delete it, and make them over REST again"
-        raise HelenusError(Kind.STATE, what, str(file)) from None
+        problem = f"cannot read the connectors: {error}. Restore the file; or delete it, and make them over REST again"
+        raise HelenusError(Kind.STATE, problem, str(file)) from None

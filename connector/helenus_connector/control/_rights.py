@@ -1,4 +1,4 @@
-"""What a worker's logins may not do with the topics of its connectors, as far as brokers can be asked: on Kafka."""
+"""The rights that a worker's logins lack on the topics of its connectors, as far as brokers can be asked: on Kafka."""
 
 from __future__ import annotations
 

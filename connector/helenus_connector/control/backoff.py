@@ -1,4 +1,4 @@
-"""How long to wait before what failed is tried again: pauses that double, by tenacity; and how often to say why."""
+"""Pauses before a retry, which double, by tenacity; and how often to log the reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenacity import RetryCallState, Retrying, wait_exponential, wait_random_exp
 
 
 def pause(failures: int, first_s: float, longest_s: float, spread: bool = False) -> float:
-    """Seconds to wait after so many failures in a row: 1 s, 2 s, 4 s and so on for a `first_s` of 1 s.
+    """Return how many seconds to wait after so many failures in a row: 1 s, 2 s, 4 s and so on for a `first_s` of 1 s.
 
     With `spread`, anything between half of that and all of it, so that many don't try at once.
     """
@@ -17,8 +17,10 @@ def pause(failures: int, first_s: float, longest_s: float, spread: bool = False)
     state.attempt_number = failures
     if not spread:
         return wait_exponential(first_s, max=longest_s)(state)
-    half_s, most_s = first_s / 2, longest_s / 2
-    return (wait_exponential(half_s, max=most_s) + wait_random_exponential(half_s, max=most_s))(state)
+    half_first_s, half_longest_s = first_s / 2, longest_s / 2
+    return (
+        wait_exponential(half_first_s, max=half_longest_s) + wait_random_exponential(half_first_s, max=half_longest_s)
+    )(state)
 
 
 class ReasonLog:
@@ -40,5 +42,5 @@ class ReasonLog:
         return True
 
     def forget(self, name: str) -> None:
-        """It waits no more: the next reason is logged."""
+        """Note that `name` waits no more: its next reason is logged."""
         self._logged.pop(name, None)

@@ -14,28 +14,30 @@ from helenus_schemas.errors import HelenusError, Kind
 
 
 def committed(checkpoint: Path) -> Offsets:
-    """Where the last batch ended that Spark has committed; empty if there was none."""
-    done = sorted((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), reverse=True)
-    for batch in done:
+    """Return where the last batch ended that Spark has committed; empty if there was none."""
+    batches = sorted((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), reverse=True)
+    for batch in batches:
         with contextlib.suppress(FileNotFoundError):  # it was cleaned up meanwhile
             return planned(checkpoint, batch)
     return {}
 
 
 def latest(checkpoint: Path) -> int:
-    """The number of the last batch that was planned, done or not; -1 if there was none."""
+    """Return the number of the last batch that was planned, done or not; -1 if there was none."""
     return max((int(f.name) for f in checkpoint.glob("offsets/*") if f.name.isdigit()), default=-1)
 
 
 def planned(checkpoint: Path, batch: int) -> Offsets:
-    """Where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch, and HelenusError(STATE)."""
+    """Return where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch, and
+    HelenusError(STATE).
+    """
     file = checkpoint / "offsets" / str(batch)
     try:
         topics: Offsets = json.loads(file.read_text().splitlines()[-1])["topics"]
     except (ValueError, IndexError, KeyError):
-        what = (
+        problem = (
             "Spark's checkpoint is damaged: this file does not say where a batch ends. Delete it, and the file of this "
             "name in commits, to go on from the batch before"
         )
-        raise HelenusError(Kind.STATE, what, str(file)) from None
+        raise HelenusError(Kind.STATE, problem, str(file)) from None
     return topics

@@ -33,7 +33,7 @@ DELETED = "DELETED"
 
 
 class UnknownConnector(Exception):
-    """There is no connector, or no task of one, with this name."""
+    """Raised if there is no connector, or no task of one, with this name."""
 
     def __init__(self, name: str, task: int | None = None) -> None:
         super().__init__(name if task is None else f"{name}-{task}")
@@ -42,22 +42,20 @@ class UnknownConnector(Exception):
 
 
 class NotStopped(Exception):
-    """The positions of a connector can be changed only while it is stopped."""
+    """Raised where a connector has to be stopped: its positions can be changed only then."""
 
 
 class UnderWay(HelenusError):
-    """What is asked for is being done for the same table: wait for that, or stop it."""
+    """The same is being done for the same table already: wait for that, or stop it."""
 
-    def __init__(self, what: str, where: str) -> None:
-        super().__init__(Kind.CONFIG, what, where, "wait for it, or stop it")
+    def __init__(self, problem: str, where: str) -> None:
+        super().__init__(Kind.CONFIG, problem, where, "wait for it, or stop it")
 
 
 class Connectors:
-    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread, and no call waits
-    once the worker is `ending`. `on_delete` is called with the name of a connector that was deleted. `files` gives what
-    is `shown` beside them.
-
-    `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
+    """All connectors of a worker, saved in a file. Its methods may be called from any thread, and no call waits once
+    the worker is `ending`. Methods that take a name raise UnknownConnector. `on_delete` is called with the name of a
+    deleted connector. `files` returns what `all_with_files` adds, `earliest` the first offsets of topics.
     """
 
     def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
@@ -67,11 +65,11 @@ class Connectors:
         self.model = worker.model
         self.log = worker.log
         self._connectors: dict[str, Connector] = {}
-        self._aside: dict[str, dict[str, Any]] = {}
-        self._held: dict[str, HeldPositions] = {}
+        self._set_aside: dict[str, dict[str, Any]] = {}
+        self._held_positions: dict[str, HeldPositions] = {}
         self._unconfirmed: dict[str, UnconfirmedKeys] = {}
         self._waiting: dict[str, WaitingChanges] = {}
-        self._written: dict[str, set[str]] = {}
+        self._written_topics: dict[str, set[str]] = {}
         self.lock = threading.RLock()
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
@@ -84,45 +82,45 @@ class Connectors:
 
         A file replaces the saved configuration, unless it is the same as when its connector was changed over REST.
         """
-        kept = _connector_file.read(self._store)
-        self._aside = {name: before for name, before in kept.items() if before["file"] is None or name in files}
+        saved = _connector_file.read(self._store)
+        self._set_aside = {name: former for name, former in saved.items() if former["file"] is None or name in files}
         for name, properties in files.items():
-            before = kept.pop(name, None)
-            group = before["config"].get("query.group", "default") if before is not None else None
-            same = before is not None and before["file"] == properties
-            if before is not None and same and before["state"] == DELETED:
+            former = saved.pop(name, None)
+            group = former["config"].get("query.group", "default") if former is not None else None
+            same = former is not None and former["file"] == properties
+            if former is not None and same and former["state"] == DELETED:
                 advice = "change its file, or make it over REST, to have it again"
                 _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
                 continue
-            if before is not None and same:
+            if former is not None and same:
                 try:
-                    self.put(name, before["config"], before["state"], dict(properties), saves=False)
+                    self.put(name, former["config"], former["state"], dict(properties), saves=False)
                     continue
                 except ConfigError as error:
                     # Accepted by an older version, or by a worker that allowed more: the file counts again.
                     _log.error("connector.invalid", connector=name, error=str(error))
-            state = before["state"] if before is not None and before["state"] != DELETED else None
+            state = former["state"] if former is not None and former["state"] != DELETED else None
             self.put(name, properties, state, dict(properties), group, saves=False)
-        for name, before in kept.items():
-            if before["file"] is not None:
+        for name, former in saved.items():
+            if former["file"] is not None:
                 continue
             try:
-                self.put(name, before["config"], before["state"], saves=False)
+                self.put(name, former["config"], former["state"], saves=False)
             except ConfigError as error:
                 # Accepted by an older version: it is kept until it gets another configuration.
                 _log.error("connector.invalid", connector=name, error=str(error))
         if self._connectors:
             self._save()
 
-    def saved(self) -> list[str]:
-        """The names of the connectors that an earlier worker saved. Raises HelenusError(STATE)."""
+    def saved_names(self) -> list[str]:
+        """Return the names of the connectors that an earlier worker saved. Raises HelenusError(STATE)."""
         return list(_connector_file.read(self._store))
 
-    def join(self, files: Mapping[str, Mapping[str, str]]) -> None:
+    def add_from_files(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Add the connectors of files by name that are not there yet, and were not deleted over REST."""
         for name, properties in files.items():
             with self.lock:
-                if name in self._connectors or name in self._aside:
+                if name in self._connectors or name in self._set_aside:
                     continue
                 try:
                     self.put(name, properties, file=dict(properties))
@@ -134,25 +132,25 @@ class Connectors:
             return sorted(self._connectors)
 
     def all(self) -> dict[str, Connector]:
-        """The connectors by name: for the worker, which looks at their tables."""
+        """Return the connectors by name: for the worker, which scans their tables."""
         with self.lock:
             return dict(self._connectors)
 
-    def shown(self) -> dict[str, Connector]:
-        """The same, and by their names the files of several keyspaces that wait or failed."""
+    def all_with_files(self) -> dict[str, Connector]:
+        """Return the connectors by name, and with them the files of several keyspaces that wait or failed."""
         with self.lock:
             return {**self.files(), **self._connectors}
 
     def config(self, name: str) -> dict[str, str]:
-        """The configuration as it was given: `${…}` is not resolved."""
+        """Return a connector's configuration as it was given: `${…}` is not resolved."""
         with self.lock:
-            return dict(self._shown(name).config)
+            return dict(self._get_with_files(name).config)
 
     def file(self, name: str) -> dict[str, str]:
-        """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
+        """Return the properties of the file that a connector comes from; none if it has no file."""
         with self.lock:
-            there = self._connectors.get(name)
-            return dict(there.file or {}) if there else {}
+            connector = self._connectors.get(name)
+            return dict(connector.file or {}) if connector else {}
 
     def put(
         self,
@@ -163,11 +161,11 @@ class Connectors:
         group: str | None = None,
         saves: bool = True,
     ) -> bool:
-        """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
+        """Create a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
 
         `group` is its `query.group` until now, if the connector is new here. A connector that changes its group keeps
         its positions; it has to be stopped, and its last batch is waited for. Only properties that its `file` has as
-        well may refer to secrets that the worker does not allow to all. If it is not to be saved, the caller does so.
+        well may refer to secrets that the worker does not allow to all. With `saves` false, the caller saves.
         """
         settings = self.model.read_settings({**config, "name": name}, name, file or self.file(name))
         if settings.has_keyspaces:
@@ -175,70 +173,73 @@ class Connectors:
             raise ConfigError([Problem(name, "keyspace", settings.keyspace, reason)])
         config = {"connector.class": settings.connector_class, **config, "name": name}
         with self.lock:
-            self._let_end(name, settings)
-            there = self._connectors.get(name)
-            connector = there or Connector({}, settings, file=file or self._aside.get(name, {}).get("file"))
+            self._await_last_batch(name, settings)
+            existing = self._connectors.get(name)
+            connector = existing or Connector({}, settings, file=file or self._set_aside.get(name, {}).get("file"))
             tables = dict.fromkeys([*settings.tables, *(t for t in _allowed(connector) if settings.matches(t))])
             for table in tables:
                 self._refuse_conflict(settings.of_table(table))
-            before = there.settings.query_group if there else group or settings.query_group
-            topics: set[str] = set()
-            if before != settings.query_group:
-                topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
+            former_group = existing.settings.query_group if existing else group or settings.query_group
+            moved_topics: set[str] = set()
+            if former_group != settings.query_group:
+                moved_topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
                 # While the tables of a pattern are not known, another connector may have some: those stay there.
-                known = topics | {task.events for c in self._connectors.values() for task in c.tasks.values()}
-                unknown = matching(settings, self.held(before).where()) - known
-                self._take_along(name, topics | unknown, before, settings.query_group)
+                assigned = moved_topics | {task.events for c in self._connectors.values() for task in c.tasks.values()}
+                other = matching(settings, self.held_positions(former_group).read_offsets()) - assigned
+                self._move_topics(name, moved_topics | other, former_group, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
             connector.error = connector.trouble = connector.waiting = None
-            connector.look_at, connector.looked = 0.0, False
-            of_before, connector.tasks = connector.tasks, {}
+            connector.next_scan_at, connector.is_scanned = 0.0, False
+            former_tasks, connector.tasks = connector.tasks, {}
             for table in tables:
-                self._add(connector, table, of_before.get(table))
+                self._add_task(connector, table, former_tasks.get(table))
             self._connectors[name] = connector
-            self._aside.pop(name, None)
-            if saves or topics:
+            self._set_aside.pop(name, None)
+            if saves or moved_topics:
                 self._save()
-            if topics:
-                self.unconfirmed(before).drop(topics, time.time())
-                self.waiting(before).drop(topics)
-            return there is None
+            if moved_topics:
+                self.unconfirmed_keys(former_group).drop(moved_topics, time.time())
+                self.waiting_changes(former_group).drop(moved_topics)
+            return existing is None
 
-    def _let_end(self, name: str, settings: ConnectorSettings) -> None:
+    def _await_last_batch(self, name: str, settings: ConnectorSettings) -> None:
         """Wait for the last batch of a connector that is to change its group. Raises ConfigError."""
 
         def moving() -> Connector | None:
-            there = self._connectors.get(name)
-            return there if there is not None and there.settings.query_group != settings.query_group else None
+            connector = self._connectors.get(name)
+            is_moving = connector is not None and connector.settings.query_group != settings.query_group
+            return connector if is_moving else None
 
         def has_ended() -> bool:
-            of = moving()
-            data = {task.data for task in of.tasks.values()} if of else set()
-            return of is None or of.wanted != "STOPPED" or not data & self._written.get(of.settings.query_group, set())
+            connector = moving()
+            if connector is None or connector.wanted != "STOPPED":
+                return True
+            written = self._written_topics.get(connector.settings.query_group, set())
+            return written.isdisjoint(task.data for task in connector.tasks.values())
 
-        why = None
+        reason = None
         for _ in range(int(_LAST_BATCH_S / _TURN_S)):
             if has_ended() or self.ending:
                 break
             self._batch_ended.wait(_TURN_S)
         if not has_ended():
-            why = "its last batch has not ended yet: try again"
-        elif (there := moving()) and there.wanted != "STOPPED":
-            why = "stop the connector before it changes its group: its last batch is to end first"
-        if why is not None:
-            raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
+            reason = "its last batch has not ended yet: try again"
+        elif (connector := moving()) and connector.wanted != "STOPPED":
+            reason = "stop the connector before it changes its group: its last batch is to end first"
+        if reason is not None:
+            raise ConfigError([Problem(name, "query.group", settings.query_group, reason)])
 
-    def _take_along(self, name: str, topics: set[str], before: str, group: str) -> None:
-        """Hand topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which
+    def _move_topics(self, name: str, topics: set[str], former_group: str, group: str) -> None:
+        """Move topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which
         a start steps back. Until the new configuration is saved, the former group has all of it, too.
         """
-        stood = self.held(before).where()
-        self.unconfirmed(group).take(*self.unconfirmed(before).give(topics), time.time())
-        self.waiting(group).import_changes(self.waiting(before).export_changes(topics))
+        offsets = self.held_positions(former_group).read_offsets()
+        self.unconfirmed_keys(group).take(*self.unconfirmed_keys(former_group).give(topics), time.time())
+        self.waiting_changes(group).take(self.waiting_changes(former_group).give(topics))
         for topic in topics:
-            if own := self.held(before).owners.position_of(name, topic, stood):
-                self.held(group).move(topic, own, name)
+            if own_offsets := self.held_positions(former_group).owners.position_of(name, topic, offsets):
+                self.held_positions(group).move(topic, own_offsets, name)
 
     def delete(self, name: str) -> None:
         """Delete a connector. Its positions stay, for a later one of its name."""
@@ -246,12 +247,12 @@ class Connectors:
             connector = self.get(name)
             del self._connectors[name]
             if connector.file is not None:
-                self._aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
+                self._set_aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
             self._save()
             if self.on_delete is not None:
                 self.on_delete(name)
 
-    def want(self, name: str, state: Wanted) -> None:
+    def set_wanted(self, name: str, state: Wanted) -> None:
         """Pause, stop or resume a connector."""
         with self.lock:
             self.get(name).wanted = state
@@ -260,56 +261,56 @@ class Connectors:
     def restart(
         self, name: str, task: int | None = None, include_tasks: bool = True, only_failed: bool = False
     ) -> None:
-        """Try again what failed: one task, or the connector or file and, if wanted, its tasks."""
+        """Retry what failed: one task, or the connector or file and, if wanted, its tasks."""
         with self.lock:
-            connector = self._shown(name)
+            connector = self._get_with_files(name)
             if task is not None:
-                self._restart(self._task(name, task))
+                self._restart_task(self._task(name, task))
             else:
                 if connector.error is not None or not only_failed:
                     connector.error = connector.trouble = None
-                    connector.look_at, connector.restarted = 0.0, True
-                for of_table in connector.tasks.values() if include_tasks else ():
-                    if of_table.error is not None or not only_failed:
-                        self._restart(of_table)
+                    connector.next_scan_at, connector.restarted = 0.0, True
+                for table_task in connector.tasks.values() if include_tasks else ():
+                    if table_task.error is not None or not only_failed:
+                        self._restart_task(table_task)
             self._save()
 
     def status(self, name: str) -> ConnectorStatus:
         with self.lock:
-            return self._shown(name).status()
+            return self._get_with_files(name).status()
 
     def tasks(self, name: str) -> list[dict[str, str]]:
-        """The configuration of each task: the connector's, with one table. Empty while it is stopped."""
+        """Return the configuration of each task: the connector's, with one table. Empty while it is stopped."""
         with self.lock:
             connector = self.get(name)
             tables = [] if connector.wanted == "STOPPED" else list(connector.tasks)
             return [{**connector.config, "table": table} for table in tables]
 
     def topics(self, name: str) -> list[str]:
-        """The data topics of tables whose changes are published, since the connector was made or `reset_topics`."""
+        """Return the data topics of tables whose changes were published since the last `reset_topics`."""
         with self.lock:
             connector = self.get(name)
             used = [task.data for task in connector.tasks.values() if task.ready]
-            return [topic for topic in used if topic not in connector.forgotten]
+            return [topic for topic in used if topic not in connector.reset_data_topics]
 
     def reset_topics(self, name: str) -> None:
         with self.lock:
             connector = self.get(name)
-            connector.forgotten.update(self.topics(name))
+            connector.reset_data_topics.update(self.topics(name))
 
-    def held(self, group: str) -> HeldPositions:
-        """The positions of a query, by its `query.group`. Raises HelenusError(STATE)."""
+    def held_positions(self, group: str) -> HeldPositions:
+        """Return the held positions of a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
-            if group not in self._held:
-                self._held[group] = HeldPositions(self._directory / group)
-            return self._held[group]
+            if group not in self._held_positions:
+                self._held_positions[group] = HeldPositions(self._directory / group)
+            return self._held_positions[group]
 
-    def at(self, task: Task) -> dict[str, int]:
-        """Where a task is in its events topic: the next offset of each partition. Raises HelenusError(STATE)."""
-        return self.held(task.settings.query_group).where().get(task.events, {})
+    def offsets_of_task(self, task: Task) -> dict[str, int]:
+        """Return the next offset of each partition of a task's events topic. Raises HelenusError(STATE)."""
+        return self.held_positions(task.settings.query_group).read_offsets().get(task.events, {})
 
-    def unconfirmed(self, group: str) -> UnconfirmedKeys:
-        """The unconfirmed keys of a query, by its `query.group`. Raises HelenusError(STATE)."""
+    def unconfirmed_keys(self, group: str) -> UnconfirmedKeys:
+        """Return the unconfirmed keys of a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
             if group not in self._unconfirmed:
                 keys = UnconfirmedKeys({}, {}, self._directory / group / "unconfirmed", time.monotonic)
@@ -317,61 +318,60 @@ class Connectors:
                 self._unconfirmed[group] = keys
             return self._unconfirmed[group]
 
-    def waiting(self, group: str) -> WaitingChanges:
-        """What waits at the gates of a query, by its `query.group`. Raises HelenusError(STATE)."""
+    def waiting_changes(self, group: str) -> WaitingChanges:
+        """Return the changes that wait at the gates of a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
             if group not in self._waiting:
                 changes = WaitingChanges(self._directory / group / "gate.waiting")
                 if not changes.load():
-                    self.unconfirmed(group).read_all_again(time.time())
+                    self.unconfirmed_keys(group).read_all_again(time.time())
                 self._waiting[group] = changes
             return self._waiting[group]
 
-    def writes(self, group: str, data: Iterable[str]) -> None:
-        """A group's tasks may write these data topics, until the next call for the group."""
+    def note_written_topics(self, group: str, data: Iterable[str]) -> None:
+        """Note the data topics that a group's tasks may write, until the next call for the group."""
         with self.lock:
-            self._written[group] = set(data)
+            self._written_topics[group] = set(data)
             self._batch_ended.notify_all()
 
-    def failed(self, group: str, error: HelenusError) -> None:
-        """The query of a group can't run: its connectors fail, until they are started again."""
+    def fail_group(self, group: str, error: HelenusError) -> None:
+        """Fail the connectors of a group whose query can't run, until they are restarted."""
         with self.lock:
             for name, connector in self._connectors.items():
                 if connector.settings.query_group == group and connector.error is None:
                     connector.error = error
                     _log.error("connector.failed", connector=name, error=str(error))
 
-    def looked(self, name: str, settings: ConnectorSettings, found: Mapping[str, HelenusError | None]) -> None:
+    def apply_scan(self, name: str, settings: ConnectorSettings, errors: Mapping[str, HelenusError | None]) -> None:
         """Apply the result of a table scan: each table that the connector has now, with its error."""
         with self.lock:
             connector = self._connectors.get(name)
             if connector is None or connector.settings is not settings:
                 return  # it was changed meanwhile
             connector.trouble = None
-            connector.looked = True
-            for table, error in found.items():
+            connector.is_scanned = True
+            for table, error in errors.items():
                 if table not in connector.tasks:
-                    self._add(connector, table)
-                    self._restart(connector.tasks[table])
-                connector.tasks[table].looked(error, time.time())
-            connector.remove_absent(found, time.time())
+                    self._add_task(connector, table)
+                    self._restart_task(connector.tasks[table])
+                connector.tasks[table].apply_table_check(error, time.time())
+            connector.remove_absent(errors, time.time())
             connector.waiting = None if connector.tasks else no_tables(settings)
             self.changed.set()
 
-    def hindered(self, group: str, reason: HelenusError | str | None, idle: bool = False) -> None:
-        """Why the query of a group makes no batches just now, or None. It is `idle` if it has done none since its last
-        start.
-        """
+    def note_hindrance(self, group: str, reason: HelenusError | str | None, idle: bool = False) -> None:
+        """Note why a group's query runs no batches just now, or None; and if it is `idle` since its last start."""
         for connector in self.all().values():
             if connector.settings.query_group == group:
                 connector.hindered, connector.idle = reason, idle
 
-    def running(self, group: str, now: float) -> dict[str, Task]:
-        """The tasks of a group that take part in its next batch, by events topic. Those whose data topic another group
-        may still write are left out, and their status says so.
+    def running_tasks(self, group: str, now: float) -> dict[str, Task]:
+        """Return the tasks in a group's next batch, by events topic; those whose data topic another group may write
+        wait.
         """
         with self.lock:
-            others = {topic: other for other, topics in self._written.items() if other != group for topic in topics}
+            written = self._written_topics.items()
+            others = {topic: other for other, topics in written if other != group for topic in topics}
             tasks = [
                 task
                 for connector in self._connectors.values()
@@ -386,42 +386,43 @@ class Connectors:
                 if task.ready and not task.error and task.retry_at <= now and task.held_back_by is None
             }
 
-    def trouble(self) -> str | None:
-        """What goes wrong with any connector that is to run, or None."""
+    def first_obstacle(self) -> str | None:
+        """Return what hinders the first hindered connector that is to run, or None."""
         with self.lock:
-            obstacles = ((name, c.status().obstacle) for name, c in self.shown().items() if c.wanted == "RUNNING")
+            running = ((name, c) for name, c in self.all_with_files().items() if c.wanted == "RUNNING")
+            obstacles = ((name, c.status().obstacle) for name, c in running)
             return next((f"{name}: {reason}" for name, reason in obstacles if reason is not None), None)
 
     def get(self, name: str) -> Connector:
-        """A connector as it is now; the caller has `lock`."""
+        """Return a connector; the caller has `lock`."""
         if name not in self._connectors:
             raise UnknownConnector(name)
         return self._connectors[name]
 
-    def _shown(self, name: str) -> Connector:
-        """As `get`, of those that are shown."""
+    def _get_with_files(self, name: str) -> Connector:
+        """Return a connector, or a file of several keyspaces that waits or failed."""
         return self._connectors.get(name) or self.files().get(name) or self.get(name)
 
     def _task(self, name: str, task: int) -> Task:
-        for of_table in self.get(name).tasks.values():
-            if of_table.id == task:
-                return of_table
+        for table_task in self.get(name).tasks.values():
+            if table_task.id == task:
+                return table_task
         raise UnknownConnector(name, task)
 
-    def stopped(self, name: str) -> Connector:
-        """A connector that is stopped. Raises NotStopped."""
+    def get_stopped(self, name: str) -> Connector:
+        """Return a connector that is stopped. Raises NotStopped."""
         connector = self.get(name)
         if connector.wanted != "STOPPED":
             raise NotStopped(name)
         return connector
 
     @staticmethod
-    def _add(connector: Connector, table: str, before: Task | None = None) -> None:
-        free = max((t.id for t in connector.tasks.values()), default=-1) + 1
+    def _add_task(connector: Connector, table: str, former: Task | None = None) -> None:
+        free_id = max((t.id for t in connector.tasks.values()), default=-1) + 1
         settings = connector.settings.of_table(table)
-        connector.tasks[table] = Task(free if before is None else before.id, settings)
+        connector.tasks[table] = Task(free_id if former is None else former.id, settings)
 
-    def _restart(self, task: Task) -> None:
+    def _restart_task(self, task: Task) -> None:
         """Try a task again, unless it conflicts with another connector's table."""
         try:
             self._refuse_conflict(task.settings)
@@ -439,11 +440,11 @@ class Connectors:
                 raise ConfigError([problem])
 
     def _save(self) -> None:
-        kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
-        _connector_file.save(self._store, {**self._aside, **kept})
+        saved = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
+        _connector_file.save(self._store, {**self._set_aside, **saved})
         self.changed.set()
 
 
 def _allowed(connector: Connector) -> list[str]:
-    """The tables of a connector that conflict with no other connector's."""
+    """Return the tables of a connector that conflict with no other connector's."""
     return [table for table, task in connector.tasks.items() if not task.refused]

@@ -1,4 +1,4 @@
-"""What keeps two writers from one data topic: a lock on `checkpoint.dir`, and fences between the starts of a query.
+"""Locks that keep two writers from one data topic: one on `checkpoint.dir`, and fences between the starts of a query.
 
 Both are file locks of the operating system: the kernel releases them when their process ends, however that happens.
 Where the file system has no locks, the worker warns and goes on.
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 _LOCK = "worker.lock"
 _FENCE = "writers"
-_TURN_S = 0.2
+_RETRY_S = 0.2
 _LOG_EVERY_S = 10.0
 
 
@@ -37,9 +37,9 @@ def owned(
     stand_by: Callable[[Callable[[], str]], AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> Iterator[bool]:
     """Lock `checkpoint.dir` for this process. While `waits` is true, wait for another process that has it: within
-    `stand_by`, which is called with a function that says for whom.
+    `stand_by`, which is called with a function that returns for whom.
 
-    Returns False, without the lock, if it is `stopping` before. Raises HelenusError: STATE, which names the owner, or
+    Yields False, without the lock, if it is `stopping` before. Raises HelenusError: STATE, which names the owner, or
     CONFIG if other users may change the directory.
     """
     check_directory(directory, "checkpoint.dir")
@@ -47,17 +47,17 @@ def owned(
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = open_lock(directory / _LOCK)
     except OSError as error:
-        what = f"cannot write to checkpoint.dir: {error.strerror}"
-        raise HelenusError(Kind.STATE, what, error.filename or str(directory)) from None
+        problem = f"cannot write to checkpoint.dir: {error.strerror}"
+        raise HelenusError(Kind.STATE, problem, error.filename or str(directory)) from None
     try:
         if not _await_lock(lock, directory, waits, stopping, stand_by):
             yield False
             return
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        us = f"host {socket.gethostname()}, process {os.getpid()}, since {since}\n"
+        owner_text = f"host {socket.gethostname()}, process {os.getpid()}, since {since}\n"
         with contextlib.suppress(OSError):  # for example a full disk: only the lock counts
             os.ftruncate(lock, 0)
-            os.pwrite(lock, us.encode(), 0)
+            os.pwrite(lock, owner_text.encode(), 0)
         yield True
     finally:
         os.close(lock)
@@ -70,32 +70,32 @@ def _await_lock(
     stopping: Callable[[], bool],
     stand_by: Callable[[Callable[[], str]], AbstractContextManager[object]],
 ) -> bool:
-    """Take the lock, as `owned`; False if it is `stopping` before."""
+    """Take the lock, as `owned`; returns False if it is `stopping` before."""
 
     def reason() -> str:
-        return f"another worker has checkpoint.dir: {_noted(lock)}"
+        return f"another worker has checkpoint.dir: {_read_owner(lock)}"
 
     with contextlib.ExitStack() as standing_by:
         is_first = True
-        while not _taken(lock, directory):
+        while not _try_lock(lock, directory):
             if stopping():
                 return False
             if not waits():
-                what = f"another worker has this checkpoint.dir: {_noted(lock)}"
+                problem = f"another worker has this checkpoint.dir: {_read_owner(lock)}"
                 advice = "stop it, give this one its own, or have it stand by with standby.timeout.ms=-1"
-                raise HelenusError(Kind.STATE, what, str(directory), f"two would undo each other's order: {advice}")
+                raise HelenusError(Kind.STATE, problem, str(directory), f"two would undo each other's order: {advice}")
             if is_first:
                 is_first = False
                 _log.info("worker.standby", reason=reason())
                 standing_by.enter_context(stand_by(reason))
-            time.sleep(_TURN_S)
+            time.sleep(_RETRY_S)
         if not is_first:
             _log.info("worker.took_over", directory=str(directory))
     return True
 
 
 def owner(directory: Path) -> str | None:
-    """Which process has `checkpoint.dir` now, by its lock; None if it is free."""
+    """Return which process has `checkpoint.dir` now, by its lock; None if it is free."""
     try:
         lock = os.open(directory / _LOCK, os.O_RDONLY)
     except OSError:
@@ -103,7 +103,7 @@ def owner(directory: Path) -> str | None:
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _noted(lock)
+        return _read_owner(lock)
     except OSError:
         return None
     finally:
@@ -111,11 +111,11 @@ def owner(directory: Path) -> str | None:
     return None
 
 
-def _noted(lock: int) -> str:
+def _read_owner(lock: int) -> str:
     return os.pread(lock, 1000, 0).decode(errors="replace").strip() or "unknown"
 
 
-def _taken(lock: int, directory: Path) -> bool:
+def _try_lock(lock: int, directory: Path) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -129,9 +129,9 @@ def _taken(lock: int, directory: Path) -> bool:
 
 
 def fence_all(directory: Path, stopping: Callable[[], bool]) -> None:
-    """As `fence`, for all queries that were ever below `checkpoint.dir`: their connectors may be in others now."""
-    for left in directory.glob(f"*/{_FENCE}"):
-        fence(left.parent, stopping)
+    """Call `fence` for all queries that ever ran in `checkpoint.dir`: their connectors may be in others now."""
+    for fence_file in directory.glob(f"*/{_FENCE}"):
+        fence(fence_file.parent, stopping)
 
 
 def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
@@ -142,25 +142,25 @@ def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
     """
     try:
         checkpoint.mkdir(parents=True, exist_ok=True)
-        handle = open_lock(checkpoint / _FENCE)
+        fence_lock = open_lock(checkpoint / _FENCE)
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot write to checkpoint.dir: {error.strerror}", str(checkpoint)) from None
     try:
-        asked = logged = time.monotonic()
-        while not _taken(handle, checkpoint):
+        started = logged = time.monotonic()
+        while not _try_lock(fence_lock, checkpoint):
             if stopping():
                 return None
             if (now := time.monotonic()) - logged > _LOG_EVERY_S:
                 logged = now
-                _log.warning("query.waiting", reason="tasks of its last start still run", for_s=round(now - asked))
-            time.sleep(_TURN_S)
-        start = _start(handle) + 1
-        os.pwrite(handle, f"{start:<20}".encode(), 0)
+                _log.warning("query.waiting", reason="tasks of its last start still run", for_s=round(now - started))
+            time.sleep(_RETRY_S)
+        start = _read_start(fence_lock) + 1
+        os.pwrite(fence_lock, f"{start:<20}".encode(), 0)
         return start
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot write a file: {error.strerror}", str(checkpoint / _FENCE)) from None
     finally:
-        os.close(handle)
+        os.close(fence_lock)
 
 
 @contextlib.contextmanager
@@ -177,13 +177,13 @@ def enter(checkpoint: Path, start: int) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)
-        if _start(handle) != start:
+        if _read_start(handle) != start:
             raise HelenusError(Kind.BATCH_FAILED, "the query of this task was started again", str(checkpoint))
         yield
     finally:
         os.close(handle)
 
 
-def _start(handle: int) -> int:
+def _read_start(handle: int) -> int:
     text = os.pread(handle, 20, 0).strip()
     return int(text) if text.isdigit() else 0

@@ -1,6 +1,6 @@
 """The positions of a connector, as an operator reads and sets them: `/connectors/NAME/offsets` of the REST API.
 
-Each function takes the worker's connectors and the name of one, and raises Unknown if it is not there.
+Each function takes the worker's connectors and the name of one, and raises UnknownConnector if it does not exist.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ _log = structlog.get_logger(__name__)
 
 
 def offsets(connectors: Connectors, name: str) -> dict[str, dict[int, int]]:
-    """Where a connector stands: the next offset by events topic and partition, of the topics it has read."""
+    """Return a connector's position: the next offset by events topic and partition, of the topics it has read."""
     with connectors.lock:
         connector = connectors.get(name)
-        held = connectors.held(connector.settings.query_group)
-        where = held.where()
-        topics = [t.events for t in connector.tasks.values() if held.owners.owner(t.events) in (None, name)]
-        return {t: {int(p): o for p, o in sorted(where[t].items())} for t in topics if where.get(t)}
+        held_positions = connectors.held_positions(connector.settings.query_group)
+        topic_offsets = held_positions.read_offsets()
+        owners = held_positions.owners
+        topics = [task.events for task in connector.tasks.values() if owners.owner(task.events) in (None, name)]
+        return {
+            topic: {int(partition): offset for partition, offset in sorted(topic_offsets[topic].items())}
+            for topic in topics
+            if topic_offsets.get(topic)
+        }
 
 
 def alter(connectors: Connectors, name: str, offsets: Mapping[str, Mapping[int, int | None]]) -> None:
@@ -39,20 +44,20 @@ def alter(connectors: Connectors, name: str, offsets: Mapping[str, Mapping[int, 
     """
     first = connectors.earliest(_events_of(connectors, name))
     with connectors.lock:
-        held = connectors.held(_movable(connectors, name).query_group)
-        for topic, wanted in offsets.items():
-            for partition, offset in wanted.items():
+        held_positions = connectors.held_positions(_movable(connectors, name).query_group)
+        for topic, new_offsets in offsets.items():
+            for partition, offset in new_offsets.items():
                 if str(partition) not in first.get(topic, {}):
-                    what = f"topic {topic}, partition {partition} is none of its events topics"
-                    raise HelenusError(Kind.CONFIG, what, name)
+                    problem = f"topic {topic}, partition {partition} is none of its events topics"
+                    raise HelenusError(Kind.CONFIG, problem, name)
                 if offset is not None and not _is_offset(connectors, offset):
                     raise HelenusError(Kind.CONFIG, f"topic {topic}: no offset {offset}", name)
-        where = held.where()
-        for topic, wanted in offsets.items():
+        topic_offsets = held_positions.read_offsets()
+        for topic, new_offsets in offsets.items():
             # All partitions: a running batch no longer moves any of them.
-            moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
-            stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
-            _move(connectors, name, topic, {**first[topic], **stood, **moved})
+            altered = {str(p): first[topic][str(p)] if offset is None else offset for p, offset in new_offsets.items()}
+            former = {p: offset for p, offset in topic_offsets.get(topic, {}).items() if p in first[topic]}
+            _move(connectors, name, topic, {**first[topic], **former, **altered})
 
 
 def reset(connectors: Connectors, name: str) -> None:
@@ -75,53 +80,65 @@ def claim(connectors: Connectors, tasks: Iterable[Task]) -> list[Task]:
     by_group: dict[str, list[Task]] = {}
     for task in tasks:
         by_group.setdefault(task.settings.query_group, []).append(task)
-    for group, of_group in by_group.items():
-        held = connectors.held(group)
-        others = [task for task in of_group if held.owners.owner(task.events) != task.connector]
-        claimed += [task for task in of_group if task not in others]
-        where = held.where() if others else {}
+    for group, group_tasks in by_group.items():
+        held_positions = connectors.held_positions(group)
+        unowned_tasks = [task for task in group_tasks if held_positions.owners.owner(task.events) != task.connector]
+        claimed += [task for task in group_tasks if task not in unowned_tasks]
+        topic_offsets = held_positions.read_offsets() if unowned_tasks else {}
         # Those of an earlier version, and new ones, at once: there may be hundreds at a start.
-        free = [task for task in others if not where.get(task.events) or held.owners.owner(task.events) is None]
+        claimable = [
+            task
+            for task in unowned_tasks
+            if not topic_offsets.get(task.events) or held_positions.owners.owner(task.events) is None
+        ]
         with connectors.lock:
-            held.owners.take({task.events: (task.connector, where.get(task.events, {})) for task in free})
-        claimed += free
-        claimed += [task for task in others if task not in free and _takes_over(connectors, task, held)]
+            held_positions.owners.assign(
+                {task.events: (task.connector, topic_offsets.get(task.events, {})) for task in claimable}
+            )
+        claimed += claimable
+        claimed += [
+            task for task in unowned_tasks if task not in claimable and _takes_over(connectors, task, held_positions)
+        ]
     return claimed
 
 
-def _takes_over(connectors: Connectors, task: Task, held: HeldPositions) -> bool:
-    """Have a task begin at its own position, in the place of another connector; False if it can't, or not yet."""
-    name, topic, owner = task.connector, task.events, held.owners.owner(task.events)
+def _takes_over(connectors: Connectors, task: Task, held_positions: HeldPositions) -> bool:
+    """Have a task begin at its own position, in the place of another connector. Returns False if it
+    can't, or not yet.
+    """
+    name, topic, owner = task.connector, task.events, held_positions.owners.owner(task.events)
     if task.settings.state == "rows":
-        task.error = other_rows(name, owner, str(held.checkpoint))
+        task.error = other_rows(name, owner, str(held_positions.checkpoint))
         return False
     first = connectors.earliest([topic]).get(topic)
     if not first:
         return False
-    own = held.owners.former(topic, name)
+    former_offsets = held_positions.owners.former(topic, name)
     with connectors.lock:
         _log.info("connector.begins", connector=name, topic=topic, reason=f"the position is of connector {owner}")
-        _move(connectors, name, topic, {partition: own.get(partition, offset) for partition, offset in first.items()})
+        _move(connectors, name, topic, {p: former_offsets.get(p, offset) for p, offset in first.items()})
     return True
 
 
 def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
-    """The settings of a stopped connector whose positions may be moved. Raises NotStopped, and HelenusError CONFIG."""
-    settings = connectors.stopped(name).settings
+    """Return the settings of a stopped connector whose positions may be moved. Raises NotStopped, and HelenusError
+    CONFIG.
+    """
+    settings = connectors.get_stopped(name).settings
     if settings.state == "rows":
-        what = "with state=rows positions can't be moved: the rows that are kept are those of now"
+        problem = "with state=rows positions can't be moved: the rows that are kept are those of now"
         advice = f"{begin_anew(settings.query_group)}: then it starts from the first event"
-        raise HelenusError(Kind.CONFIG, what, name, advice)
+        raise HelenusError(Kind.CONFIG, problem, name, advice)
     return settings
 
 
 def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, int]) -> None:
     """Let a connector go on from here in a topic, which has these partitions and no others."""
     connector = connectors.get(name)
-    connectors.held(connector.settings.query_group).move(topic, offsets, name)
+    connectors.held_positions(connector.settings.query_group).move(topic, offsets, name)
     partitions = {*map(int, offsets)}
     group = connector.settings.query_group
-    copies = connectors.unconfirmed(group).shrink(topic, partitions) + connectors.waiting(group).shrink(
+    copies = connectors.unconfirmed_keys(group).shrink(topic, partitions) + connectors.waiting_changes(group).shrink(
         topic, partitions
     )
     for task in connector.tasks.values():
@@ -138,4 +155,4 @@ def _is_offset(connectors: Connectors, offset: int) -> bool:
 
 def _events_of(connectors: Connectors, name: str) -> list[str]:
     with connectors.lock:
-        return [task.events for task in connectors.stopped(name).tasks.values()]
+        return [task.events for task in connectors.get_stopped(name).tasks.values()]

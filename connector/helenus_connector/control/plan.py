@@ -1,4 +1,6 @@
-"""What the driver gives its planner and workers: which topics belong to which connector, and where shared files lie."""
+"""The plan of a query, from the driver to its planner and workers: which topics belong to which connector, and where
+shared files lie.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,9 @@ class QueryPlan:
         """Return whether the query has an operator with state: of one table, then."""
         return bool(self.places)
 
-    def only(self, topics: Collection[str]) -> QueryPlan:
-        """What tasks that read these topics alone need of it: of hundreds of tables it takes as many kB, and some ms to
-        send.
+    def for_topics(self, topics: Collection[str]) -> QueryPlan:
+        """Return the part of the plan for tasks that read these topics alone: all of it has hundreds of kB for hundreds
+        of tables, and takes some ms to send.
         """
         connectors = {topic: self.connectors[topic] for topic in topics if topic in self.connectors}
         return replaced(self, connectors=connectors, held={}, epochs={})
@@ -54,22 +56,22 @@ class QueryPlan:
     # These are asked for in each batch, and of hundreds of tables they take a while.
     @cached_property
     def max_batch_size(self) -> int:
-        """Events in a batch, of all tables together."""
+        """Return how many events a batch may have, of all tables together."""
         return max((c.max_batch_size for c in self.connectors.values()), default=1)
 
     @cached_property
     def max_batch_bytes(self) -> int:
-        """Bytes of events in a batch, of all tables together."""
+        """Return how many bytes of events a batch may have, of all tables together."""
         return max((c.max_batch_size_in_bytes for c in self.connectors.values()), default=1)
 
     @cached_property
     def tasks_max(self) -> int:
-        """How many tasks a batch may have, however few Spark runs at once."""
+        """Return how many tasks a batch may have, however few Spark runs at once."""
         return max((c.tasks_max for c in self.connectors.values()), default=1)
 
     @cached_property
     def groups(self) -> dict[str, list[str]]:
-        """The topics of every consumer group, or subscription on Pulsar: each connector has one."""
+        """Return the topics of every consumer group, or subscription on Pulsar: each connector has one."""
         groups: dict[str, list[str]] = {}
         for topic, connector in self.connectors.items():
             groups.setdefault(f"helenus-{connector.name}", []).append(topic)
@@ -77,32 +79,38 @@ class QueryPlan:
 
     @property
     def due_file(self) -> Path:
-        """The file that says when the next key is due, s since the epoch: from the driver, for the planner."""
+        """Return the file with the time when the next key is due, s since the epoch: from the driver,
+        for the planner.
+        """
         return Path(self.directory) / f"{self.group}.due"
 
     @property
     def parts_file(self) -> Path:
-        """The file of what the tasks of a batch read: from the planner, for the driver."""
+        """Return the file with what the tasks of a batch read: from the planner, for the driver."""
         return Path(self.directory) / f"{self.group}.parts"
 
     @property
     def away_file(self) -> Path:
-        """The file that says why no batch can be planned, since its own time: from the planner, for the driver."""
+        """Return the file with the reason why no batch can be planned, since its own time: from the planner, for the
+        driver.
+        """
         return Path(self.directory) / f"{self.group}.away"
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps the query's offsets, and we our files about them."""
+        """Return the directory of Spark's offsets of the query, and of our files about them."""
         return self.worker.checkpoint_dir.absolute() / self.group
 
     @property
     def unconfirmed_file(self) -> Path:
-        """The file with the keys that wait for long, and when the last batch ended."""
+        """Return the file with the keys that wait for long, and when the last batch ended."""
         return self.checkpoint / "unconfirmed"
 
     @property
     def file(self) -> Path:
-        """Where the driver leaves the plan for its planner: the source's options are no place for secrets."""
+        """Return the file of the plan, from the driver for its planner: the source's options are no
+        place for secrets.
+        """
         return Path(self.directory) / f"{self.group}.plan"
 
     def save(self) -> None:
@@ -111,12 +119,14 @@ class QueryPlan:
 
     @staticmethod
     def load(path: str) -> QueryPlan:
-        """The plan in a file that this process's own driver wrote, as which the process reports from now on."""
+        """Load the plan in a file that this process's own driver wrote, and set up this process's
+        logging as it says.
+        """
         return QueryPlan.loads(Path(path).read_bytes())
 
     @staticmethod
     def loads(file: bytes) -> QueryPlan:
-        """The plan of such a file's bytes."""
+        """Load the plan of such a file's bytes."""
         plan = pickle.loads(file)
         assert isinstance(plan, QueryPlan)
         follow(plan.logging)

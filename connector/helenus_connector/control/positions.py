@@ -1,4 +1,4 @@
-"""Where connectors stand in their events topics.
+"""The positions of connectors in their events topics.
 
 Spark's checkpoint holds one position of all topics of a query, and moves it with every batch. A topic whose part of a
 batch was not done, because its connector failed, was paused or moved back, is *held*: it goes on from there instead.
@@ -22,12 +22,16 @@ GONE = -2
 """HeldPositions for a partition that a topic no longer has."""
 
 
-def overlaid(offsets: Offsets, held: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """`offsets`, which has no `GONE`, but where something is held that. Topics of which nothing is held have the
-    mappings of `offsets`: they are not to be changed.
+def overlaid(offsets: Offsets, held_positions: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Return `offsets`, which has no `GONE`, with held positions in place of its own. Topics of which nothing is held
+    have the mappings of `offsets`: they are not to be changed.
     """
-    both = {topic: {**offsets.get(topic, {}), **here} for topic, here in held.items()}
-    return {**offsets, **{topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}}
+    merged = {topic: {**offsets.get(topic, {}), **held_offsets} for topic, held_offsets in held_positions.items()}
+    there = {
+        topic: {partition: offset for partition, offset in topic_offsets.items() if offset != GONE}
+        for topic, topic_offsets in merged.items()
+    }
+    return {**offsets, **there}
 
 
 class HeldPositions:
@@ -49,45 +53,45 @@ class HeldPositions:
         except FileNotFoundError:
             self._offsets = {}
         except durable.Damaged as error:
-            what = (
+            problem = (
                 f"the held positions are damaged: {error}. They say where connectors of query.group "
                 f"{checkpoint.name} go on that failed, were paused or moved. Restore the file; or delete it, stop "
                 "these connectors, set their offsets over REST and resume them: events before those offsets are "
                 "not read"
             )
-            raise HelenusError(Kind.STATE, what, str(file)) from None
+            raise HelenusError(Kind.STATE, problem, str(file)) from None
         self._epochs_file = checkpoint / "epochs"
         with contextlib.suppress(FileNotFoundError, durable.Damaged):
             self._epochs = durable.load(self._epochs_file, _VERSION)
 
     def offsets(self) -> Offsets:
-        """A copy of what is held."""
+        """Return a copy of the held positions."""
         with self._lock:
             return {topic: dict(offsets) for topic, offsets in self._offsets.items()}
 
-    def where(self) -> Offsets:
-        """The position of every topic that the query ever read."""
+    def read_offsets(self) -> Offsets:
+        """Return the position of every topic that the query ever read."""
         with self._lock:
             return overlaid(overlaid(committed(self.checkpoint), self._released), self._offsets)
 
-    def begin(self) -> None:
-        """A batch begins, and so Spark has committed the one before."""
+    def begin_batch(self) -> None:
+        """Note that a batch begins, and that Spark has committed the one before."""
         with self._lock:
             self._released = {}
 
     def epoch(self, topic: str) -> int:
-        """How often `move` was called for a topic."""
+        """Return how often `move` was called for a topic."""
         with self._lock:
             return self._epochs.get(topic, 0)
 
     def epochs(self, topics: Iterable[str]) -> dict[str, int]:
-        """`epoch` of each topic."""
+        """Return the `epoch` of each topic."""
         with self._lock:
             return {topic: self._epochs.get(topic, 0) for topic in topics}
 
     def hold(self, topic: str, starts: Mapping[str, int], epoch: int = 0) -> bool:
-        """These partitions were to be read from here, and were not done. False, and nothing is held, if the topic was
-        moved since that was planned, in its `epoch`.
+        """Hold partitions where a batch was to read them from, and did not. Returns False, and holds nothing, if the
+        topic was moved since the batch was planned, in its `epoch`.
         """
         with self._lock:
             if epoch != self._epochs.get(topic, 0):
@@ -95,54 +99,54 @@ class HeldPositions:
             self._save({**self._offsets, topic: {**self._offsets.get(topic, {}), **starts}})
             return True
 
-    def keep(self, topic: str, starts: Mapping[str, int]) -> None:
-        """These partitions were in a batch that is done again without them: like `hold`, but never overwrites."""
+    def hold_unless_held(self, topic: str, starts: Mapping[str, int]) -> None:
+        """Hold partitions of a batch that is repeated without them: like `hold`, but never overwrites."""
         with self._lock:
             self._save({**self._offsets, topic: {**starts, **self._offsets.get(topic, {})}})
 
     def release(
         self, topic: str, partitions: Iterable[str], epoch: int = 0, ends: Mapping[str, int] | None = None
     ) -> bool:
-        """These partitions are done, as far as their batch went; those in `ends` up to there, before its end. False if
-        the topic was moved since, as in `hold`.
+        """Release partitions whose part of a batch is done: to the batch's end, or to the offsets in `ends`, before it.
+        Returns False if the topic was moved since, as in `hold`.
         """
         with self._lock:
             if epoch != self._epochs.get(topic, 0):
                 return False
-            held = self._offsets.get(topic, {})
-            done = {p for p, at in held.items() if at == GONE} | {*partitions} & held.keys()
-            if done or ends:
+            held_offsets = self._offsets.get(topic, {})
+            gone = {partition for partition, offset in held_offsets.items() if offset == GONE}
+            released = gone | ({*partitions} & held_offsets.keys())
+            if released or ends:
                 self._sync_plan()
                 # In one step: between two, nothing would say that the rest is to be read.
-                left = {**{p: at for p, at in held.items() if p not in done}, **(ends or {})}
+                still_held = {p: offset for p, offset in held_offsets.items() if p not in released} | dict(ends or {})
                 # Until Spark commits the batch, this is what is known for sure.
-                self._released.setdefault(topic, {}).update({p: held[p] for p in done})
-                self._save(
-                    {**{t: o for t, o in self._offsets.items() if t != topic}, **({topic: left} if left else {})}
-                )
+                self._released.setdefault(topic, {}).update({p: held_offsets[p] for p in released})
+                others = {name: offsets for name, offsets in self._offsets.items() if name != topic}
+                self._save({**others, **({topic: still_held} if still_held else {})})
             return True
 
     def move(self, topic: str, offsets: Mapping[str, int], connector: str | None = None) -> None:
-        """Go on from here, whatever a running batch does. These are all partitions of the topic. The position is that
-        `connector`'s from then on, if one is named.
+        """Go on at these offsets, whatever a running batch does. They are of all partitions of the topic. If a
+        `connector` is named, it owns the position from then on.
         """
         with self._lock:
-            before = overlaid(overlaid(committed(self.checkpoint), self._released), self._offsets).get(topic, {})
-            self._save({**self._offsets, topic: {**dict.fromkeys(before, GONE), **offsets}})
+            former = overlaid(overlaid(committed(self.checkpoint), self._released), self._offsets).get(topic, {})
+            self._save({**self._offsets, topic: {**dict.fromkeys(former, GONE), **offsets}})
             self._epochs[topic] = self._epochs.get(topic, 0) + 1
             durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
             if connector is not None:  # last: one that begins anew once more misses nothing
-                self.owners.take({topic: (connector, before)})
+                self.owners.assign({topic: (connector, former)})
 
     def _sync_plan(self) -> None:
         """Write to disk where Spark's batch ends, before the note that it is not done is removed from there."""
-        planned = self.checkpoint / "offsets" / str(latest(self.checkpoint))
+        offset_file = self.checkpoint / "offsets" / str(latest(self.checkpoint))
         with contextlib.suppress(FileNotFoundError):
-            durable.sync(planned)
-            durable.sync(planned.parent)
+            durable.sync(offset_file)
+            durable.sync(offset_file.parent)
 
     def _save(self, offsets: Offsets) -> None:
-        """Apply this, on disk first: what Spark commits next may depend on it."""
+        """Apply held positions, on disk first: what Spark commits next may depend on it."""
         if offsets == self._offsets:
             return
         durable.make_directory(self._file.parent)

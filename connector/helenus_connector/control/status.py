@@ -1,4 +1,4 @@
-"""How a connector and its tasks fare."""
+"""The status of a connector and its tasks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ConnectorStatus:
 
     @property
     def obstacle(self) -> str | None:
-        """Why not all of it goes on: what is true of it as a whole, or else of the first such task."""
+        """Return why not all of the connector runs: its own reason, or else that of the first such task."""
         return self.trace or next((task.trace for task in self.tasks if task.trace and not task.runs), None)
 
 
@@ -57,7 +57,7 @@ class Task:
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
-    keys can't be read, while it runs; `of_state` what its state lacks just now. `waiting` is
+    keys can't be read, while it runs; `state_error` what its state lacks just now. `waiting` is
     what it waits for without having tried: its events topic, or brokers that are away. `held_back_by` is the group
     whose last batch may still write its data topic. `changed_at` is when a change of a commit log was last published,
     monotonic s. `last_error` is when an attempt last failed, s since the epoch, and why; it stays when all is well
@@ -71,7 +71,7 @@ class Task:
     error: HelenusError | None = None
     trouble: HelenusError | None = None
     unread: HelenusError | None = None
-    of_state: HelenusError | None = None
+    state_error: HelenusError | None = None
     waiting: HelenusError | str | None = None
     held_back_by: str | None = None
     retry_at: float = 0.0
@@ -80,7 +80,7 @@ class Task:
     _failures: int = 0
     _failing_since: float = 0.0
     _missing_since: float | None = None
-    _wrong_since: float | None = None
+    _unusable_since: float | None = None
 
     # Of all tables these are asked for some times a second.
     @cached_property
@@ -93,26 +93,26 @@ class Task:
 
     @cached_property
     def events(self) -> str:
-        """The topic that is read."""
+        """Return the topic that is read."""
         return self.settings.events
 
     @cached_property
     def data(self) -> str:
-        """The topic that is written."""
+        """Return the topic that is written."""
         return self.settings.data
 
     @cached_property
     def labels(self) -> tuple[str, str, str]:
-        """Connector, keyspace and table, as metrics have them."""
+        """Return connector, keyspace and table, as metrics have them."""
         return self.settings.name, self.settings.keyspace, self.settings.table
 
     @property
     def misses_table(self) -> bool:
-        """Return whether it failed because its table was not there, or without `cdc`."""
+        """Return whether the task failed because its table was missing, or without `cdc`."""
         return self.error is not None and self.error.kind in _RECREATED
 
-    def failed(self, error: HelenusError, now: float) -> None:
-        """An attempt at its work failed. A transient error is retried, after a growing pause."""
+    def note_failure(self, error: HelenusError, now: float) -> None:
+        """Note that an attempt failed. A transient error is retried, after a growing pause."""
         self.last_error = now, str(error)
         # A topic that is gone is recreated first.
         self.ready = self.ready and error.kind is not Kind.TOPIC_MISSING
@@ -120,51 +120,51 @@ class Task:
         self._failures += 1
         for_s = now - self._failing_since
         timeout_ms = self.settings.errors_retry_timeout
-        may_pass = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
+        is_retried = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
         # A table that existed may be dropped to be recreated, and gets time for that, whatever failed before.
         if error.kind is not Kind.TABLE_MISSING:
             self._missing_since = None
         elif self._missing_since is None:
             self._missing_since = now
-        if may_pass or (self._missing_since is not None and now - self._missing_since < _MISSING_S):
+        if is_retried or (self._missing_since is not None and now - self._missing_since < _MISSING_S):
             longest_s = self.settings.errors_retry_delay_max_ms / 1000
             self.trouble, self.retry_at = error, now + pause(self._failures, _FIRST_PAUSE_S, longest_s, spread=True)
         else:
             self.error = error
 
-    def looked(self, error: HelenusError | None, now: float) -> None:
-        """The result of a look at its table. The table of a running task may be missing, or without `cdc`, while it
-        is recreated; a task that failed for that goes on when the table is there again.
+    def apply_table_check(self, error: HelenusError | None, now: float) -> None:
+        """Apply the result of a table scan. The table of a running task may be missing, or without `cdc`, while it is
+        recreated; a task that failed for that goes on when the table is there again.
         """
         if error is None:
-            self._wrong_since = None
+            self._unusable_since = None
             if self.misses_table:
                 self.restart()
             return
-        self._wrong_since = self._wrong_since or now
-        in_time = now - self._wrong_since < _MISSING_S
-        if not (self.ready and in_time and error.kind in _RECREATED):
+        self._unusable_since = self._unusable_since or now
+        may_be_recreated = now - self._unusable_since < _MISSING_S
+        if not (self.ready and may_be_recreated and error.kind in _RECREATED):
             self.error = error
             self.last_error = now, str(error)
 
-    def succeeded(self) -> None:
-        """Its part of a batch was done."""
+    def note_success(self) -> None:
+        """Note that the task's part of a batch was done."""
         self.trouble, self.retry_at, self._failures, self._missing_since = None, 0.0, 0, None
 
     def restart(self) -> None:
-        """Forget what failed, and try again: from the topics on."""
-        self.error, self.waiting, self.ready, self.refused, self._wrong_since = None, None, False, False, None
-        self.succeeded()
+        """Forget what failed, and retry: beginning with the topics."""
+        self.error, self.waiting, self.ready, self.refused, self._unusable_since = None, None, False, False, None
+        self.note_success()
 
 
 @dataclass(eq=False)
 class Connector:
-    """What is wanted of a connector, and its tasks by table. `file` is what its properties file said, if it has one.
+    """The wanted state of a connector, and its tasks by table. `file` has the properties of its file, if it has one.
 
-    `error` speaks against all of it; `trouble` may pass. `waiting` is what it waits for: tables. `hindered` is why the
-    query of its group makes no batches; it is `idle` while that query has done none since its last start. Its tables
-    were looked at last at `looked_at`, s since the epoch, and are again at `look_at`; `looked` says that this went well
-    once, `restarted` that somebody asked for another try.
+    `error` ended all of it; `trouble` is a transient error. `waiting` is what it waits for: tables. `hindered` is why
+    the query of its group runs no batches; it is `idle` while that query has done none since its last start. Its tables
+    were last scanned at `last_scan_at`, s since the epoch, and are scanned again at `next_scan_at`; `is_scanned` says
+    that a scan has succeeded, `restarted` that somebody asked for a restart.
     """
 
     config: dict[str, str]
@@ -177,11 +177,11 @@ class Connector:
     waiting: str | None = None
     hindered: HelenusError | str | None = None
     idle: bool = False
-    look_at: float = 0.0
-    looked_at: float = 0.0
-    looked: bool = False
+    next_scan_at: float = 0.0
+    last_scan_at: float = 0.0
+    is_scanned: bool = False
     restarted: bool = False
-    forgotten: set[str] = field(default_factory=set)
+    reset_data_topics: set[str] = field(default_factory=set)
 
     def remove_absent(self, tables: Container[str], now: float) -> None:
         """Remove the tasks of tables that a pattern matched, and that are not among those there are: after as long as
@@ -190,7 +190,9 @@ class Connector:
         for table, task in list(self.tasks.items()):
             if table in tables:
                 continue
-            task.looked(HelenusError(Kind.TABLE_MISSING, "there is no such table with cdc = true", task.table), now)
+            task.apply_table_check(
+                HelenusError(Kind.TABLE_MISSING, "there is no such table with cdc = true", task.table), now
+            )
             if task.misses_table:
                 del self.tasks[table]
                 advice = "it was dropped, or altered to cdc = false: it joins again when it is back"
@@ -198,23 +200,23 @@ class Connector:
 
     @property
     def is_as_in_file(self) -> bool:
-        """Return whether its file alone says what it does: it was neither changed nor restarted over REST."""
+        """Return whether the connector is as its file says: it was neither changed nor restarted over REST."""
         if self.file is None or self.restarted:
             return False
-        unnamed = ("name", "connector.class")  # which are added where a file has none
+        added_keys = ("name", "connector.class")  # which are added where a file has none
         return all(
             self.config.get(key) == self.file.get(key)
             for key in self.config.keys() | self.file.keys()
-            if key not in unnamed or key in self.file
+            if key not in added_keys or key in self.file
         )
 
     def failure(self) -> HelenusError | None:
-        """Why nothing of it works, if nothing does."""
+        """Return an error, if nothing of the connector runs."""
         errors = [task.error for task in self.tasks.values()]
         return self.error or (errors[0] if errors and all(errors) else None)
 
     def status(self) -> ConnectorStatus:
-        """Its state, its tasks' and every reason: what REST, `/health/ready`, the page, `top` and metrics say."""
+        """Return its state, its tasks' and every reason, for REST, `/health/ready`, the page, `top` and metrics."""
         stopped = self.wanted == "STOPPED"
         state: str = "FAILED" if self.error and not stopped else self.wanted
         tasks = [] if stopped else [self._status(task) for task in self.tasks.values()]
@@ -243,12 +245,14 @@ class Connector:
         reason = reason or task.waiting or held_back
         if self.idle and (self.hindered is not None or reason is not None):
             state = "UNASSIGNED"
-        beside = task.unread or task.of_state if state == "RUNNING" and reason is None else None
-        return TaskStatus(task.id, state, _trace(reason or beside), _kind(reason or beside), beside is not None)
+        lesser_reason = task.unread or task.state_error if state == "RUNNING" and reason is None else None
+        return TaskStatus(
+            task.id, state, _trace(reason or lesser_reason), _kind(reason or lesser_reason), lesser_reason is not None
+        )
 
 
 def no_tables(settings: ConnectorSettings) -> str:
-    """What a connector waits for whose patterns match no table."""
+    """Return what a connector waits for whose patterns match no table."""
     return f"no table with cdc = true matches {settings.keyspace}.{settings.table}: ALTER TABLE … WITH cdc = true"
 
 

@@ -1,4 +1,4 @@
-"""Reading tables: which ones a connector has, and whether changes of each can be published."""
+"""Reading table definitions: which tables a connector has, and whether changes of each can be published."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from helenus_schemas.service.cassandra import connect
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-_ANSWERED_S = 1.0
+_REGISTRY_CHECK_S = 1.0
 _COLUMNS = "SELECT keyspace_name, table_name, column_name FROM system_schema.columns"
 _WITH_CDC = "SELECT keyspace_name, table_name, cdc FROM system_schema.tables"
 
 
 def read(settings: ConnectorSettings) -> dict[str, Table]:
-    """The tables of a connector's keyspace by name, by a session of its own. Raises as `connect`."""
+    """Return the tables of a connector's keyspace by name, read by a session of its own. Raises as `connect`."""
     session = connect(settings)
     try:
         return by_name(session, settings.keyspace)
@@ -41,12 +41,12 @@ def read(settings: ConnectorSettings) -> dict[str, Table]:
 
 
 def by_name(session: Any, keyspace: str) -> dict[str, Table]:
-    """The tables of a keyspace by name."""
+    """Return the tables of a keyspace by name."""
     return {table.name: table for table in read_tables(session, keyspace).values()}
 
 
 def chosen(settings: ConnectorSettings, tables: Mapping[str, Table]) -> list[str]:
-    """The names of the tables that a connector has: those it names, whether they are there or not, and those of
+    """Return the names of the tables that a connector has: those it names, whether they exist or not, and those of
     `tables` with `cdc` that match its patterns.
     """
     matching = sorted(name for name, table in tables.items() if table.cdc and settings.matches(name))
@@ -54,9 +54,11 @@ def chosen(settings: ConnectorSettings, tables: Mapping[str, Table]) -> list[str
 
 
 def missing(settings: ConnectorSettings, tables: Iterable[str] = ()) -> HelenusError:
-    """TABLE_MISSING, of settings of one table. `tables` are those of the keyspace: the most similar name is advised."""
+    """Return TABLE_MISSING, for settings of one table. `tables` are those of the keyspace: the most similar name is
+    advised.
+    """
     advice = (
-        f"{near}create the table, or correct keyspace and table" if (near := nearest(settings.table, tables)) else ""
+        f"{hint}create the table, or correct keyspace and table" if (hint := nearest(settings.table, tables)) else ""
     )
     return HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}", advice)
 
@@ -70,46 +72,48 @@ class TableDefinitions:
     def __init__(self, registered: Path | None = None) -> None:
         self._registered = registered
         self._sessions: dict[tuple[object, ...], Any] = {}
-        self._read: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
-        self._hinted: set[tuple[str, str]] = set()
-        self._columns: dict[tuple[object, ...], set[tuple[str, str, str]]] = {}  # also of tables that are gone
-        self._answered: dict[object, float] = {}  # when each registry did, monotonic s
+        self._cached_tables: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
+        self._warned: set[tuple[str, str]] = set()
+        self._column_names: dict[tuple[object, ...], set[tuple[str, str, str]]] = {}  # also of tables that are gone
+        self._registry_answered_at: dict[object, float] = {}  # when each registry did, monotonic s
 
-    def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
-        """The tables that a connector names or that match it, each with the error that prevents publishing it.
+    def scan(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
+        """Return the tables that a connector names or that match it, each with the error that prevents publishing it.
 
         Connects once to everything it needs. Raises HelenusError if that fails; but the registry may be unavailable if
         schemas of at least one of the tables were registered before.
         """
         registry = Registry(settings, directory / "schemas.json", self._registered)
-        away: HelenusError | None = None
+        registry_error: HelenusError | None = None
         try:
-            self._check(registry)
+            self._check_registry(registry)
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_UNREACHABLE:
                 raise
-            away = error
+            registry_error = error
         finally:
             registry.close()
-        tables = self._tables(settings)
+        tables = self._read_tables(settings)
         named = chosen(settings, tables)
-        if away is not None and not any(registry.knows(f"{settings.of_table(name).data}-value") for name in named):
-            raise away
+        if registry_error is not None and not any(
+            registry.knows(f"{settings.of_table(name).data}-value") for name in named
+        ):
+            raise registry_error
         session = self._session(settings)
         _check_gate(settings, session)
-        there = [tables[name] for name in named if name in tables]
-        self._hint(settings, there)
-        errors = self._wrong_columns(settings, there)
+        tables_present = [tables[name] for name in named if name in tables]
+        self._warn_of_deletes(settings, tables_present)
+        errors = self._wrong_columns(settings, tables_present)
         return {name: errors.get(name) or self._obstacle(settings, name, tables, session) for name in named}
 
     def _wrong_columns(self, settings: ConnectorSettings, tables: Sequence[Table]) -> dict[str, HelenusError]:
-        """The errors of tables whose columns are not what the connector's keys name."""
-        columns = self._columns.setdefault(settings.server, set())
+        """Return the errors of tables whose columns are not what the connector's keys name."""
+        columns = self._column_names.setdefault(settings.server, set())
         if settings.column_exclude_list:  # what an entry was about once stays no typing error when it is dropped
             columns |= {(table.keyspace, table.name, column.name) for table in tables for column in table.columns}
 
         def other_columns() -> set[tuple[str, str, str]]:
-            rows = self._ask(settings, lambda session: session.execute(_COLUMNS).all())
+            rows = self._query_schema(settings, lambda session: session.execute(_COLUMNS).all())
             columns.update((row.keyspace_name, row.table_name, row.column_name) for row in rows)
             return columns
 
@@ -118,54 +122,61 @@ class TableDefinitions:
     def _obstacle(
         self, settings: ConnectorSettings, name: str, tables: Mapping[str, Table], session: Any
     ) -> HelenusError | None:
-        of_table = settings.of_table(name)
+        table_settings = settings.of_table(name)
         if name not in tables and not tables:
-            found = {row.keyspace_name for row in self._ask(settings, lambda session: session.execute(_WITH_CDC).all())}
-            near = nearest(settings.keyspace, found - {settings.keyspace})
-            advice = f"the keyspace has no tables: {near}create the table, or correct keyspace and table"
-            return HelenusError(Kind.TABLE_MISSING, missing(of_table).what, f"{settings.keyspace}.{name}", advice)
+            keyspaces = {
+                row.keyspace_name
+                for row in self._query_schema(settings, lambda session: session.execute(_WITH_CDC).all())
+            }
+            hint = nearest(settings.keyspace, keyspaces - {settings.keyspace})
+            advice = f"the keyspace has no tables: {hint}create the table, or correct keyspace and table"
+            return HelenusError(Kind.TABLE_MISSING, missing(table_settings).what, f"{settings.keyspace}.{name}", advice)
         if name not in tables:
-            return missing(of_table, tables)
-        return _obstacle(of_table, tables[name], session)
+            return missing(table_settings, tables)
+        return _obstacle(table_settings, tables[name], session)
 
-    def _check(self, registry: Registry) -> None:
-        """`registry.check`, once for connectors that are looked at in a row: each time takes a connection."""
-        if time.monotonic() - self._answered.get(registry.identity, -math.inf) > _ANSWERED_S:
+    def _check_registry(self, registry: Registry) -> None:
+        """Check the registry, once for connectors that are scanned in a row: each check takes a connection."""
+        if time.monotonic() - self._registry_answered_at.get(registry.place, -math.inf) > _REGISTRY_CHECK_S:
             registry.check()
-            self._answered[registry.identity] = time.monotonic()
+            self._registry_answered_at[registry.place] = time.monotonic()
 
     def keyspaces(self, settings: ConnectorSettings) -> list[str]:
-        """The keyspaces that match a connector's and have tables with `cdc` for it. Raises HelenusError."""
-        rows = self._ask(settings, lambda session: session.execute(_WITH_CDC).all())
+        """Return the keyspaces that match a connector's pattern and have tables with `cdc` for it.
+        Raises HelenusError.
+        """
+        rows = self._query_schema(settings, lambda session: session.execute(_WITH_CDC).all())
         named = settings.tables
-        found = {
+        matching = {
             row.keyspace_name
             for row in rows
             if row.cdc
             and settings.matches_keyspace(row.keyspace_name)
             and (row.table_name in named or settings.matches(row.table_name))
         }
-        return sorted(found)
+        return sorted(matching)
 
     def close(self) -> None:
         for session in self._sessions.values():
             session.cluster.shutdown()
         self._sessions.clear()
 
-    def _hint(self, settings: ConnectorSettings, tables: Sequence[Table]) -> None:
+    def _warn_of_deletes(self, settings: ConnectorSettings, tables: Sequence[Table]) -> None:
         """Log once of each table whose deletes may name no row, that a plain sink does not see these."""
         for table in tables:
-            known = settings.name, table.full_name
+            table_id = settings.name, table.full_name
             if (
                 settings.state == "none"
                 and settings.resolver == "reread"
                 and table.clustering
-                and known not in self._hinted
+                and table_id not in self._warned
             ):
-                self._hinted.add(known)
+                self._warned.add(table_id)
                 advice = "for sinks that know no delete markers set state=keys: docs/state.md"
-                what = "deletes of partitions and ranges, TRUNCATE and TTLs give no record for each row"
-                _log.info("table.deletes", connector=settings.name, table=table.full_name, reason=what, advice=advice)
+                problem = "deletes of partitions and ranges, TRUNCATE and TTLs give no record for each row"
+                _log.info(
+                    "table.deletes", connector=settings.name, table=table.full_name, reason=problem, advice=advice
+                )
 
     def _session(self, settings: ConnectorSettings) -> Any:
         server = settings.server
@@ -175,26 +186,26 @@ class TableDefinitions:
                 session.cluster.shutdown()
         return self._sessions[server]
 
-    def _tables(self, settings: ConnectorSettings) -> dict[str, Table]:
-        name = (*settings.server, settings.keyspace)
+    def _read_tables(self, settings: ConnectorSettings) -> dict[str, Table]:
+        cache_key = (*settings.server, settings.keyspace)
 
-        def ask(session: Any) -> dict[str, Table]:
+        def read_if_changed(session: Any) -> dict[str, Table]:
             version = session.execute("SELECT schema_version FROM system.local").one().schema_version
-            known = self._read.get(name)
-            if known is None or known[0] != version:
-                known = self._read[name] = version, by_name(session, settings.keyspace)
-            return known[1]
+            cached = self._cached_tables.get(cache_key)
+            if cached is None or cached[0] != version:
+                cached = self._cached_tables[cache_key] = version, by_name(session, settings.keyspace)
+            return cached[1]
 
-        return self._ask(settings, ask)
+        return self._query_schema(settings, read_if_changed)
 
-    def _ask(self, settings: ConnectorSettings, question: Callable[[Any], T]) -> T:
+    def _query_schema(self, settings: ConnectorSettings, run_query: Callable[[Any], T]) -> T:
         session = self._session(settings)
         try:
-            return question(session)
+            return run_query(session)
         except (DriverException, NoHostAvailable) as error:
             self._sessions.pop(settings.server, session).cluster.shutdown()
-            what, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
-            raise HelenusError(Kind.CASSANDRA_READ, what, settings.keyspace, advice) from None
+            problem, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
+            raise HelenusError(Kind.CASSANDRA_READ, problem, settings.keyspace, advice) from None
 
 
 def _check_gate(settings: ConnectorSettings, session: Any) -> None:

@@ -1,4 +1,4 @@
-"""The topics of connectors, as the driver sees them: made as soon as they can be, and how far each is behind."""
+"""The topics of connectors, as the driver sees them: creates them as soon as possible, and reads their offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from helenus_sinks.log import Log
 
 
 def reach(worker: WorkerSettings) -> None:
-    """Fail early: raise the errors of the brokers, or of their client's library, for reading or writing.
+    """Raise the errors of the brokers, or of their client's library, for reading or writing, before the worker starts.
 
     Unavailable brokers are no error if `startup.timeout.ms` gives them time. Raises HelenusError.
     """
@@ -43,8 +43,8 @@ class TopicQueries:
         self._planner: Planner | None = None
         self._lock = threading.RLock()  # of the planner, which is for one thread at a time
 
-    def make(self, tasks: Iterable[Task]) -> None:
-        """Make the topics of each task whose events topic is there by now: it is ready then, or has failed.
+    def create_topics(self, tasks: Iterable[Task]) -> None:
+        """Create the topics of each task whose events topic exists by now: then the task is ready, or has failed.
 
         The data topic has as many partitions as the events topic: one in, one out. Raises HelenusError if the broker is
         away.
@@ -52,31 +52,31 @@ class TopicQueries:
         waiting = list(tasks)
         # Not by a listing: of a topic that is being created it may show only some partitions.
         counts = self._partitions([task.events for task in waiting])
-        readable = self._readable([topic for topic, partitions in counts.items() if partitions])
-        passing: HelenusError | None = None
+        readable = self._topics_with_ends([topic for topic, partitions in counts.items() if partitions])
+        transient_error: HelenusError | None = None
         for task in waiting:
             if partitions := counts[task.events]:
                 try:
                     if task.events not in readable:
                         self.latest([task.events])  # this says why
-                    self._make(task, partitions)
+                    self._create_topics(task, partitions)
                 except HelenusError as error:
                     if error.action is Action.RETRY:
-                        passing = error
+                        transient_error = error
                     else:
                         task.error = error
                 else:
                     task.ready = True
-        if passing is not None:
-            raise passing
+        if transient_error is not None:
+            raise transient_error
 
-    def _readable(self, topics: Sequence[str]) -> Collection[str]:
-        """Those of these topics whose ends can be asked for: of hundreds it is one question."""
+    def _topics_with_ends(self, topics: Sequence[str]) -> Collection[str]:
+        """Return those of the topics whose ends can be read: one request for hundreds of topics."""
         with suppress(HelenusError):
             return self.latest(topics).keys() if topics else ()
         return ()
 
-    def _make(self, task: Task, events: int) -> None:
+    def _create_topics(self, task: Task, events: int) -> None:
         settings = task.settings
         data = self._data.create(settings.data, events, {"cleanup.policy": settings.cleanup_policy})
         if data != events:
@@ -87,27 +87,29 @@ class TopicQueries:
             self._data.create(settings.dead_letters, 1, {})
 
     def earliest(self, topics: Sequence[str]) -> Offsets:
-        """The first offset of every partition. Raises HelenusError if the broker is away."""
-        return self._ask("earliest", topics)
+        """Return the first offset of every partition. Raises HelenusError if the broker is away."""
+        return self._read_offsets("earliest", topics)
 
     def latest(self, topics: Sequence[str]) -> Offsets:
-        """The end of every partition. Raises as `earliest`."""
-        return self._ask("latest", topics)
+        """Return the end of every partition. Raises as `earliest`."""
+        return self._read_offsets("latest", topics)
 
     def sizes(self, ranges: Sequence[OffsetRange]) -> list[int]:
-        """About how many events are in each."""
+        """Return about how many events are in each range."""
         with self._lock:
-            broker = self._broker()
-            return [broker.size(place) for place in ranges]
+            planner = self._get_planner()
+            return [planner.size(offset_range) for offset_range in ranges]
 
     def refusals(self, tables: Sequence[ConnectorSettings]) -> list[HelenusError]:
-        """What speaks against tables' topics as they are, and the rights on them that are missing; it makes none.
+        """Return what prevents publishing to tables' topics as they are, and the missing rights on them; creates none.
         Raises as `earliest`.
         """
         events, data = self._partitions([table.events for table in tables]), self._data.topics()
         pairs = [(table, events[table.events], data.get(table.data, 0)) for table in tables]
         unequal = [
-            _unequal(table, read, written) for table, read, written in pairs if read and written not in (0, read)
+            _unequal(table, event_partitions, data_partitions)
+            for table, event_partitions, data_partitions in pairs
+            if event_partitions and data_partitions not in (0, event_partitions)
         ]
         return [*unequal, *_rights.refusals(self._worker, tables, events)]
 
@@ -117,48 +119,48 @@ class TopicQueries:
             log.hurry(seconds)
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the connections to the brokers."""
         for log in {id(log): log for log in (self._events, self._data)}.values():
             log.close()
         with self._lock:
-            self._forget()
+            self._close_planner()
 
     def _partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        with self._asking() as broker:
-            return broker.partitions(topics)
+        with self._planner_in_use() as planner:
+            return planner.partitions(topics)
 
-    def _ask(self, end: str, topics: Sequence[str]) -> Offsets:
-        with self._asking() as broker:
-            counts = broker.partitions(topics)
-            found: Offsets = getattr(broker, end)({t: n for t, n in counts.items() if n})
-            return found
+    def _read_offsets(self, end: str, topics: Sequence[str]) -> Offsets:
+        with self._planner_in_use() as planner:
+            counts = planner.partitions(topics)
+            offsets: Offsets = getattr(planner, end)({topic: count for topic, count in counts.items() if count})
+            return offsets
 
     @contextmanager
-    def _asking(self) -> Iterator[Planner]:
+    def _planner_in_use(self) -> Iterator[Planner]:
         with self._lock:
             try:
-                yield self._broker()
+                yield self._get_planner()
             except HelenusError:
-                self._forget()
+                self._close_planner()
                 raise
 
-    def _broker(self) -> Planner:
+    def _get_planner(self) -> Planner:
         self._planner = self._planner or planner(self._worker)
         return self._planner
 
-    def _forget(self) -> None:
+    def _close_planner(self) -> None:
         if self._planner is not None:
             self._planner.close()
             self._planner = None
 
 
 def _unequal(settings: ConnectorSettings, events: int, data: int) -> HelenusError:
-    what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
+    problem = f"{settings.events} has {events} partitions, {settings.data} has {data}"
     advice = "choose another data.topic, or delete that one if it is not needed; the worker makes it again"
-    return HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name, advice)
+    return HelenusError(Kind.PARTITIONS_CHANGED, problem, settings.name, advice)
 
 
 def _logs(worker: WorkerSettings) -> list[Log]:
-    """That of the events, and that of the data if it is another."""
-    found = [events_log(worker)]
-    return found if worker.log_of_data == worker.log else [*found, data_log(worker)]
+    """Return the Log of the events, and that of the data if it is another."""
+    logs = [events_log(worker)]
+    return logs if worker.log_of_data == worker.log else [*logs, data_log(worker)]

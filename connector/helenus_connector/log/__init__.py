@@ -1,5 +1,5 @@
-"""Where are the events, and what do they say: reading topics of the message broker, on Kafka and on Pulsar alike.
+"""Reading topics of the message broker, on Kafka and on Pulsar alike.
 
 Others use `choice` (Kafka or Pulsar, as the worker's file says) and `events` (the types that both have: `Offsets`,
-`Range`, `Message`, `Planner`).
+`OffsetRange`, `Message`, `Planner`).
 """

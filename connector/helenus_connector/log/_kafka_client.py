@@ -1,4 +1,4 @@
-"""What planner and reader of Kafka share: how long they wait, and Kafka's errors as ours."""
+"""What planner and reader of Kafka share: timeouts, and Kafka's errors as ours."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from confluent_kafka import KafkaError, KafkaException
 from helenus_sinks.kafka.errors import broker_error
 
 TIMEOUT_S = 5.0
-SILENT = "look at the brokers' logs: the leader of the partition may be away"
-AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+NO_ANSWER_ADVICE = "look at the brokers' logs: the leader of the partition may be away"
+TRANSIENT_CODES = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 """Errors of librdkafka's that pass when the brokers are back."""
 
 
 @contextmanager
 def kafka_errors(where: str) -> Iterator[None]:
-    """Kafka's errors as ours."""
+    """Raise Kafka's errors as ours."""
     try:
         yield
     except KafkaException as failure:

@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from helenus_connector.log._kafka_client import AWAY, SILENT, TIMEOUT_S, kafka_errors
+from helenus_connector.log._kafka_client import NO_ANSWER_ADVICE, TIMEOUT_S, TRANSIENT_CODES, kafka_errors
 from helenus_connector.log._kafka_watch import WAITS_S, Place, TopicWatch
 from helenus_connector.log.events import OffsetRange, Offsets, pace_s
 from helenus_schemas.errors import HelenusError, Kind
@@ -28,14 +28,14 @@ _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, Kaf
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
 _BUSY_S = 3.0
 """So long a partition is asked for its end each time, where much came."""
-_BOTH_S = WAITS_S + 1.5
+_POLL_WATCHED_S = WAITS_S + 1.5
 """So long it may take until new ones are waited for: up to a second to learn their leaders, and a request before."""
 _COMMIT_ALL_S = 3600.0  # brokers forget the positions of a group that commits none for days
 
 
 class KafkaPlanner:
-    """The `events.Planner` of Kafka. `config` is librdkafka's. One that `watches` is for who asks for the ends of
-    partitions all the time: Kafka says when something comes. Another asks for all of them.
+    """The `events.Planner` of Kafka. `config` is librdkafka's. With `watches`, for a caller that reads the ends of
+    partitions all the time, Kafka reports new records; without, each call reads all ends.
     """
 
     def __init__(self, config: Mapping[str, str], watches: bool = False) -> None:
@@ -46,11 +46,11 @@ class KafkaPlanner:
             self._admin = AdminClient({"log_level": "0", **config})
         self._leaders: dict[str, dict[str, int]] = {}
         self._watch = TopicWatch(config)
-        self._asked: dict[str, int] = {}
-        self._asked_at = 0.0
+        self._partition_counts: dict[str, int] = {}
+        self._all_read_at = 0.0
         self._ends: Offsets = {}
-        self._asking: dict[Place, float] = {}  # until when each is asked for; for ever if it is not watched
-        self._busy: dict[Place, float] = {}  # since when
+        self._polled_until: dict[Place, float] = {}  # monotonic s; always if it is not watched
+        self._busy_since: dict[Place, float] = {}  # monotonic s
         self._commits: dict[str, Future[Any]] = {}
         self._committed: dict[str, Offsets] = {}
         self._committed_at = time.monotonic()
@@ -58,9 +58,13 @@ class KafkaPlanner:
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
         with kafka_errors(self._where):
-            known = self._admin.list_topics(timeout=TIMEOUT_S).topics
-        led = {t for t in topics if t in known and all(p.leader >= 0 for p in known[t].partitions.values())}
-        return {t: len(known[t].partitions) if t in led else 0 for t in topics}
+            metadata = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        with_leaders = {
+            topic
+            for topic in topics
+            if topic in metadata and all(partition.leader >= 0 for partition in metadata[topic].partitions.values())
+        }
+        return {topic: len(metadata[topic].partitions) if topic in with_leaders else 0 for topic in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
         with kafka_errors(self._where):
@@ -68,104 +72,133 @@ class KafkaPlanner:
 
     def wait(self, pace: float, longest: float) -> None:
         now = time.monotonic()
-        is_said = self._watches and not any(
-            until > now for place, until in self._asking.items() if place[0] in self._ends
+        is_watched = self._watches and not any(
+            until > now for topic_partition, until in self._polled_until.items() if topic_partition[0] in self._ends
         )
-        self._watch.wait(longest if is_said else pace)
+        self._watch.wait(longest if is_watched else pace)
 
     def _latest(self, partitions: Mapping[str, int]) -> Offsets:
-        now, before = time.monotonic(), self._ends
-        woken = self._woken(now)
-        is_due = now - self._asked_at > pace_s(sum(partitions.values())) or self._watch.is_unsure
-        found = None if is_due or not self._watches or partitions != self._asked else self._of_asking()
-        is_whole = found is None
-        if found is None:
+        now, former_ends = time.monotonic(), self._ends
+        woken = self._poll_woken(now)
+        reads_all = now - self._all_read_at > pace_s(sum(partitions.values())) or self._watch.is_unsure
+        reads_all |= not self._watches or partitions != self._partition_counts
+        offsets = None if reads_all else self._read_polled()
+        is_complete = offsets is None
+        if offsets is None:
             leaders: dict[str, dict[str, int]] = {}
-            found = self._offsets(_places(partitions), OffsetSpec.latest(), leaders)
+            offsets = self._list_offsets(_topic_partitions(partitions), OffsetSpec.latest(), leaders)
             self._leaders = leaders if leaders != self._leaders else self._leaders
-            self._asked, self._asked_at, self._ends, self._watch.is_unsure = dict(partitions), now, found, False
+            self._partition_counts, self._all_read_at = dict(partitions), now
+            self._ends, self._watch.is_unsure = offsets, False
         else:
-            self._ends = {**before, **{topic: {**before.get(topic, {}), **ends} for topic, ends in found.items()}}
+            polled_ends = {topic: {**former_ends.get(topic, {}), **ends} for topic, ends in offsets.items()}
+            self._ends = {**former_ends, **polled_ends}
         if self._watches:
-            news = {
-                (topic, int(p)) for topic, of in found.items() for p, _ in of.items() - before.get(topic, {}).items()
+            new_ends = {
+                (topic, int(partition))
+                for topic, topic_ends in offsets.items()
+                for partition, _ in topic_ends.items() - former_ends.get(topic, {}).items()
             }
-            self._follow(news - woken, now, is_whole)
+            self._update_watch(new_ends - woken, now, is_complete)
         return dict(self._ends)
 
-    def _woken(self, now: float) -> set[Place]:
-        """Where something came. These are asked for now; for ever, if they are no longer watched."""
-        woken = self._watch.woken()
-        self._asking = {place: until for place, until in self._asking.items() if until > now}
-        for place in woken:
-            self._asking.setdefault(place, now)
-            if place not in self._watch.places:
-                self._asking[place], self._busy[place] = math.inf, now
+    def _poll_woken(self, now: float) -> set[Place]:
+        """Return the partitions that have new records. They are polled now; and always, if they are no
+        longer watched.
+        """
+        woken = self._watch.take_woken()
+        self._polled_until = {
+            topic_partition: until for topic_partition, until in self._polled_until.items() if until > now
+        }
+        for topic_partition in woken:
+            self._polled_until.setdefault(topic_partition, now)
+            if topic_partition not in self._watch.topic_partitions:
+                self._polled_until[topic_partition], self._busy_since[topic_partition] = math.inf, now
         return woken
 
-    def _of_asking(self) -> Offsets | None:
-        """The ends of those that are to be asked for. None: all are."""
+    def _read_polled(self) -> Offsets | None:
+        """Return the ends of the polled partitions. None if the ends of all partitions have to be read."""
         leaders: dict[str, dict[str, int]] = {}
         try:
-            found = self._offsets(self._asking, OffsetSpec.latest(), leaders) if self._asking else {}
+            offsets = self._list_offsets(self._polled_until, OffsetSpec.latest(), leaders) if self._polled_until else {}
         except HelenusError:  # others may answer
-            found = {}
-        known = {topic: {**self._leaders.get(topic, {}), **of} for topic, of in leaders.items()}
-        if any(of != self._leaders.get(topic) for topic, of in known.items()):
-            self._leaders = {**self._leaders, **known}
-        return None if any(topic in self._ends and topic not in found for topic, _ in self._asking) else found
+            offsets = {}
+        polled_leaders = {
+            topic: {**self._leaders.get(topic, {}), **topic_leaders} for topic, topic_leaders in leaders.items()
+        }
+        if any(topic_leaders != self._leaders.get(topic) for topic, topic_leaders in polled_leaders.items()):
+            self._leaders = {**self._leaders, **polled_leaders}
+        return None if any(topic in self._ends and topic not in offsets for topic, _ in self._polled_until) else offsets
 
-    def _follow(self, unsaid: Collection[Place], now: float, is_whole: bool) -> None:
-        """Wait for records of the partitions that are not busy, from their ends on. For a while they are asked for,
-        too; so are those where something came that is `unsaid` by Kafka.
+    def _update_watch(self, unannounced: Collection[Place], now: float, is_complete: bool) -> None:
+        """Watch the partitions that are not busy, from their ends on. For a while they are polled, too; so are those
+        with new records that Kafka left `unannounced`.
         """
-        if is_whole:
-            there = set(_places({topic: n for topic, n in self._asked.items() if topic in self._ends}))
-            self._watch.leave(self._watch.places - there)
-            unwatched = set(_places(self._asked)) - self._watch.places
-            both = {place: until for place, until in self._asking.items() if place in self._watch.places}
-            self._asking = {**dict.fromkeys(unwatched, math.inf), **both}
-            self._busy = {place: since for place, since in self._busy.items() if place in unwatched}
-        for place in self._watch.places.intersection(unsaid):
-            self._asking[place] = max(self._asking.get(place, 0.0), now + _BOTH_S)
-        new = [
-            place
-            for place, until in self._asking.items()
-            if until == math.inf and place[0] in self._ends and now - self._busy.get(place, -math.inf) >= _BUSY_S
+        if is_complete:
+            existing = set(
+                _topic_partitions({topic: n for topic, n in self._partition_counts.items() if topic in self._ends})
+            )
+            self._watch.unwatch(self._watch.topic_partitions - existing)
+            unwatched = set(_topic_partitions(self._partition_counts)) - self._watch.topic_partitions
+            watched = {
+                topic_partition: until
+                for topic_partition, until in self._polled_until.items()
+                if topic_partition in self._watch.topic_partitions
+            }
+            self._polled_until = {**dict.fromkeys(unwatched, math.inf), **watched}
+            self._busy_since = {
+                topic_partition: since
+                for topic_partition, since in self._busy_since.items()
+                if topic_partition in unwatched
+            }
+        for topic_partition in self._watch.topic_partitions.intersection(unannounced):
+            self._polled_until[topic_partition] = max(
+                self._polled_until.get(topic_partition, 0.0), now + _POLL_WATCHED_S
+            )
+        to_watch = [
+            topic_partition
+            for topic_partition, until in self._polled_until.items()
+            if until == math.inf
+            and topic_partition[0] in self._ends
+            and now - self._busy_since.get(topic_partition, -math.inf) >= _BUSY_S
         ]
-        self._watch.add({place: self._ends[place[0]][str(place[1])] for place in new})
-        self._asking.update(dict.fromkeys(new, now + _BOTH_S))
+        self._watch.watch(
+            {topic_partition: self._ends[topic_partition[0]][str(topic_partition[1])] for topic_partition in to_watch}
+        )
+        self._polled_until.update(dict.fromkeys(to_watch, now + _POLL_WATCHED_S))
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
-        return self._offsets(_places(partitions), OffsetSpec.earliest())
+        return self._list_offsets(_topic_partitions(partitions), OffsetSpec.earliest())
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        return self._offsets(_places(partitions), OffsetSpec.for_timestamp(timestamp_ms))
+        return self._list_offsets(_topic_partitions(partitions), OffsetSpec.for_timestamp(timestamp_ms))
 
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        topic_ids: dict[str, str] = {}
         with kafka_errors(self._where):
-            wanted = TopicCollection(list(topics))
-            asked = self._admin.describe_topics(wanted, request_timeout=TIMEOUT_S) if topics else {}
-            for topic, future in asked.items():
+            collection = TopicCollection(list(topics))
+            requests = self._admin.describe_topics(collection, request_timeout=TIMEOUT_S) if topics else {}
+            for topic, future in requests.items():
                 try:
-                    found[topic] = str(future.result().topic_id)
+                    topic_ids[topic] = str(future.result().topic_id)
                 except KafkaException:  # it is missing, or may not be described: the request for its end shows which
                     continue
-        return {topic: topic_id for topic, topic_id in found.items() if topic_id != _NO_ID}
+        return {topic: topic_id for topic, topic_id in topic_ids.items() if topic_id != _NO_ID}
 
     def leaders(self) -> dict[str, dict[str, int]]:
         return self._leaders
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        """The client detects it (KIP-320) when it begins to read with the former leader epoch; it then starts where the
-        records begin to differ.
+        """Return where partitions lost records. The client detects it (KIP-320) when it begins to read with the former
+        leader epoch; it then starts where the records begin to differ.
         """
-        now = self._leaders.get(topic, {})
-        asked = {
-            int(p): at for p, at in positions.items() if at and leaders.get(p, -1) >= 0 and now.get(p) != leaders[p]
+        current_leaders = self._leaders.get(topic, {})
+        checked = {
+            int(p): offset
+            for p, offset in positions.items()
+            if offset and leaders.get(p, -1) >= 0 and current_leaders.get(p) != leaders[p]
         }
-        if not asked:
+        if not checked:
             return {}
         consumer = Consumer(
             {
@@ -177,34 +210,36 @@ class KafkaPlanner:
                 "enable.partition.eof": "true",
             }
         )
-        found: dict[str, int] = {}
+        cuts: dict[str, int] = {}
         deadline = time.monotonic() + TIMEOUT_S
         try:
             with kafka_errors(f"topic {topic}"):
-                consumer.assign([TopicPartition(topic, p, at, leader_epoch=leaders[str(p)]) for p, at in asked.items()])
-                while asked:
-                    for message in consumer.consume(len(asked), timeout=0.2):
-                        error, at = message.error(), message.offset()
+                consumer.assign(
+                    [TopicPartition(topic, p, offset, leader_epoch=leaders[str(p)]) for p, offset in checked.items()]
+                )
+                while checked:
+                    for message in consumer.consume(len(checked), timeout=0.2):
+                        error, offset = message.error(), message.offset()
                         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                            if not error.retriable() and error.code() not in AWAY:
+                            if not error.retriable() and error.code() not in TRANSIENT_CODES:
                                 raise KafkaException(error)
-                        elif (partition := message.partition()) in asked and at < asked.pop(partition):
-                            found[str(partition)] = at
-                    if asked and time.monotonic() > deadline:
-                        what = f"Kafka does not say whether {topic} has lost records"
-                        raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._where, SILENT)
+                        elif (partition := message.partition()) in checked and offset < checked.pop(partition):
+                            cuts[str(partition)] = offset
+                    if checked and time.monotonic() > deadline:
+                        problem = f"Kafka does not say whether {topic} has lost records"
+                        raise HelenusError(Kind.BROKER_UNREACHABLE, problem, self._where, NO_ANSWER_ADVICE)
         finally:
             consumer.close()
-        return found
+        return cuts
 
-    def size(self, place: OffsetRange) -> int:
-        return max(0, place.end - place.start)
+    def size(self, offset_range: OffsetRange) -> int:
+        return max(0, offset_range.end - offset_range.start)
 
-    def advance(self, place: OffsetRange, events: int) -> int:
-        return max(place.start, min(place.end, place.start + events))
+    def advance(self, offset_range: OffsetRange, events: int) -> int:
+        return max(offset_range.start, min(offset_range.end, offset_range.start + events))
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002
-        """None: reading detects it."""
+        """Return nothing: reading detects it."""
         return []
 
     def commit(self, group: str, offsets: Offsets) -> None:
@@ -214,57 +249,68 @@ class KafkaPlanner:
         """
         if time.monotonic() - self._committed_at > _COMMIT_ALL_S:
             self._committed, self._committed_at = {}, time.monotonic()
-        before = self._commits.get(group)
-        if before is not None:
-            if not before.done():
+        last_commit = self._commits.get(group)
+        if last_commit is not None:
+            if not last_commit.done():
                 return
-            if (error := before.exception()) is not None:
+            if (error := last_commit.exception()) is not None:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
                 self._committed.pop(group, None)
-        known = self._committed.get(group, {})
-        moved = {topic: dict(at) for topic, at in offsets.items() if at != known.get(topic)}
+        committed = self._committed.get(group, {})
+        moved = {
+            topic: dict(topic_offsets)
+            for topic, topic_offsets in offsets.items()
+            if topic_offsets != committed.get(topic)
+        }
         if not moved:
             return
-        places = [TopicPartition(t, int(p), o) for t, ps in moved.items() for p, o in ps.items()]
-        asked = [ConsumerGroupTopicPartitions(group, places)]
+        topic_partitions = [TopicPartition(t, int(p), o) for t, ps in moved.items() for p, o in ps.items()]
+        group_offsets = [ConsumerGroupTopicPartitions(group, topic_partitions)]
         with kafka_errors(self._where):
-            self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=TIMEOUT_S)[group]
-        self._committed[group] = {**known, **moved}
+            commits = self._admin.alter_consumer_group_offsets(group_offsets, request_timeout=TIMEOUT_S)
+            self._commits[group] = commits[group]
+        self._committed[group] = {**committed, **moved}
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:
-        """Nothing: the groups have no members."""
+        """Do nothing: the groups have no members."""
 
     def close(self) -> None:
         self._watch.close()
 
-    def _offsets(self, places: Iterable[Place], spec: Any, leaders: dict[str, dict[str, int]] | None = None) -> Offsets:
-        """With `leaders` to fill in, topics that can't be asked are left out, if others can."""
-        wanted = {TopicPartition(*place): spec for place in places}
-        found: Offsets = {}
+    def _list_offsets(
+        self, topic_partitions: Iterable[Place], spec: Any, leaders: dict[str, dict[str, int]] | None = None
+    ) -> Offsets:
+        """Return the offsets that `spec` asks for. With `leaders` to fill in, topics without an answer are left out, if
+        others have one.
+        """
+        requests = {TopicPartition(*topic_partition): spec for topic_partition in topic_partitions}
+        offsets: Offsets = {}
         gone: set[str] = set()
         failed: dict[str, KafkaException] = {}
         with kafka_errors(self._where):
-            asked = self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S) if wanted else {}
-            for place, future in asked.items():
+            futures = self._admin.list_offsets(requests, request_timeout=TIMEOUT_S) if requests else {}
+            for topic_partition, future in futures.items():
                 try:
                     answer = future.result()
-                    found.setdefault(place.topic, {})[str(place.partition)] = answer.offset
+                    offsets.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = answer.offset
                     if leaders is not None and answer.leader_epoch is not None and answer.leader_epoch >= 0:
-                        leaders.setdefault(place.topic, {})[str(place.partition)] = answer.leader_epoch
+                        leaders.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = (
+                            answer.leader_epoch
+                        )
                 except KafkaException as error:
                     if error.args[0].code() not in _UNKNOWN:
                         if leaders is None:
                             raise
-                        failed[place.topic] = error
-                    gone.add(place.topic)
-            if failed and gone >= {place.topic for place in wanted}:
+                        failed[topic_partition.topic] = error
+                    gone.add(topic_partition.topic)
+            if failed and gone >= {topic_partition.topic for topic_partition in requests}:
                 raise next(iter(failed.values()))
         refused = {topic: error for topic, error in failed.items() if not error.args[0].retriable()}
         for topic in refused.keys() - self._refused:
             structlog.get_logger(__name__).warning("source.refused", topic=topic, error=str(refused[topic]))
-        self._refused = (self._refused | refused.keys()) - (found.keys() - gone)
-        return {topic: offsets for topic, offsets in found.items() if topic not in gone}
+        self._refused = (self._refused | refused.keys()) - (offsets.keys() - gone)
+        return {topic: topic_offsets for topic, topic_offsets in offsets.items() if topic not in gone}
 
 
-def _places(partitions: Mapping[str, int]) -> list[Place]:
-    return [(topic, partition) for topic, n in partitions.items() for partition in range(n)]
+def _topic_partitions(partitions: Mapping[str, int]) -> list[Place]:
+    return [(topic, partition) for topic, count in partitions.items() for partition in range(count)]

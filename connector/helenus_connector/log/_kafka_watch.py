@@ -1,7 +1,7 @@
-"""Partitions that are waited for: Kafka says when something comes there, so that a planner need not ask for their ends.
+"""Partitions whose new records Kafka reports, so that a planner need not read their ends.
 
-To ask for the ends of four partitions takes 0.6 ms of CPU, and of 800 some 15, fifty times a second. A consumer waits
-at their ends, and is handed what comes.
+To read the ends of four partitions takes 0.6 ms of CPU, and of 800 some 15, fifty times a second. A consumer waits at
+their ends, and receives new records.
 """
 
 from __future__ import annotations
@@ -31,81 +31,91 @@ _SETTINGS = {
     "queued.max.messages.kbytes": "1024",
     "fetch.queue.backoff.ms": "20",
 }
-_MOST = 10_000
-_BUSY_S, _MANY = 0.2, 10
+_MAX_RECORDS = 10_000
+_BUSY_S, _BUSY_RECORDS = 0.2, 10
 
 
 class TopicWatch:
-    """Waits for records of the partitions in `places`. `config` is librdkafka's.
+    """Waits for records of `topic_partitions`. `config` is librdkafka's.
 
-    It only saves questions: what it misses is found when all ends are asked for, which it `is_unsure` says is due.
+    It only saves requests: what it misses is found when all ends are read, which is due when it `is_unsure`.
     """
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._config = config
         self._consumer: Any = None
-        self._taken: list[Any] = []
-        self._woken: dict[Place, float] = {}
-        self.places: set[Place] = set()
+        self._received: list[Any] = []
+        self._woken_at: dict[Place, float] = {}
+        self.topic_partitions: set[Place] = set()
         self.is_unsure = False
 
-    def add(self, ends: Mapping[Place, int]) -> None:
+    def watch(self, ends: Mapping[Place, int]) -> None:
         """Wait for records from these offsets on."""
         if not ends:
             return
         if self._consumer is None:
             self._consumer = Consumer({**self._config, **_SETTINGS, "error_cb": self._failed})
-        self._consumer.incremental_assign([TopicPartition(*place, end) for place, end in ends.items()])
-        self.places |= ends.keys()
+        self._consumer.incremental_assign(
+            [TopicPartition(*topic_partition, end) for topic_partition, end in ends.items()]
+        )
+        self.topic_partitions |= ends.keys()
 
-    def leave(self, places: Iterable[Place]) -> None:
-        """Wait for these no longer."""
-        if left := self.places.intersection(places):
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in left])
-            self.places -= left
+    def unwatch(self, topic_partitions: Iterable[Place]) -> None:
+        """Stop waiting for records of these partitions."""
+        if unwatched := self.topic_partitions.intersection(topic_partitions):
+            self._consumer.incremental_unassign([TopicPartition(*topic_partition) for topic_partition in unwatched])
+            self.topic_partitions -= unwatched
 
     def wait(self, seconds: float) -> None:
         """Wait for so long, or until something comes."""
-        if not self.places:
+        if not self.topic_partitions:
             time.sleep(seconds)
-        elif not self._taken:
-            self._take(seconds)
+        elif not self._received:
+            self._receive(seconds)
 
-    def woken(self) -> set[Place]:
-        """The partitions where something came since this was asked last. Those where much comes, or an error, are
-        waited for no longer.
+    def take_woken(self) -> set[Place]:
+        """Return the partitions with new records since the last call. Those with many, or with an error, are no longer
+        watched.
         """
-        self._take(0)
+        self._receive(0)
         now = time.monotonic()
-        wrong = {(message.topic(), message.partition()) for message in self._taken if message.error() is not None}
-        counts = Counter((message.topic(), message.partition()) for message in self._taken)
-        found = counts.keys() & self.places
-        busy = {p for p in found if counts[p] > _MANY or now - self._woken.get(p, -math.inf) < _BUSY_S}
-        self._woken = {place: at for place, at in self._woken.items() if now - at < _BUSY_S} | dict.fromkeys(found, now)
-        self._taken.clear()
-        self.leave(wrong | busy)
-        return found
+        failed = {(message.topic(), message.partition()) for message in self._received if message.error() is not None}
+        counts = Counter((message.topic(), message.partition()) for message in self._received)
+        woken = counts.keys() & self.topic_partitions
+        busy = {
+            topic_partition
+            for topic_partition in woken
+            if counts[topic_partition] > _BUSY_RECORDS or now - self._woken_at.get(topic_partition, -math.inf) < _BUSY_S
+        }
+        self._woken_at = {
+            topic_partition: woken_at
+            for topic_partition, woken_at in self._woken_at.items()
+            if now - woken_at < _BUSY_S
+        } | dict.fromkeys(woken, now)
+        self._received.clear()
+        self.unwatch(failed | busy)
+        return woken
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the consumer."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-        self._taken.clear()
-        self.places.clear()
+        self._received.clear()
+        self.topic_partitions.clear()
 
     def _failed(self, error: KafkaError) -> None:
-        """All are asked for when no broker is there: that shows why, and when one is back."""
+        """Note that all ends are to be read if no broker is available: that shows why, and when one is back."""
         self.is_unsure |= error.code() == KafkaError._ALL_BROKERS_DOWN
 
-    def _take(self, seconds: float) -> None:
-        if not self.places:
+    def _receive(self, seconds: float) -> None:
+        if not self.topic_partitions:
             return
         try:
             # More than one at a time would be waited for until all are there.
             if seconds and (first := self._consumer.poll(seconds)) is not None:
-                self._taken.append(first)
-            self._taken += self._consumer.consume(_MOST, timeout=0)
+                self._received.append(first)
+            self._received += self._consumer.consume(_MAX_RECORDS, timeout=0)
         except KafkaException:
             self.is_unsure = True
             time.sleep(seconds)  # or the planner would not pause

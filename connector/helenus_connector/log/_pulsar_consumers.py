@@ -1,6 +1,6 @@
-"""Consumers on Pulsar; most read nothing: they ask a broker where a topic ends, and move a group's subscription.
+"""Consumers on Pulsar. Most read nothing: they ask a broker where a topic ends, and move a group's subscription.
 
-pulsar-client's own consumers don't show where a subscription stands, and prefetch messages that nobody reads here.
+pulsar-client's own consumers don't show the position of a subscription, and prefetch messages that nobody reads here.
 """
 
 from __future__ import annotations
@@ -30,58 +30,65 @@ class PulsarConsumers:
         self._client = client
         self._where = where
         # By topic, place and group: the connection and the number there.
-        self._held: dict[tuple[str, str, str], tuple[Connection, int]] = {}
+        self._consumers: dict[tuple[str, str, str], tuple[Connection, int]] = {}
 
-    async def ask(self, topic: str, place: str, group: str, name: str, **fields: Any) -> Any:
-        """The answer to a command. `place` is a partition of the topic by its full name. Raises HelenusError."""
-        held = self._held.get((topic, place, group))
+    async def ask(self, topic: str, partition_name: str, group: str, command_name: str, **fields: Any) -> Any:
+        """Return the answer to a command. `partition_name` is the full name of a partition of the topic. Raises
+        HelenusError.
+        """
+        consumer = self._consumers.get((topic, partition_name, group))
         try:
-            if held is None or held[0].closed or held[1] not in held[0].consumers:
-                held = self._held[topic, place, group] = await self._subscribe(place, group)
-            connection, number = held
-            return await connection.ask(name, consumer_id=number, **fields)
+            if consumer is None or consumer[0].closed or consumer[1] not in consumer[0].consumers:
+                consumer = self._consumers[topic, partition_name, group] = await self._subscribe(partition_name, group)
+            connection, number = consumer
+            return await connection.ask(command_name, consumer_id=number, **fields)
         except Answered as error:
-            raise Answered(error.kind, error.what, f"{error.where}, topic {place}", error.code) from None
+            raise Answered(error.kind, error.what, f"{error.where}, topic {partition_name}", error.code) from None
 
-    async def drop(self, which: Callable[[str, str], bool]) -> None:
-        """Close the consumers for which it is true, by topic and group."""
-        held = [self._held.pop(key) for key in list(self._held) if which(key[0], key[2])]
-        asked = []
-        for connection, number in held:
+    async def drop(self, is_dropped: Callable[[str, str], bool]) -> None:
+        """Close the consumers for whose topic and group `is_dropped` returns true."""
+        dropped = [self._consumers.pop(key) for key in list(self._consumers) if is_dropped(key[0], key[2])]
+        requests = []
+        for connection, number in dropped:
             if number in connection.consumers:
                 del connection.consumers[number]
-                asked.append(connection.ask("close_consumer", consumer_id=number))
-        await asyncio.gather(*asked, return_exceptions=True)  # with the connection gone, so is the consumer
+                requests.append(connection.ask("close_consumer", consumer_id=number))
+        await asyncio.gather(*requests, return_exceptions=True)  # with the connection gone, so is the consumer
 
-    async def _subscribe(self, place: str, group: str) -> tuple[Connection, int]:
-        await count(self._client, self._where, place.partition("-partition-")[0])
+    async def _subscribe(self, partition_name: str, group: str) -> tuple[Connection, int]:
+        await count(self._client, self._where, partition_name.partition("-partition-")[0])
         where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": NONE, "entryId": NONE}}
         name = group or f"helenus-look-{uuid.uuid4().hex[:12]}"
-        return await subscribe(self._client, place, name, durable=bool(group), **where)
+        return await subscribe(self._client, partition_name, name, durable=bool(group), **where)
 
 
 async def count(client: Client, where: str, topic: str) -> int:
-    """How many partitions a topic has, 0 if it is not partitioned. Raises HelenusError, also if there is no such topic:
-    where brokers create topics by themselves, a consumer would create a deleted one again.
+    """Return how many partitions a topic has, 0 if it is not partitioned. Raises HelenusError, also if there is no such
+    topic: where brokers create topics by themselves, a consumer would create a deleted one again.
     """
-    found = await client.partitions(topic)
-    if found is None:
+    partitions = await client.partitions(topic)
+    if partitions is None:
         raise Answered(Kind.BROKER_REFUSED, "Pulsar: there is no such topic", where, TOPIC_NOT_FOUND)
-    return found
+    return partitions
 
 
 async def subscribe(
-    client: Client, place: str, subscription: str, consumer: Consuming | None = None, **fields: Any
+    client: Client, partition_name: str, subscription: str, consumer: Consuming | None = None, **fields: Any
 ) -> tuple[Connection, int]:
     """Subscribe alone to a partition, by its full name; returns the connection that has the consumer, and the number
     that it has there. Raises HelenusError.
     """
-    connection = await client.broker(place)
+    connection = await client.broker(partition_name)
     number = next(client.numbers)
     connection.consumers[number] = consumer
     try:
         await connection.ask(
-            "subscribe", topic=place, subscription=subscription, subType=_EXCLUSIVE, consumer_id=number, **fields
+            "subscribe",
+            topic=partition_name,
+            subscription=subscription,
+            subType=_EXCLUSIVE,
+            consumer_id=number,
+            **fields,
         )
     except asyncio.CancelledError:  # the broker may have it nevertheless, and would refuse the next one
         connection.consumers.pop(number, None)

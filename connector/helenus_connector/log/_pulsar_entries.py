@@ -1,4 +1,4 @@
-"""A partition on Pulsar, read by entry: each is a message that is alone, or a batch of them as its producer made it.
+"""A partition on Pulsar, read by entry: an entry is a single message, or a batch of messages as its producer made it.
 
 Brokers push entries through a connection of our own. pulsar-client gives messages one by one, which takes three times
 the CPU: an event would cost more to read than Kafka's whole way takes.
@@ -29,11 +29,11 @@ from helenus_sinks.pulsar.errors import pulsar_error
 from helenus_sinks.pulsar.wire import MAGIC, command, messages
 
 _PERMITS = 1_000  # messages that a broker may push before it is asked for more; then it stops after a whole read
-_AGAIN_S = 0.2
+_RETRY_S = 0.2
 _CUMULATIVE = 1
 _CODECS = {1: blocks.lz4, 2: blocks.deflate, 3: blocks.zstd, 4: blocks.snappy}
-_MOST_BYTES = 64 << 20  # of an entry once it is decompressed: twelve times what a broker takes of one by default
-_LEAST_BYTES = 6  # of a message of a batch: the size of its metadata, and in that the size of its value
+_MAX_ENTRY_BYTES = 64 << 20  # of an entry once it is decompressed: twelve times what a broker takes of one by default
+_MIN_MESSAGE_BYTES = 6  # of a message of a batch: the size of its metadata, and in that the size of its value
 _ADVICE = "find out who writes to this topic"
 _SLICE_S = 0.5
 _size = struct.Struct(">I").unpack_from
@@ -58,8 +58,8 @@ class PulsarEntry:
 
     @staticmethod
     def from_message(message_id: Any, data: bytes) -> PulsarEntry:
-        """From what follows the command in a broker's frame. Raises ValueError if that does not fit its checksum: it
-        may be sent again. What else is wrong with it is its producer's, and stays so.
+        """Return the entry in what follows the command in a broker's frame. Raises ValueError if that does not fit its
+        checksum: it may be sent again. Any other fault is its producer's, and stays.
         """
         start = 0
         if data.startswith(MAGIC):
@@ -77,26 +77,26 @@ class PulsarEntry:
         payload = data[start + 4 + size :]
         # Whatever else it says, an offset after it is after its messages.
         count = max(1, metadata.num_messages_in_batch)
-        return PulsarEntry(first, count, len(data), metadata, payload, _fault(metadata, payload))
+        return PulsarEntry(first, count, len(data), metadata, payload, _find_fault(metadata, payload))
 
     @property
     def content_size(self) -> int:
-        """How many bytes it has once it is decompressed."""
+        """Return how many bytes the entry has once it is decompressed."""
         return max(self.size, self.metadata.uncompressed_size if self.metadata.compression and not self.fault else 0)
 
-    def singles(self) -> list[tuple[Any, bytes]]:
-        """Of each message what its metadata says of key, properties and nulls, and its value.
+    def parse_messages(self) -> list[tuple[Any, bytes]]:
+        """Return each message's metadata, with key, properties and nulls, and its value.
 
         Raises HelenusError BROKER_REFUSED for one that cannot be read: agents write none.
         """
         try:
-            return list(self._singles())
+            return list(self._parse_messages())
         except Exception as error:  # of protobuf's, of each codec's
             ledger, entry, _ = parts(self.first)
-            what = f"Pulsar: the message {ledger}:{entry} cannot be read: {error}"
-            raise HelenusError(Kind.BROKER_REFUSED, what, "", _ADVICE) from None
+            problem = f"Pulsar: the message {ledger}:{entry} cannot be read: {error}"
+            raise HelenusError(Kind.BROKER_REFUSED, problem, "", _ADVICE) from None
 
-    def _singles(self) -> Iterator[tuple[Any, bytes]]:
+    def _parse_messages(self) -> Iterator[tuple[Any, bytes]]:
         metadata = self.metadata
         if self.fault:
             raise ValueError(self.fault)
@@ -106,23 +106,23 @@ class PulsarEntry:
         if not metadata.HasField("num_messages_in_batch"):
             yield metadata, payload
             return
-        at, end = 0, len(payload)
+        index, end = 0, len(payload)
         for _ in range(self.count):
-            start = at + 4
-            at = start + _size(payload, at)[0]
-            single = _single(payload[start:at])
-            start, at = at, at + single.payload_size
+            start = index + 4
+            index = start + _size(payload, index)[0]
+            single = _single(payload[start:index])
+            start, index = index, index + single.payload_size
             # A size may be negative, and the metadata's may have led beyond the end.
-            if not start <= at <= end:
+            if not start <= index <= end:
                 raise ValueError(
                     f"a message of it has {single.payload_size} bytes, where {max(0, end - start)} are left"
                 )
-            yield single, payload[start:at]
+            yield single, payload[start:index]
 
 
-def _fault(metadata: Any, payload: bytes) -> str:
-    """Why an entry cannot be read, by what it says of itself; empty if it can, so far. What is said of sizes and counts
-    is true to what is there: memory may be taken for it.
+def _find_fault(metadata: Any, payload: bytes) -> str:
+    """Return why an entry cannot be read, judged by its metadata; empty if nothing is wrong so far. The sizes and
+    counts in the metadata are compared with what came: memory may be taken for them.
     """
     size = len(payload)
     if metadata.encryption_algo:
@@ -133,52 +133,55 @@ def _fault(metadata: Any, payload: bytes) -> str:
         size = metadata.uncompressed_size
         if metadata.compression not in _CODECS:
             return f"it is compressed by the codec {metadata.compression}"
-        if size > _MOST_BYTES:
-            return f"it says that it has {size} bytes, where {_MOST_BYTES} are allowed"
-    if metadata.HasField("num_messages_in_batch") and not 0 < metadata.num_messages_in_batch <= size // _LEAST_BYTES:
+        if size > _MAX_ENTRY_BYTES:
+            return f"it says that it has {size} bytes, where {_MAX_ENTRY_BYTES} are allowed"
+    if (
+        metadata.HasField("num_messages_in_batch")
+        and not 0 < metadata.num_messages_in_batch <= size // _MIN_MESSAGE_BYTES
+    ):
         return f"it says that it has {metadata.num_messages_in_batch} messages, in {size} bytes"
     return ""
 
 
 class PulsarBrokers:
-    """A client and its loop, which runs only while somebody waits. For one thread."""
+    """A client and its event loop, which runs only while somebody waits. For one thread."""
 
     def __init__(self, config: PulsarConfig) -> None:
         self.config = config
         self.client = Client(config.service_url, config.access)
         self.loop = asyncio.new_event_loop()
-        self.news = asyncio.Event()
+        self.entries_arrived = asyncio.Event()
 
-    def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
-        """The result of work. Raises HelenusError BROKER_UNREACHABLE if it takes longer."""
+    def run(self, request: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Run a request and return its result. Raises HelenusError BROKER_UNREACHABLE if it takes longer."""
 
         async def limited() -> T:
             for _ in range(3):  # notice connections that were closed while the loop did not run
                 await asyncio.sleep(0)
-            return await asyncio.wait_for(work, seconds)
+            return await asyncio.wait_for(request, seconds)
 
         try:
             return self.loop.run_until_complete(limited())
         except asyncio.TimeoutError:
-            what = f"Pulsar does not answer within {seconds:.0f} s"
-            raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self.config.service_url) from None
+            problem = f"Pulsar does not answer within {seconds:.0f} s"
+            raise pulsar_error(Kind.BROKER_UNREACHABLE, problem, self.config.service_url) from None
 
     def close(self) -> None:
-        """Let go of the brokers; a second time does nothing."""
+        """Close the connections to the brokers; a second call does nothing."""
         if not self.loop.is_closed():
             self.client.close()
             end_loop(self.loop)
 
 
 class PulsarPartition:
-    """A partition, read from the offset `at` on. Who reads it moves `at` as entries are done with.
+    """A partition, read from the offset `position` on. The reader moves `position` as it is done with entries.
 
     `timeout` is in s, for each answer of a broker.
     """
 
-    def __init__(self, brokers: PulsarBrokers, topic: str, partition: int, at: int, timeout: float) -> None:
-        self.at = at
-        self._wanted = at  # until there the broker is asked for more before what came is used up
+    def __init__(self, brokers: PulsarBrokers, topic: str, partition: int, position: int, timeout: float) -> None:
+        self.position = position
+        self._requested_end = position  # until there the broker is asked for more before what came is used up
         self._brokers = brokers
         self._topic = brokers.config.name(topic)
         self._partition = partition
@@ -188,117 +191,119 @@ class PulsarPartition:
         self._connection: Connection | None = None
         self._number = 0
         self._permits = 0
-        self._damaged = False
+        self._has_damaged_message = False
 
     @property
     def size(self) -> int:
-        """Bytes that came and were not used yet."""
+        """Return how many bytes came and were not used yet."""
         return sum(entry.size for entry in self._entries)
 
     def entries(self, end: int, patience: float) -> Iterator[PulsarEntry]:
-        """The entries from `at` on, until that is at an end, or at the topic's. Raises HelenusError, also if nothing
-        comes for so many seconds, though there is more.
+        """Yield the entries from `position` on, until it reaches `end`, or the topic's. Raises HelenusError, also if
+        nothing comes for `patience` s, though there is more.
         """
-        self._wanted = end
-        while self.at < end:
+        self._requested_end = end
+        while self.position < end:
             deadline = time.monotonic() + patience
-            while (entry := self._next(min(_SLICE_S, patience))) is None:
-                if self._end() <= self.at:
+            while (entry := self._next_entry(min(_SLICE_S, patience))) is None:
+                if self._read_end() <= self.position:
                     return
                 if time.monotonic() > deadline:
-                    what = "no events come, though the topic has more"
-                    raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self._where)
+                    problem = "no events come, though the topic has more"
+                    raise pulsar_error(Kind.BROKER_UNREACHABLE, problem, self._where)
             yield entry
 
-    def _next(self, seconds: float) -> PulsarEntry | None:
-        """The next entry with a message at or after `at`; None if none comes in this time. Raises HelenusError."""
+    def _next_entry(self, seconds: float) -> PulsarEntry | None:
+        """Return the next entry with a message at or after `position`; None if none comes in time.
+        Raises HelenusError.
+        """
         deadline = time.monotonic() + seconds
         while True:
             if self._connection is None:
                 self._open()
             while self._entries:
                 entry = self._entries.popleft()
-                if entry.first + entry.count > self.at:
+                if entry.first + entry.count > self.position:
                     return entry
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 return None
-            self._brokers.run(self._wait(left), seconds + self._timeout)
+            self._brokers.run(self._wait(remaining_s), seconds + self._timeout)
 
-    def back(self, entry: PulsarEntry) -> None:
-        """Have an entry that was used in part come again."""
+    def push_back(self, entry: PulsarEntry) -> None:
+        """Let `entries` yield an entry once more that was used in part."""
         self._entries.appendleft(entry)
 
-    def _end(self) -> int:
-        """The offset after the topic's last message, -1 if there is none. Raises HelenusError."""
+    def _read_end(self) -> int:
+        """Return the offset after the topic's last message, -1 if there is none. Raises HelenusError."""
         if self._connection is None:
             self._open()
         assert self._connection is not None
-        asked = self._connection.ask("last_id", consumer_id=self._number)
-        return after(self._brokers.run(asked, self._timeout).last_message_id)
+        request = self._connection.ask("last_id", consumer_id=self._number)
+        return after(self._brokers.run(request, self._timeout).last_message_id)
 
-    def done(self, last: PulsarEntry) -> None:
-        """Tell the broker, for those who look there, what was read. Nobody waits for that."""
+    def acknowledge(self, last: PulsarEntry) -> None:
+        """Acknowledge to the broker what was read, for those who look there. Nobody waits for that."""
         ledger, entry, _ = parts(last.first)
         if self._connection is not None:
             read = [{"ledgerId": ledger, "entryId": entry}]
             self._connection.write(command("ack", consumer_id=self._number, ack_type=_CUMULATIVE, message_id=read))
 
     def close(self) -> None:
-        """Have the broker push no more. Nobody waits for its answer."""
+        """Let the broker push no more. Nobody waits for its answer."""
         connection, self._connection = self._connection, None
         if connection is not None and connection.consumers.pop(self._number, None):
             connection.write(command("close_consumer", consumer_id=self._number, request_id=0))
         self._entries.clear()
 
-    def message(self, said: Any, data: bytes) -> None:
-        """From the loop: an entry has come."""
+    def message(self, received: Any, data: bytes) -> None:
+        """Take an entry that has come. Called from the loop."""
         try:
-            entry = PulsarEntry.from_message(said.message_id, data)
+            entry = PulsarEntry.from_message(received.message_id, data)
         except ValueError:
-            self._damaged = True
-            self._brokers.news.set()
+            self._has_damaged_message = True
+            self._brokers.entries_arrived.set()
             return
         self._entries.append(entry)
         self._permits -= min(entry.count, _PERMITS)  # which a broker may exceed by a part of an entry
-        if entry.first + entry.count < self._wanted:
-            self._ask()
-        self._brokers.news.set()
+        if entry.first + entry.count < self._requested_end:
+            self._request_more()
+        self._brokers.entries_arrived.set()
 
-    def lost(self, why: str) -> None:  # noqa: ARG002
-        """From the loop: the next entries come from another consumer."""
+    def lost(self, reason: str) -> None:  # noqa: ARG002
+        """Note that the consumer is lost: the next entries come from another one. Called from the loop."""
         self._connection = None
-        self._brokers.news.set()
+        self._brokers.entries_arrived.set()
 
     async def _wait(self, seconds: float) -> None:
-        news = self._brokers.news
-        news.clear()
-        self._ask()
+        arrived = self._brokers.entries_arrived
+        arrived.clear()
+        self._request_more()
         if self._connection is not None and not self._entries:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(news.wait(), seconds)
-        if self._damaged:
-            self._damaged = False
+                await asyncio.wait_for(arrived.wait(), seconds)
+        if self._has_damaged_message:
+            self._has_damaged_message = False
             self.close()  # it comes again with the next consumer
             raise pulsar_error(Kind.BROKER_UNREACHABLE, "Pulsar: a message does not fit its checksum", self._where)
 
-    def _ask(self) -> None:
+    def _request_more(self) -> None:
         """Ask for more where the broker has pushed as much as it may."""
         if self._permits <= 0 and self._connection is not None:
             more, self._permits = _PERMITS - self._permits, _PERMITS
             self._connection.write(command("flow", consumer_id=self._number, messagePermits=more))
 
     def _open(self) -> None:
-        """Subscribe at `at`; while a topic moves between brokers again and again. Raises HelenusError."""
+        """Subscribe at `position`, repeatedly while a topic moves between brokers. Raises HelenusError."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                self._brokers.run(self._subscribe(), max(_AGAIN_S, deadline - time.monotonic()))
+                self._brokers.run(self._subscribe(), max(_RETRY_S, deadline - time.monotonic()))
                 return
             except HelenusError as error:
                 if error.kind is not Kind.BROKER_UNREACHABLE or time.monotonic() > deadline:
-                    raise error.with_location(self._where) from None
-            time.sleep(_AGAIN_S)
+                    raise error.at(self._where) from None
+            time.sleep(_RETRY_S)
 
     async def _subscribe(self) -> None:
         self._entries.clear()
@@ -306,10 +311,10 @@ class PulsarPartition:
         client, where = self._brokers.client, self._brokers.config.service_url
         # One without partitions is its own only one.
         partitioned = await count(client, where, self._topic) or self._partition
-        place = f"{self._topic}-partition-{self._partition}" if partitioned else self._topic
-        ledger, entry, index = parts(self.at) if self.at > 0 else (NONE, NONE, 0)
+        partition_name = f"{self._topic}-partition-{self._partition}" if partitioned else self._topic
+        ledger, entry, index = parts(self.position) if self.position > 0 else (NONE, NONE, 0)
         # The broker begins with the entry, also where this is not its first message.
         start = {"ledgerId": ledger, "entryId": entry, "batch_index": index}
         name = f"helenus-read-{uuid.uuid4().hex[:12]}"
-        found = await subscribe(client, place, name, self, durable=False, start_message_id=start)
-        self._connection, self._number = found
+        subscription = await subscribe(client, partition_name, name, self, durable=False, start_message_id=start)
+        self._connection, self._number = subscription

@@ -14,23 +14,23 @@ NONE = 2**64 - 1
 
 
 def offset(ledger: int, entry: int, index: int) -> int:
-    """The number of an id; a message that is alone in its entry has the index 0 or -1."""
+    """Return an id as a number; a message that is alone in its entry has the index 0 or -1."""
     return (ledger << 64) | (entry << 32) | max(index, 0)
 
 
 def parts(number: int) -> tuple[int, int, int]:
-    """Ledger, entry and index of an offset."""
+    """Return ledger, entry and index of an offset."""
     return number >> 64, number >> 32 & 0xFFFFFFFF, number & 0xFFFFFFFF
 
 
 def after(last: Any) -> int:
-    """The offset after a topic's last message, whose id a broker says; -1 if there is none."""
+    """Return the offset after a topic's last message, given its id from a broker; -1 if there is none."""
     if NONE in (last.ledgerId, last.entryId):
         return -1
     return offset(last.ledgerId, last.entryId, last.batch_index if last.HasField("batch_index") else 0) + 1
 
 
 def offset_of(message: Any) -> int:
-    """The offset of a message of pulsar-client's."""
+    """Return the offset of a message of pulsar-client's."""
     message_id = message.message_id()
     return offset(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())

@@ -27,9 +27,9 @@ TIMEOUT_S = 10.0
 _CHUNK = 2_000  # of more, what was read first has left the processor's cache
 _CHUNK_BYTES = 8 << 20
 _READ_TIMEOUT_S = 60.0
-_IMPATIENT_S = 2.0
-_KEPT = 64  # partitions
-_KEPT_BYTES = 32 << 20  # of all of them, of what was pushed and is not read yet
+_LATER_READ_TIMEOUT_S = 2.0
+_MAX_PARTITIONS = 64  # partitions
+_MAX_BUFFERED_BYTES = 32 << 20  # of all of them, of what was pushed and is not read yet
 _VERSION_BYTES = 8
 
 if sys.version_info >= (3, 11):  # `base64` does the same, in five times the time
@@ -45,16 +45,16 @@ class PulsarMessage:
 
     def __init__(
         self,
-        place: OffsetRange,
-        at: int,
+        offset_range: OffsetRange,
+        offset: int,
         time_ms: int,
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[tuple[str, bytes]] = (),
         version: int = -1,
     ) -> None:
-        self._topic, self._partition = place.topic, place.partition
-        self._offset, self._time = at, time_ms
+        self._topic, self._partition = offset_range.topic, offset_range.partition
+        self._offset, self._time = offset, time_ms
         self._key, self._value = key, value
         self._headers = headers
         self.version = version
@@ -69,7 +69,7 @@ class PulsarMessage:
         return self._offset
 
     def timestamp(self) -> tuple[int, int]:
-        """1, and ms since the epoch."""
+        """Return 1, and ms since the epoch."""
         return 1, self._time
 
     def key(self) -> bytes | None:
@@ -79,16 +79,18 @@ class PulsarMessage:
         return self._value
 
     def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Those of records and dead letters: events need none."""
+        """Return the headers of a record or dead letter: events need none."""
         return self._headers
 
 
 class _Thread:
-    """Goes when its thread ends."""
+    """A marker that is finalized when its thread ends."""
 
 
-class _Kept(threading.local):
-    """What a thread keeps between its readings: its latest partitions, the newest last, by the client's settings."""
+class _OpenPartitions(threading.local):
+    """The partitions that a thread keeps open between reads, the latest last, and the brokers, by the client's
+    settings.
+    """
 
     def __init__(self) -> None:
         self.brokers: dict[PulsarConfig, PulsarBrokers] = {}
@@ -96,29 +98,31 @@ class _Kept(threading.local):
         self._thread = _Thread()
         weakref.finalize(self._thread, _close_all, self.brokers).atexit = False
 
-    def take(self, config: PulsarConfig, place: OffsetRange) -> PulsarPartition:
-        """The partition, at the range's start."""
-        name = config, place.topic, place.partition
-        found = self.partitions.get(name)
-        if found is None or found.at != place.start:
-            self.forget(name)
+    def open_at(self, config: PulsarConfig, offset_range: OffsetRange) -> PulsarPartition:
+        """Return the partition, opened at the range's start."""
+        name = config, offset_range.topic, offset_range.partition
+        partition = self.partitions.get(name)
+        if partition is None or partition.position != offset_range.start:
+            self.close_partition(name)
             brokers = self.brokers.get(config)
             if brokers is None:
                 brokers = self.brokers[config] = PulsarBrokers(config)
-            found = PulsarPartition(brokers, place.topic, place.partition, place.start, TIMEOUT_S)
+            partition = PulsarPartition(
+                brokers, offset_range.topic, offset_range.partition, offset_range.start, TIMEOUT_S
+            )
         self.partitions.pop(name, None)
-        self.partitions[name] = found
-        return found
+        self.partitions[name] = partition
+        return partition
 
-    def forget(self, name: tuple[PulsarConfig, str, int]) -> None:
-        if (found := self.partitions.pop(name, None)) is not None:
-            found.close()
+    def close_partition(self, name: tuple[PulsarConfig, str, int]) -> None:
+        if (partition := self.partitions.pop(name, None)) is not None:
+            partition.close()
 
     def trim(self) -> None:
-        """Keep no more than a process may."""
-        sizes = [found.size for found in self.partitions.values()]
-        while len(sizes) > _KEPT or sum(sizes) > _KEPT_BYTES:
-            self.forget(next(iter(self.partitions)))
+        """Close the oldest partitions beyond what a process may keep."""
+        sizes = [partition.size for partition in self.partitions.values()]
+        while len(sizes) > _MAX_PARTITIONS or sum(sizes) > _MAX_BUFFERED_BYTES:
+            self.close_partition(next(iter(self.partitions)))
             del sizes[0]
 
 
@@ -128,103 +132,107 @@ def _close_all(brokers: dict[PulsarConfig, PulsarBrokers]) -> None:
     brokers.clear()
 
 
-_kept = _Kept()
+_open_partitions = _OpenPartitions()
 _clients: dict[PulsarConfig, pulsar.Client] = {}
 
 
 def read(
     config: PulsarConfig,
-    places: Sequence[OffsetRange],
+    ranges: Sequence[OffsetRange],
     data_loss: str,
-    lost: Callable[[OffsetRange, int], None],
-    failed: Callable[[OffsetRange, HelenusError], None],
+    note_lost: Callable[[OffsetRange, int], None],
+    note_failed: Callable[[OffsetRange, HelenusError], None],
     make: Callable[[OffsetRange, PulsarEntry], list[PulsarMessage]] | None = None,
 ) -> Generator[list[PulsarMessage], None, None]:
-    """As `choice.read`, one range after the other; as `choice.read_data` with `records`, and as `choice.read_signals`
-    with `texts`.
+    """Read as `choice.read`, one range after the other; as `choice.read_data` with `records`, and as
+    `choice.read_signals` with `texts`.
 
-    The number of lost events is not known: `lost` is given one, where a topic ends before a range does.
+    The number of lost events is not known: `note_lost` is called with one, where a topic ends before a range does.
     """
     patience = _READ_TIMEOUT_S
-    for place in places:
-        if place.start >= place.end:
+    for offset_range in ranges:
+        if offset_range.start >= offset_range.end:
             continue
-        name = config, place.topic, place.partition
+        name = config, offset_range.topic, offset_range.partition
         try:
-            if not (yield from _read(_kept.take(config, place), place, patience, make or events)):
-                _kept.forget(name)
+            if not (
+                yield from _read(_open_partitions.open_at(config, offset_range), offset_range, patience, make or events)
+            ):
+                _open_partitions.close_partition(name)
                 if data_loss == "continue":
-                    lost(place, 1)
+                    note_lost(offset_range, 1)
                 else:
-                    what = "the topic no longer has events that were not read"
-                    failed(place, HelenusError(Kind.OFFSETS_LOST, what, str(place)))
+                    problem = "the topic no longer has events that were not read"
+                    note_failed(offset_range, HelenusError(Kind.OFFSETS_LOST, problem, str(offset_range)))
         except HelenusError as error:
-            _kept.forget(name)
-            failed(place, error if error.where else error.with_location(str(place)))
+            _open_partitions.close_partition(name)
+            note_failed(offset_range, error if error.where else error.at(str(offset_range)))
             if error.kind is Kind.BROKER_UNREACHABLE:
-                patience = _IMPATIENT_S  # not the full time again for every partition of a broker that hangs
-    _kept.trim()
+                patience = _LATER_READ_TIMEOUT_S  # not the full time again for every partition of a broker that hangs
+    _open_partitions.trim()
 
 
 def _read(
-    reading: PulsarPartition,
-    place: OffsetRange,
+    partition: PulsarPartition,
+    offset_range: OffsetRange,
     patience: float,
     make: Callable[[OffsetRange, PulsarEntry], list[PulsarMessage]],
 ) -> Generator[list[PulsarMessage], None, bool]:
-    """Reads to the range's end; False if the topic's comes first."""
+    """Read to the range's end; returns False if the topic's comes first."""
     chunk: list[PulsarMessage] = []
     size = 0
     last: PulsarEntry | None = None
-    for entry in reading.entries(place.end, patience):
+    for entry in partition.entries(offset_range.end, patience):
         # The range may start and end in an entry, or between two.
-        start, end = max(0, reading.at - entry.first), min(entry.count, place.end - entry.first)
+        start, end = max(0, partition.position - entry.first), min(entry.count, offset_range.end - entry.first)
         if end > 0:
-            made = make(place, entry)
-            chunk += made[start:end] if start or end < entry.count else made
+            messages = make(offset_range, entry)
+            chunk += messages[start:end] if start or end < entry.count else messages
             size += entry.content_size
         if end < entry.count:
-            reading.back(entry)
+            partition.push_back(entry)
         else:
             last = entry
-        reading.at = entry.first + end if end > 0 else place.end
+        partition.position = entry.first + end if end > 0 else offset_range.end
         if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0
     if chunk:
         yield chunk
     if last is not None:
-        reading.done(last)
-    return reading.at >= place.end
+        partition.acknowledge(last)
+    return partition.position >= offset_range.end
 
 
-def events(place: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
-    """The messages of an events topic."""
+def events(offset_range: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
+    """Return the messages of an events topic."""
     time_ms = entry.metadata.publish_time
     return [
-        PulsarMessage(place, at, time_ms, _key(single.partition_key), unsorted_value(value))
-        for at, (single, value) in enumerate(entry.singles(), entry.first)
+        PulsarMessage(offset_range, offset, time_ms, _key(single.partition_key), unsorted_value(value))
+        for offset, (single, value) in enumerate(entry.parse_messages(), entry.first)
     ]
 
 
-def records(place: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
-    """The messages of a data topic: no bytes are null, and properties are headers."""
-    named = entry.metadata.schema_version
-    version = int.from_bytes(named, "big") if len(named) == _VERSION_BYTES else -1
+def records(offset_range: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
+    """Return the messages of a data topic: no bytes are null, and properties are headers."""
+    schema_version = entry.metadata.schema_version
+    version = int.from_bytes(schema_version, "big") if len(schema_version) == _VERSION_BYTES else -1
     time_ms = entry.metadata.publish_time
-    found = []
-    for at, (single, value) in enumerate(entry.singles(), entry.first):
-        headers = [(_text(one.key), _raw(one.value)) for one in single.properties]
-        found.append(PulsarMessage(place, at, time_ms, _key(single.partition_key), value or None, headers, version))
-    return found
+    messages = []
+    for offset, (single, value) in enumerate(entry.parse_messages(), entry.first):
+        headers = [(_text(prop.key), _raw(prop.value)) for prop in single.properties]
+        messages.append(
+            PulsarMessage(offset_range, offset, time_ms, _key(single.partition_key), value or None, headers, version)
+        )
+    return messages
 
 
-def texts(place: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
-    """Messages whose keys are text."""
+def texts(offset_range: OffsetRange, entry: PulsarEntry) -> list[PulsarMessage]:
+    """Return messages whose keys are text."""
     time_ms = entry.metadata.publish_time
     return [
-        PulsarMessage(place, at, time_ms, _raw(single.partition_key) or None, value or None)
-        for at, (single, value) in enumerate(entry.singles(), entry.first)
+        PulsarMessage(offset_range, offset, time_ms, _raw(single.partition_key) or None, value or None)
+        for offset, (single, value) in enumerate(entry.parse_messages(), entry.first)
     ]
 
 
@@ -236,7 +244,7 @@ def _key(text: str | bytes) -> bytes | None:
 
 
 def _raw(text: str | bytes) -> bytes:
-    """The bytes of a text of protobuf's, which gives the bytes themselves where they are no UTF-8."""
+    """Return the bytes of a text of protobuf's, which returns the bytes themselves where they are no UTF-8."""
     return text if isinstance(text, bytes) else text.encode()
 
 
@@ -244,17 +252,17 @@ def _text(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def converted(place: OffsetRange, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> PulsarMessage:
-    """A message of pulsar-client's as ours."""
+def converted(offset_range: OffsetRange, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> PulsarMessage:
+    """Return a message of pulsar-client's as ours."""
     time_ms = message.publish_timestamp()
     key = _key(message.partition_key())
-    return PulsarMessage(place, offset_of(message), time_ms, key, unsorted_value(message.data()), headers)
+    return PulsarMessage(offset_range, offset_of(message), time_ms, key, unsorted_value(message.data()), headers)
 
 
 @contextlib.contextmanager
-def opened(config: PulsarConfig, topic: str, partition: int, at: int) -> Iterator[pulsar.Reader]:
-    """A reader for a moment. Raises HelenusError if that fails."""
-    reader = _reader(config, topic, partition, at)
+def opened(config: PulsarConfig, topic: str, partition: int, offset: int) -> Iterator[pulsar.Reader]:
+    """Open a reader for a moment. Raises HelenusError if that fails."""
+    reader = _reader(config, topic, partition, offset)
     try:
         yield reader
     except pulsar.PulsarException as error:
@@ -263,23 +271,23 @@ def opened(config: PulsarConfig, topic: str, partition: int, at: int) -> Iterato
         _close(reader)
 
 
-def _reader(config: PulsarConfig, topic: str, partition: int, at: int) -> pulsar.Reader:
+def _reader(config: PulsarConfig, topic: str, partition: int, offset: int) -> pulsar.Reader:
     where = f"topic {topic}, partition {partition}"
-    ledger, entry, index = parts(at)
+    ledger, entry, index = parts(offset)
     # One that is alone in its entry has the index -1: a reader that begins at 0 takes the last such for one before it.
-    start = pulsar.MessageId(partition, ledger, entry, index or -1) if at else pulsar.MessageId.earliest
+    start = pulsar.MessageId(partition, ledger, entry, index or -1) if offset else pulsar.MessageId.earliest
     try:
-        full = config.name(topic)
+        topic_name = config.name(topic)
         # One without partitions is its own only one.
-        whole = partition == 0 and _client(config).get_topic_partitions(full) == [full]
-        name = full if whole else f"{full}-partition-{partition}"
+        is_unpartitioned = partition == 0 and _client(config).get_topic_partitions(topic_name) == [topic_name]
+        name = topic_name if is_unpartitioned else f"{topic_name}-partition-{partition}"
         return _client(config).create_reader(name, start, start_message_id_inclusive=True)
     except pulsar.PulsarException as error:
         raise _error(error, where) from None
 
 
 def _client(config: PulsarConfig) -> pulsar.Client:
-    """This process's client."""
+    """Return this process's client."""
     client = _clients.get(config)
     if client is None:
         client = pulsar.Client(
@@ -302,7 +310,7 @@ def _close(reader: Any) -> None:
 
 
 def _error(error: Exception, where: str) -> HelenusError:
-    """pulsar-client's errors as ours."""
+    """Return pulsar-client's errors as ours."""
     refused = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound, pulsar.InvalidTopicName)
     kind = Kind.BROKER_REFUSED if isinstance(error, refused) else Kind.BROKER_UNREACHABLE
     return pulsar_error(kind, f"Pulsar: {error or type(error).__name__}", where)

@@ -13,38 +13,38 @@ from helenus_sinks.pulsar.wire import texts_of
 
 
 class PulsarTopicSchemas:
-    """Those of one topic."""
+    """The schemas of one topic."""
 
     def __init__(self, config: PulsarConfig, topic: str) -> None:
         self._config = config
         self._topic = config.name(topic)
         self._client = Client(config.service_url, config.access)
         self._loop = asyncio.new_event_loop()
-        self._first: str | None = None
-        self._known: dict[int, tuple[str | None, str | None]] = {}
+        self._first_partition: str | None = None
+        self._texts: dict[int, tuple[str | None, str | None]] = {}
 
     def texts(self, version: int) -> tuple[str | None, str | None]:
-        """The schemas of keys and values; None where there is none. Raises HelenusError."""
+        """Return the schemas of keys and values; None where there is none. Raises HelenusError."""
         if version < 0:
             return None, None
-        if version not in self._known:
+        if version not in self._texts:
             try:
-                self._known[version] = self._loop.run_until_complete(asyncio.wait_for(self._ask(version), TIMEOUT_S))
+                self._texts[version] = self._loop.run_until_complete(asyncio.wait_for(self._ask(version), TIMEOUT_S))
             except asyncio.TimeoutError:
-                what = f"Pulsar does not answer within {TIMEOUT_S:.0f} s"
-                raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self._config.service_url) from None
-        return self._known[version]
+                problem = f"Pulsar does not answer within {TIMEOUT_S:.0f} s"
+                raise pulsar_error(Kind.BROKER_UNREACHABLE, problem, self._config.service_url) from None
+        return self._texts[version]
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the connections to the brokers."""
         self._client.close()
         end_loop(self._loop)
 
     async def _ask(self, version: int) -> tuple[str | None, str | None]:
-        if self._first is None:
+        if self._first_partition is None:
             # A topic has the same schemas in all its partitions.
             partitions = await self._client.partitions(self._topic)
             if partitions is None:
                 raise HelenusError(Kind.TOPIC_MISSING, "the topic is gone", self._topic)
-            self._first = f"{self._topic}-partition-0" if partitions else self._topic
-        return texts_of(await self._client.schema(self._first, version))
+            self._first_partition = f"{self._topic}-partition-0" if partitions else self._topic
+        return texts_of(await self._client.schema(self._first_partition, version))

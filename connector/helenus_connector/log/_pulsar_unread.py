@@ -1,6 +1,6 @@
-"""Dead letters on Pulsar, for the replay: what a subscription has not read.
+"""Dead letters on Pulsar, for the replay: those that a subscription has not read.
 
-The broker says where that begins and ends, so slow messages are not taken for missing ones.
+The broker says where these begin and end, so slow messages are not taken for missing ones.
 """
 
 from __future__ import annotations
@@ -22,36 +22,40 @@ _SLICE_MS = 500
 
 
 def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[PulsarMessage]]:
-    """As `choice.unread`."""
+    """Read as `choice.unread`."""
     planner = PulsarPlanner(config)
     try:
-        place = planner.unread(group, topic, partition)
-        if place.start >= place.end:
+        offset_range = planner.unread(group, topic, partition)
+        if offset_range.start >= offset_range.end:
             return
-        with opened(config, topic, partition, place.start) as reader:
+        with opened(config, topic, partition, offset_range.start) as reader:
             chunk: list[PulsarMessage] = []
             while reader.has_message_available():
                 message = _next(reader)
-                at = offset_of(message) + 1
-                if at > place.end:
+                next_offset = offset_of(message) + 1
+                if next_offset > offset_range.end:
                     break
-                chunk.append(converted(place, message, [(n, v.encode()) for n, v in message.properties().items()]))
-                if at == place.end:
+                chunk.append(
+                    converted(
+                        offset_range, message, [(name, value.encode()) for name, value in message.properties().items()]
+                    )
+                )
+                if next_offset == offset_range.end:
                     break
                 if len(chunk) == _CHUNK:
                     yield chunk
                     chunk = []
-                    planner.commit(group, {topic: {str(partition): at}})
+                    planner.commit(group, {topic: {str(partition): next_offset}})
             if chunk:
                 yield chunk
-        ledger, entry, _ = parts(place.end - 1)
+        ledger, entry, _ = parts(offset_range.end - 1)
         planner.commit(group, {topic: {str(partition): offset(ledger, entry + 1, 0)}})
     finally:
         planner.close()
 
 
 def _next(reader: Any) -> Any:
-    """The next message, which is there. Raises pulsar.Timeout after a minute without it."""
+    """Return the next message, which exists. Raises pulsar.Timeout after a minute without it."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

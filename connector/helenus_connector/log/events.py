@@ -1,4 +1,4 @@
-"""Events topics, as planner and tasks see them: what either Log's reading side offers."""
+"""Events topics, as planner and tasks see them: the reading side of either Log."""
 
 from __future__ import annotations
 
@@ -29,34 +29,38 @@ class OffsetRange:
 
 
 def pace_s(partitions: int) -> float:
-    """Seconds between two questions about what hardly changes. One about 200 partitions takes some 15 ms of CPU."""
+    """Return how many seconds to wait between two reads of what hardly changes. To read 200 partitions takes some 15 ms
+    of CPU.
+    """
     return min(max(5.0, partitions / 20), 30.0)
 
 
-def behind(topic: str, at: Mapping[str, int], ends: Mapping[str, int]) -> list[OffsetRange]:
-    """What a reader that is `at` these offsets has not read of a topic, up to these ends, both by partition."""
-    ranges = (OffsetRange(topic, int(p), at.get(p, 0), end) for p, end in ends.items())
-    return [place for place in ranges if place.start < place.end]
+def behind(topic: str, read_offsets: Mapping[str, int], ends: Mapping[str, int]) -> list[OffsetRange]:
+    """Return what a reader at the offsets `read_offsets` has not read of a topic, up to `ends`, both by partition."""
+    ranges = (
+        OffsetRange(topic, int(partition), read_offsets.get(partition, 0), end) for partition, end in ends.items()
+    )
+    return [offset_range for offset_range in ranges if offset_range.start < offset_range.end]
 
 
 def ends(
-    broker: Planner, topic: str, count: int | None = None, wait: Callable[[float], None] | None = None
+    planner: Planner, topic: str, count: int | None = None, wait: Callable[[float], None] | None = None
 ) -> dict[str, int]:
-    """The end of each partition of a topic, which are so many; by default that is asked for. With `wait`, which is
-    given seconds, an election of leaders is waited for, half a minute.
+    """Return the end of each of a topic's partitions, whose number is `count` or read from the broker. With `wait`,
+    which is called with seconds, an election of leaders is waited for, half a minute.
 
     Raises HelenusError BROKER_UNREACHABLE where the ends are not known now, and as the planner.
     """
-    until = time.monotonic() + _LEADER_S
+    deadline = time.monotonic() + _LEADER_S
     while True:
         try:
-            partitions = broker.partitions([topic])[topic] if count is None else count
-            if partitions and (found := broker.latest({topic: partitions}).get(topic)):
-                return dict(found)
-            what = "one of its partitions has no leader, or the topic is gone: its end is not known"
-            raise HelenusError(Kind.BROKER_UNREACHABLE, what, f"topic {topic}", _ADVICE)
+            partitions = planner.partitions([topic])[topic] if count is None else count
+            if partitions and (latest := planner.latest({topic: partitions}).get(topic)):
+                return dict(latest)
+            problem = "one of its partitions has no leader, or the topic is gone: its end is not known"
+            raise HelenusError(Kind.BROKER_UNREACHABLE, problem, f"topic {topic}", _ADVICE)
         except HelenusError as error:
-            if error.kind is not Kind.BROKER_UNREACHABLE or wait is None or time.monotonic() >= until:
+            if error.kind is not Kind.BROKER_UNREACHABLE or wait is None or time.monotonic() >= deadline:
                 raise
         wait(_POLL_S)
 
@@ -74,67 +78,72 @@ class Message(Protocol):
 
 
 class Planner(Protocol):
-    """Questions to the brokers. Every call takes some seconds at most, then raises HelenusError.
+    """The queries of a driver to the brokers. Every call takes some seconds at most, then raises HelenusError.
 
     Offsets of a partition are numbers that grow with its records; they need not be without gaps.
     """
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """How many partitions each topic has; 0 if it does not exist, or one of them has no leader now."""
+        """Return how many partitions each topic has; 0 if it does not exist, or one of them has no leader now."""
         ...
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition; -1 if it is empty and its former end is unknown. A topic is left out if it is
-        gone, or can't be asked just now.
+        """Return the end of every partition; -1 if it is empty and its former end is unknown. A topic is left out if it
+        is gone, or can't be queried just now.
 
-        Raises if none can be asked.
+        Raises if none can be queried.
         """
         ...
 
     def wait(self, pace: float, longest: float) -> None:
-        """Wait for records before `latest` is called again: `pace` s, or up to `longest` where the broker says when
-        something comes.
+        """Wait for records before `latest` is called again: `pace` s, or up to `longest` where the broker reports new
+        records.
         """
         ...
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The start of every partition."""
+        """Return the start of every partition."""
         ...
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """The first offset of every partition with at least this timestamp, or one before; -1 where there is none.
+        """Return the first offset of every partition with at least this timestamp, or one before; -1 where there is
+        none.
 
         Any thread may call it.
         """
         ...
 
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """An id of each topic, other than that of a later topic of the same name; none where the broker has no ids."""
+        """Return an id of each topic, other than that of a later topic of the same name; none where the broker has no
+        ids.
+        """
         ...
 
     def leaders(self) -> dict[str, dict[str, int]]:
-        """What identifies every partition's history, by topic, at the last `latest`: on Kafka its leader epoch.
+        """Return what identifies every partition's history, by topic, at the last `latest`: on Kafka its leader epoch.
 
-        Nothing where the broker does not say. What was returned is never changed.
+        Returns nothing where the broker does not say. What was returned is never changed.
         """
         ...
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        """The partitions that lost records since `leaders` returned this, so that other records are, or will be, at
-        their offsets: each with the first such offset.
+        """Return the partitions that lost records since `leaders` returned this, so that other records are, or will be,
+        at their offsets: each with the first such offset.
         """
         ...
 
-    def size(self, place: OffsetRange) -> int:
-        """How many events are in a range, as far as is known without reading it."""
+    def size(self, offset_range: OffsetRange) -> int:
+        """Return how many events are in a range, as far as is known without reading it."""
         ...
 
-    def advance(self, place: OffsetRange, events: int) -> int:
-        """The end of about the first so many events of a range: at most its own end."""
+    def advance(self, offset_range: OffsetRange, events: int) -> int:
+        """Return the end of about the first so many events of a range: at most its own end."""
         ...
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
-        """Topics and partitions that no longer have all events from these starts on, where reading does not show it."""
+        """Return topics and partitions that no longer have all events from these starts on, where reading does not show
+        it.
+        """
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:
@@ -146,5 +155,5 @@ class Planner(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the connections to the brokers."""
         ...

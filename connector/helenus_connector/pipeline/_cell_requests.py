@@ -1,9 +1,9 @@
-"""Events without cells, for a table whose rows are kept: their rows are read as cells, which come as events.
+"""Events without cells, for a table whose rows are kept: their rows are read as cells, which are appended as events.
 
 A snapshot asks for each key in this way, and so does an event that was too large for its cells, or that leaves a row in
-doubt. What is read comes as a Change with cells. Its `segment` is when it was read, by the node's clock, its `position`
-the time of the batch that asked, both in ms since the epoch; its `part` how many disturbances the partition had then;
-`write_time` and `effect` are those of the event that asked. `state.reads` merges it.
+doubt. What is read becomes a Change with cells. Its `segment` is when it was read, by the node's clock, its `position`
+the time of the batch that asked, both in ms since the epoch; its `part` is how many disturbances the partition had
+then; `write_time` and `effect` are those of the event that asked. `state.rows` merges it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from helenus_schemas.event.cells_writer import encode_cells
 from helenus_schemas.event.change import FIRST_COLUMN, Change, Effect, Origin, Scope, column_bit
 from helenus_schemas.event.wire import encode, request
 
-_AT_ONCE = 500
+_KEYS_AT_ONCE = 500
 _log = structlog.get_logger(__name__)
 
 Append = Callable[[int, bytes, bytes], None]
@@ -40,7 +40,7 @@ Append = Callable[[int, bytes, bytes], None]
 class CellRequests:
     """Answers events without cells of one version of a table. `append` puts events on their topic.
 
-    A write that a read does not show yet is asked again, until it is `settle.min.age.ms` old: by then each replica has
+    A write that a read does not show yet is read again, until it is `settle.min.age.ms` old: by then each replica has
     it, or it was overwritten.
     """
 
@@ -54,39 +54,39 @@ class CellRequests:
         self._patience_s = settings.settle_min_age_ms / 1000
         self._append = append
 
-    def answer(self, asks: Sequence[MergedChange], outcome: BatchOutcome) -> None:
-        """Read their rows, each once, and append what is there; of one that can't be read now, that it is to be read
-        later. Raises as `CellReader`, CASSANDRA_READ if the replicas of all keys are away, and TABLE_UNSUPPORTED for an
-        event of more than a row, which no read can answer.
+    def answer(self, requests: Sequence[MergedChange], outcome: BatchOutcome) -> None:
+        """Read the requested rows, each once, and append their cells; for a key that can't be read now, append a
+        request to read it later. Raises as `CellReader`, CASSANDRA_READ if the replicas of all keys are unavailable,
+        and TABLE_UNSUPPORTED for an event of more than a row, which no read can answer.
         """
         by_key: dict[tuple[Key, Scope], list[tuple[MergedChange, Change]]] = {}
-        for ask in asks:
-            change, values = self._change(ask)
+        for requested in requests:
+            change, values = self._decode_request(requested)
             if change.scope is Scope.STATIC:
                 values = values[: self._codec.partition_columns]
-            by_key.setdefault((values, change.scope), []).append((ask, change))
+            by_key.setdefault((values, change.scope), []).append((requested, change))
         keys = list(by_key)
-        for at in range(0, len(keys), _AT_ONCE):
-            some = keys[at : at + _AT_ONCE]
-            began = int(time.time() * 1000)
-            outcome.keys_read += len(some)
-            outcome.statements += len(some)
-            answers = list(self._reader.read(some, self._consistency))
-            self._check(answers)
-            for key, row in zip(some, answers, strict=True):
-                for ask, change in by_key[key]:
+        for index in range(0, len(keys), _KEYS_AT_ONCE):
+            chunk = keys[index : index + _KEYS_AT_ONCE]
+            began_ms = int(time.time() * 1000)
+            outcome.keys_read += len(chunk)
+            outcome.statements += len(chunk)
+            answers = list(self._reader.read(chunk, self._consistency))
+            self._check_answers(answers)
+            for key, row in zip(chunk, answers, strict=True):
+                for requested, change in by_key[key]:
                     if isinstance(row, UnreadableKey):
                         # It is not read again at once: that may be what is too much for its replicas.
-                        self._append(ask.partition, ask.key, request(change.scope, Origin.STATE))
+                        self._append(requested.partition, requested.key, request(change.scope, Origin.STATE))
                         continue
-                    answer = self._answer(ask.event, change, row, began)
+                    answer = self._answer(requested.event, change, row, began_ms)
                     if answer is not None:
-                        answer = answer._replace(part=ask.disturbances)
-                        if answer.cells is not None and ask.expires is not None:
-                            answer = answer._replace(position=ask.expires * 1000)
-                        self._append(ask.partition, ask.key, encode(answer))
+                        answer = answer._replace(part=requested.disturbances)
+                        if answer.cells is not None and requested.expires is not None:
+                            answer = answer._replace(position=requested.expires * 1000)
+                        self._append(requested.partition, requested.key, encode(answer))
 
-    def _check(self, answers: Sequence[ReadRow | UnreadableKey | None]) -> None:
+    def _check_answers(self, answers: Sequence[ReadRow | UnreadableKey | None]) -> None:
         """Log keys that can't be read. Raises HelenusError CASSANDRA_READ if nothing answers."""
         unreadable = [answer for answer in answers if isinstance(answer, UnreadableKey)]
         if not unreadable:
@@ -96,85 +96,91 @@ class CellRequests:
             raise HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {reason}", self._table.full_name)
         _log.warning("state.rows_unreadable", table=self._table.full_name, rows=len(unreadable), reason=reason)
 
-    def _change(self, ask: MergedChange) -> tuple[Change, Key]:
-        """What asks, as a Change: that of its event, or one of the state; and the values of its key."""
-        event = ask.event
+    def _decode_request(self, requested: MergedChange) -> tuple[Change, Key]:
+        """Return a request as a Change, that of its event or one of the state, and the values of its key."""
+        event = requested.event
         if event is None:
-            effect = int(Effect.LIVE) if ask.write_time is None else 0
-            asking = Change(None, None, ask.scope, write_time=ask.write_time, effect=effect, origin=Origin.STATE)
-            return asking, self._codec.decode(ask.key)
+            effect = int(Effect.LIVE) if requested.write_time is None else 0
+            change = Change(
+                None, None, requested.scope, write_time=requested.write_time, effect=effect, origin=Origin.STATE
+            )
+            return change, self._codec.decode(requested.key)
         change, key = decode_event(event, self._codec)
         if change.scope not in (Scope.ROW, Scope.STATIC):
-            what = "the delete of more than a row, without its write time: no read can say what it took away"
+            problem = "the delete of more than a row, without its write time: no read can say what it took away"
             where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
-            raise HelenusError(Kind.TABLE_UNSUPPORTED, what, where, "set cells.include.list of the agents")
+            raise HelenusError(Kind.TABLE_UNSUPPORTED, problem, where, "set cells.include.list of the agents")
         return change, self._codec.decode(key)
 
-    def _answer(self, event: Event | None, change: Change, found: ReadRow | None, began: int) -> Change | None:
-        """What is appended: that the row was read, or that it is to be read again. None for a row that was deleted
-        since it was asked for, which is an event of its own. `began`: when the read did, ms since the epoch.
+    def _answer(self, event: Event | None, change: Change, row: ReadRow | None, began_ms: int) -> Change | None:
+        """Return the event to append: the row's cells, or a request to read it again. None for a row that was deleted
+        since it was requested, which is an event of its own. `began_ms` is when the read began, since the epoch.
         """
         if event is not None and change.origin is Origin.LOG:
-            return self._of_log(event, change, found, began)
-        if found is None and event is not None and change.origin is not Origin.REPAIR:
+            return self._log_answer(event, change, row, began_ms)
+        if row is None and event is not None and change.origin is not Origin.REPAIR:
             return None
-        at = began if found is None else found.read_at_ms
-        cells, gone_at = self._cells(found), change.write_time if event is None else None
+        read_at_ms = began_ms if row is None else row.at
+        cells, gone_at = self._cells(row), change.write_time if event is None else None
         if change.origin is Origin.REPAIR:  # what the state has is wrong
-            gone_at = int((at / 1000 - self._patience_s) * 1e6)
-            if found is None:
-                cells = cells._replace(deletion=Deletion(gone_at, at // 1000))
-        answer = _of_read(change.scope, change.origin, at, began, cells)
+            gone_at = int((read_at_ms / 1000 - self._patience_s) * 1e6)
+            if row is None:
+                cells = cells._replace(deletion=Deletion(gone_at, read_at_ms // 1000))
+        answer = _read_answer(change.scope, change.origin, read_at_ms, began_ms, cells)
         return answer._replace(write_time=gone_at, effect=0 if gone_at is not None else int(Effect.LIVE))
 
-    def _of_log(self, event: Event, change: Change, found: ReadRow | None, began: int) -> Change:
-        """Of an event of a commit log. That the row itself was written, or deleted, it says without a read."""
-        since = min(_since(event, change), began / 1000)  # the agent's clock may be ahead of this one, by years
-        if not _shows(change, found) and began / 1000 - since < self._patience_s:
-            return change._replace(digest=None, node=None, foreign=False, segment=int(since * 1000), cells=None)
-        at = began if found is None else found.read_at_ms
+    def _log_answer(self, event: Event, change: Change, row: ReadRow | None, began_ms: int) -> Change:
+        """Answer an event of a commit log, which says without a read whether the row itself was written or deleted."""
+        asked_at = min(
+            _first_asked_at(event, change), began_ms / 1000
+        )  # the agent's clock may be ahead of this one, by years
+        if not _shows(change, row) and began_ms / 1000 - asked_at < self._patience_s:
+            return change._replace(digest=None, node=None, foreign=False, segment=int(asked_at * 1000), cells=None)
+        read_at_ms = began_ms if row is None else row.at
         written = event.timestamp * 1000 if change.write_time is None else change.write_time
-        cells, effect, expires = self._cells(found), change.effect, change.expires_at
-        lives = expires is None or expires > at // 1000
+        cells, effect, expires = self._cells(row), change.effect, change.expires_at
+        lives = expires is None or expires > read_at_ms // 1000
         # One that has a write time was asked for until it is sure that it is deleted, be it by what is not known here.
         is_sure = change.write_time is not None and effect & Effect.LIVE
-        if found is None and is_sure and lives:
+        if row is None and is_sure and lives:
             effect &= ~int(Effect.ROW)
         if effect & Effect.ROW:
             ttl = None if expires is None else max(1, expires - written // 1_000_000)
             cells = cells._replace(liveness=Liveness(written, ttl, expires))
         if change.effect & Effect.GONE:
-            cells = cells._replace(deletion=Deletion(written, at // 1000))
-        return _of_read(change.scope, Origin.STATE, at, began, cells)._replace(write_time=written, effect=effect)
+            cells = cells._replace(deletion=Deletion(written, read_at_ms // 1000))
+        return _read_answer(change.scope, Origin.STATE, read_at_ms, began_ms, cells)._replace(
+            write_time=written, effect=effect
+        )
 
-    def _cells(self, found: ReadRow | None) -> Cells:
-        if found is not None:
-            return found.cells
+    def _cells(self, row: ReadRow | None) -> Cells:
+        if row is not None:
+            return row.cells
         return Cells(self._table.id.bytes, bytes.fromhex(self._table.schema_id), {})
 
 
-def _of_read(scope: Scope, origin: Origin, at: int, began: int, cells: Cells) -> Change:
-    return Change(None, None, scope, segment=at, position=began, origin=origin, cells=encode_cells(cells))
+def _read_answer(scope: Scope, origin: Origin, read_at_ms: int, began_ms: int, cells: Cells) -> Change:
+    return Change(None, None, scope, segment=read_at_ms, position=began_ms, origin=origin, cells=encode_cells(cells))
 
 
-def _since(event: Event, change: Change) -> float:
-    """When a key was asked for first, s since the epoch: an event that asks again has it where others have a segment's
-    time.
+def _first_asked_at(event: Event, change: Change) -> float:
+    """Return when a key was requested first, s since the epoch: a repeated request has that time in place of a
+    segment's.
     """
     return (change.segment if change.digest is None and change.segment >= 0 else event.timestamp) / 1000
 
 
-def _shows(change: Change, found: ReadRow | None) -> bool:
-    """Return whether a read shows what a change wrote, or something newer. Of a change that only deletes there is
-    nothing that a read could show.
+def _shows(change: Change, row: ReadRow | None) -> bool:
+    """Return whether a read shows what a change wrote, or something newer. A change that only deletes writes nothing
+    that a read could show.
     """
     if not change.effect & Effect.LIVE or change.write_time is None:
         return True
     columns = change.effect >> FIRST_COLUMN
     if change.effect & Effect.ROW and not columns:
-        return found is not None
-    return found is not None and any(
+        return row is not None
+    return row is not None and any(
         cell.write_time >= change.write_time
-        for cell in found.cells.cells
+        for cell in row.cells.cells
         if not columns or change.effect & column_bit(cell.column)
     )

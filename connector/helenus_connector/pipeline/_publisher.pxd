@@ -1,9 +1,9 @@
-# C types for _publish.py, used when Cython compiles it. A name that is new there and missing here is slow.
+# C types for _publisher.py, used when Cython compiles it. A name that is new there and missing here is slow.
 cimport cython
 from helenus_connector.interfaces.resolved_key cimport ResolvedKey
 
 cdef class Publisher:
-    cdef object _resolver, _versions, _appending, _undeliverable
+    cdef object _resolver, _versions, _appender, _undeliverable
 
-    @cython.locals(ordinary=list, records=list, one=ResolvedKey, count=cython.longlong)
+    @cython.locals(ordinary=list, records=list, resolved_key=ResolvedKey, record_count=cython.longlong)
     cpdef object publish(self, object log, object group, object outcome)

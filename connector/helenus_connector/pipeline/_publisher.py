@@ -1,9 +1,8 @@
-"""Steps 3 and 4 of a stage: the keys of a group get their records, and these go to the producer.
+"""Steps 3 and 4 of a stage: make the records of a group of keys, and append them.
 
-A key of which nothing is out of the ordinary has one record, shaped with those of its group. Any other takes its own
-way.
+An ordinary key has one record, shaped together with those of its group. Any other key is published by itself.
 
-It runs as it is, and compiled by Cython with the types of `_publish.pxd`: the results are the same.
+This module runs as it is, and compiled by Cython with the types of `_publisher.pxd`: the results are the same.
 """
 
 from __future__ import annotations
@@ -27,59 +26,59 @@ COMPILED = not __file__.endswith(".py")
 
 
 class Publisher:
-    """Publishes what a stage's resolver resolved. What it published is noted in each `ResolvedKey`."""
+    """Publishes the keys that a stage's resolver resolved, and notes in each `ResolvedKey` what was published."""
 
     def __init__(
-        self, resolver: Resolver, versions: TableVersions, appending: RecordAppender, undeliverable: Undeliverable
+        self, resolver: Resolver, versions: TableVersions, appender: RecordAppender, undeliverable: Undeliverable
     ) -> None:
         self._resolver = resolver
         self._versions = versions
-        self._appending = appending
+        self._appender = appender
         self._undeliverable = undeliverable
 
     def publish(self, log: Log, group: Sequence[ResolvedKey], outcome: BatchOutcome) -> None:
         """Append the records of some keys. Raises as the Log, and as `Undeliverable`."""
         # 3. shape
-        shaped = self._versions.now.shape.rows(group)
+        shaped = self._versions.current.shape.rows(group)
         ordinary: list[ResolvedKey] = []
         records: list[Record | None] = []
-        for one, record in zip(group, shaped, strict=True):
-            if record is None or one.last_digest is not None or one.is_released:
+        for resolved_key, record in zip(group, shaped, strict=True):
+            if record is None or resolved_key.known is not None or resolved_key.is_released:
                 records.append(None)
             else:
                 records.append(record)
-                ordinary.append(one)
+                ordinary.append(resolved_key)
         # 4. append
-        self._resolver.note_publishing(ordinary)
-        append, topic = log.append, self._versions.now.topic
-        count, newest = 0, None
-        for one, record in zip(group, records, strict=True):
+        self._resolver.publishing(ordinary)
+        append, topic = log.append, self._versions.current.topic
+        record_count, newest_write_time = 0, None
+        for resolved_key, record in zip(group, records, strict=True):
             if record is None:
-                self._one(log, one, outcome)
+                self._publish_key(log, resolved_key, outcome)
                 continue
             try:
-                append(topic, one.partition, record[0], record[1], record[2])
+                append(topic, resolved_key.partition, record[0], record[1], record[2])
             except HelenusError as error:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
-                self._one(log, one, outcome)
+                self._publish_key(log, resolved_key, outcome)
                 continue
-            if not one.is_confirmed:
-                one.digest = digest_of_record(record)
-            one.published, one.records = True, 1
-            count += 1
-            written = one.newest
-            if written is not None and (newest is None or written > newest):
-                newest = written
-        outcome.records += count
-        _note(newest, outcome)
+            if not resolved_key.is_confirmed:
+                resolved_key.digest = digest_of_record(record)
+            resolved_key.published, resolved_key.records = True, 1
+            record_count += 1
+            written = resolved_key.newest
+            if written is not None and (newest_write_time is None or written > newest_write_time):
+                newest_write_time = written
+        outcome.records += record_count
+        _note_write_time(newest_write_time, outcome)
 
-    def _one(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome) -> None:
-        """Append the records of one key, unless nothing is new about them."""
+    def _publish_key(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome) -> None:
+        """Append the records of one key, unless its image is the published one."""
         if resolved.failure is not None:
-            self._undeliverable.key(log, resolved, resolved.failure)
+            self._undeliverable.bury_key(log, resolved, resolved.failure)
             return
-        shape = self._versions.now.shape
+        shape = self._versions.current.shape
         try:
             # 3. shape
             records = shape.records(resolved)
@@ -92,23 +91,23 @@ class Publisher:
             self._resolver.note_publishing([resolved])
             if resolved.is_confirmed:
                 for shaped in records:
-                    self._appending.append(log, resolved, outcome, shaped)
+                    self._appender.append(log, resolved, outcome, shaped)
             else:
-                append = partial(self._appending.append, log, resolved, outcome)
+                append = partial(self._appender.append, log, resolved, outcome)
                 resolved.digest = digest_of(records, append)
         except RowsFailed as error:
             self._resolver.note_failure(error)
             return
         except Malformed as error:  # of the cells of a change
-            failure = HelenusError(Kind.POISON_EVENT, str(error), self._versions.now.table.full_name)
-            self._undeliverable.key(log, resolved, failure)
+            failure = HelenusError(Kind.POISON_EVENT, str(error), self._versions.current.table.full_name)
+            self._undeliverable.bury_key(log, resolved, failure)
             return
         resolved.published = True
-        _note(resolved.newest, outcome)
+        _note_write_time(resolved.newest, outcome)
 
 
-def _note(written: int | None, outcome: BatchOutcome) -> None:
+def _note_write_time(write_time: int | None, outcome: BatchOutcome) -> None:
     """Note a write time, if it is the newest."""
-    known = outcome.newest_write_time
-    if written is not None and (known is None or written > known):
-        outcome.newest_write_time = written
+    newest = outcome.newest_write_time
+    if write_time is not None and (newest is None or write_time > newest):
+        outcome.newest_write_time = write_time

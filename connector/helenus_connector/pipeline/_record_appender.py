@@ -1,4 +1,4 @@
-"""Step 4 of a stage: a record goes to the producer, or what is done without one is done."""
+"""Step 4 of a stage: append a record, or handle what has no record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 from helenus_sinks.log import Log
 
-_RELEASED = ("gate", b"released")
+_RELEASED_HEADER = ("gate", b"released")
 """A header: fewer replicas reported the change than the gate's level asks for."""
 
 
@@ -24,37 +24,39 @@ class RecordAppender:
     """Appends the records of one table's stage, and counts them."""
 
     def __init__(self, settings: ConnectorSettings, versions: TableVersions, undeliverable: Undeliverable) -> None:
-        self._markers = None if settings.markers else marker_topic(settings.data)
+        self._marker_topic = None if settings.markers else marker_topic(settings.data)
         self._keeps_rows = settings.state == "rows"
         self._versions = versions
         self._undeliverable = undeliverable
 
     def append(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, shaped: ShapedRecord | None) -> None:
-        """Append a record, or do what is done without one. Raises as the Log, and as `Undeliverable`."""
+        """Append a record, or count and dead-letter what has none. Raises as the Log, and as `Undeliverable`."""
         if shaped is None:
             outcome.unpublished += 1
         elif shaped.cause is not None:
             outcome.unpublished += 1
-            self._undeliverable.row(log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
+            self._undeliverable.bury_row(log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
         else:
             try:
-                self._record(log, resolved, outcome, shaped.record)
+                self._append_record(log, resolved, outcome, shaped.record)
             except HelenusError as error:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
                 outcome.too_large += 1
-                append = partial(self._record, log, resolved, outcome)
-                self._undeliverable.large(log, resolved, shaped, self._versions.now.shape, append, error)
+                append = partial(self._append_record, log, resolved, outcome)
+                self._undeliverable.replace_large_record(
+                    log, resolved, shaped, self._versions.current.shape, append, error
+                )
 
-    def _record(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, record: Record) -> None:
+    def _append_record(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome, record: Record) -> None:
         if resolved.is_released:
-            record = record._replace(headers=[*record.headers, _RELEASED])
-        if self._markers is not None and resolved.read_rows is not None and is_marker(record):
-            log.append(self._markers, resolved.partition, *record)
+            record = record._replace(headers=[*record.headers, _RELEASED_HEADER])
+        if self._marker_topic is not None and resolved.read_rows is not None and is_marker(record):
+            log.append(self._marker_topic, resolved.partition, *record)
             # Where rows are kept, their static columns have records by themselves.
-            if not self._versions.now.table.statics or resolved.scope is Scope.TABLE or self._keeps_rows:
+            if not self._versions.current.table.statics or resolved.scope is Scope.TABLE or self._keeps_rows:
                 return
             record = without_scope(record)  # what is left is the record of the static columns
-        log.append(self._versions.now.topic, resolved.partition, *record)
+        log.append(self._versions.current.topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1

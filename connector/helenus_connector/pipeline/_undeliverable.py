@@ -22,44 +22,46 @@ from helenus_sinks.log import Log
 
 
 class Undeliverable:
-    """Does with what can't be published as a connector's settings say."""
+    """Handles what can't be published, as the connector's settings say."""
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self._settings = settings
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._stops = settings.errors_tolerance == "none"
+        self._stops_on_error = settings.errors_tolerance == "none"
 
-    def poison(self, log: Log, events: Iterable[tuple[Event, HelenusError]]) -> int:
-        """Dead-letter events that can't be decoded; how many. Raises the first one's error if the connector stops."""
+    def bury_events(self, log: Log, events: Iterable[tuple[Event, HelenusError]]) -> int:
+        """Dead-letter events that can't be decoded, and return their number. Raises the first one's error if the
+        connector stops.
+        """
         count = 0
         for event, cause in events:
-            if self._stops:
+            if self._stops_on_error:
                 raise cause
             self._append(log, event, cause)
             count += 1
         return count
 
-    def key(self, log: Log, resolved: ResolvedKey, cause: HelenusError) -> None:
+    def bury_key(self, log: Log, resolved: ResolvedKey, cause: HelenusError) -> None:
         """Dead-letter a key that can't be read. Raises `cause` if the connector stops."""
-        cause = self._placed(resolved, cause, cause.where)
-        if self._stops:
+        cause = self._with_position(resolved, cause, cause.where)
+        if self._stops_on_error:
             raise cause
         self._bury(log, resolved, resolved.key, cause)
 
-    def row(
-        self, log: Log, resolved: ResolvedKey, key: bytes, cause: HelenusError, altered: Callable[[], bool]
+    def bury_row(
+        self, log: Log, resolved: ResolvedKey, bury_key: bytes, cause: HelenusError, is_altered: Callable[[], bool]
     ) -> None:
         """Dead-letter a row that no record can hold. If the connector stops, raises `cause`; or SchemaChanged if the
         table was altered meanwhile: the row may be one of another definition.
         """
-        if self._stops and altered():
+        if self._stops_on_error and is_altered():
             raise SchemaChanged(cause.what)
-        cause = self._placed(resolved, cause, cause.where)
-        if self._stops:
+        cause = self._with_position(resolved, cause, cause.where)
+        if self._stops_on_error:
             raise cause
-        self._bury(log, resolved, key, cause)
+        self._bury(log, resolved, bury_key, cause)
 
-    def large(
+    def replace_large_record(
         self,
         log: Log,
         resolved: ResolvedKey,
@@ -68,10 +70,10 @@ class Undeliverable:
         append: Callable[[Record], None],
         error: HelenusError,
     ) -> None:
-        """Do what `errors.large.record` says with a record that the broker does not take, as `error` says: `append` a
-        smaller one, or a dead letter. Raises RECORD_TOO_LARGE if the connector stops.
+        """Do what `errors.large.record` says with a record that the broker refuses for its size: `append` a smaller
+        one, or a dead letter. Raises RECORD_TOO_LARGE if the connector stops.
         """
-        cause = self._placed(resolved, error, self._name)
+        cause = self._with_position(resolved, error, self._name)
         if self._settings.errors_large_record == "dead-letter":
             self._bury(log, resolved, shaped.key, cause)
             return
@@ -81,20 +83,20 @@ class Undeliverable:
                 try:
                     append(record._replace(headers=[*record.headers, left_out]))
                     return
-                except HelenusError as again:
-                    if again.kind is not Kind.RECORD_TOO_LARGE:
+                except HelenusError as retry_error:
+                    if retry_error.kind is not Kind.RECORD_TOO_LARGE:
                         raise
         raise cause
 
-    def _placed(self, resolved: ResolvedKey, error: HelenusError, where: str) -> HelenusError:
+    def _with_position(self, resolved: ResolvedKey, error: HelenusError, where: str) -> HelenusError:
         offset = f", offset {resolved.event.offset}" if resolved.event else ""
         return error.with_location(f"{where}, event of {resolved.topic} {resolved.partition}{offset}")
 
-    def _bury(self, log: Log, resolved: ResolvedKey, key: bytes, cause: HelenusError) -> None:
-        """Append a dead letter: the event that asked for a key, or one that would."""
-        own, event = key == resolved.key, resolved.event
+    def _bury(self, log: Log, resolved: ResolvedKey, bury_key: bytes, cause: HelenusError) -> None:
+        """Append a dead letter: the event that asked for the key, or else an event that would ask for it."""
+        own, event = bury_key == resolved.key, resolved.event
         if not own or event is None or requested_scope(event, resolved.values) is not resolved.scope:
-            event = _event(resolved, key)
+            event = _event(resolved, bury_key)
         self._append(log, event, cause)
         resolved.dead_lettered |= own
 
@@ -103,7 +105,7 @@ class Undeliverable:
 
 
 def _event(resolved: ResolvedKey, key: bytes) -> Event:
-    """An event that asks for a key by itself: of a live row after a marker, or of a key that is read again."""
+    """Return an event that asks for a key by itself: of a live row after a marker, or of a key that is read again."""
     own = key == resolved.key
     start, end = resolved.bounds if own and resolved.bounds else (None, None)
     scope, parts = (resolved.scope, resolved.parts) if own else (Scope.ROW, 1)

@@ -1,4 +1,4 @@
-"""What became of a batch of one table's events."""
+"""The outcome of a batch of one table's events."""
 
 from __future__ import annotations
 
@@ -56,15 +56,19 @@ class BatchOutcome:
     read_from: float | None = None
     read_until: float | None = None
 
-    def add(self, handed: ResolverOutcome) -> None:
-        """Take over what the resolver hands back."""
-        self.published, self.unchanged = handed.published, handed.unchanged
-        self.outdated += handed.outdated
-        self.dead_lettered += handed.dead_lettered
+    def add(self, resolver_outcome: ResolverOutcome) -> None:
+        """Take over what the resolver returned."""
+        self.published, self.unchanged = resolver_outcome.published, resolver_outcome.unchanged
+        self.outdated += resolver_outcome.outdated
+        self.dead_lettered += resolver_outcome.dead_lettered
         self.keys_read, self.statements, self.query_seconds = (
-            handed.keys_read,
-            handed.statements,
-            handed.query_seconds,
+            resolver_outcome.keys_read,
+            resolver_outcome.statements,
+            resolver_outcome.query_seconds,
         )
-        self.unread, self.contradicted, self.error = handed.unread, handed.contradicted, handed.error
-        self.waiting, self.done, self.places = handed.waiting_keys, handed.settled_keys, handed.published_keys
+        self.unread, self.contradicted, self.error = (
+            resolver_outcome.unread,
+            resolver_outcome.contradicted,
+            resolver_outcome.error,
+        )
+        self.waiting, self.done, self.places = resolver_outcome.waiting, resolver_outcome.done, resolver_outcome.places

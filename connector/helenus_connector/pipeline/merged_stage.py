@@ -40,7 +40,7 @@ FLUSH_TIMEOUT_S = 60.0
 class MergedStage:
     """The work on one table's merged rows in one process. `log` takes records, `append` and `flush` events.
 
-    `begin`, `take` for each, `end`: they raise HelenusError, and then the batch is to be done again.
+    Call `begin`, `take` for each row, and `end`: they raise HelenusError, and then the batch is to be repeated.
     """
 
     def __init__(
@@ -61,85 +61,85 @@ class MergedStage:
         self._versions = TableVersions(settings, session, self._registry)
         self._budget = budget.budget_for(directory, settings)
         self._undeliverable = Undeliverable(settings)
-        self._appending = RecordAppender(settings, self._versions, self._undeliverable)
+        self._appender = RecordAppender(settings, self._versions, self._undeliverable)
         self._table: Table | None = None
         self._begin()
 
     def begin(self, table: Table) -> None:
-        """Begin a batch. `table` is the table as it is now, with all its columns."""
+        """Begin a batch. `table` is the table's current definition, with all its columns."""
         self._begin()
         if self._table != table:
             self._table = table
-            self._asked = CellRequests(self.settings, self._session, table, self._append, self._budget)
+            self._cell_requests = CellRequests(self.settings, self._session, table, self._append, self._budget)
         self._versions.follow(self.log)
-        now = self._versions.now
-        self._resolver = StateResolver(self.settings.events, now.table, now.codec)
-        if now.schemas is not None:
-            self.log.declare(now.topic, now.schemas)
+        version = self._versions.current
+        self._resolver = StateResolver(self.settings.events, version.table, version.codec)
+        if version.schemas is not None:
+            self.log.declare(version.topic, version.schemas)
             if not self.settings.markers:
-                self.log.declare(marker_topic(self.settings.data), now.schemas)
+                self.log.declare(marker_topic(self.settings.data), version.schemas)
 
     def _begin(self) -> None:
         self.outcome = BatchOutcome()
-        self._asks: list[MergedChange] = []
+        self._requests: list[MergedChange] = []
 
     def take(self, merged: MergedChange) -> None:
-        """Publish what became of a row, or of the scope of a delete."""
+        """Publish a merged row, or the merged scope of a delete."""
         if merged.op in (ASK, POISON, GAP):
-            self._take_event(merged)
+            self._take_unmerged(merged)
             return
         try:
             resolved = self._resolver.resolved(merged)  # 1. resolve
             if resolved is None:
                 return
-            for shaped in self._versions.now.shape.records(resolved):  # 2. shape
-                self._appending.append(self.log, resolved, self.outcome, shaped)  # 3. append
+            for shaped in self._versions.current.shape.records(resolved):  # 2. shape
+                self._appender.append(self.log, resolved, self.outcome, shaped)  # 3. append
         except Malformed as error:
-            self._poison(merged, str(error))
+            self._bury_poison(merged, str(error))
             return
         if resolved.newest is not None:
             self.outcome.newest_write_time = max(resolved.newest, self.outcome.newest_write_time or resolved.newest)
 
     def check(self, columns: Set[tuple[str, CqlType]]) -> None:
-        """Raise HelenusError BATCH_FAILED if rows were merged by a definition with a column that is not known where
-        records are made: they would say nothing of it, and the state would move on.
+        """Raise HelenusError BATCH_FAILED if rows were merged by a definition with a column that is unknown where
+        records are made: they would omit it, and the state would move on.
         """
         assert self._table is not None
-        known = {column.name: column.type for column in self._table.values}
-        published = {column.name: column.type for column in shown_table(self._table, self.settings).values}
-        of_records = {column.name: column.type for column in self._versions.now.table.values}
-        if not columns <= known.items() or not published.items() <= of_records.items():
-            what = "the table was altered while a batch of it was under way, and not each process knows it yet"
-            raise HelenusError(Kind.BATCH_FAILED, what, self._name)
+        table_columns = {column.name: column.type for column in self._table.values}
+        published_columns = {column.name: column.type for column in shown_table(self._table, self.settings).values}
+        record_columns = {column.name: column.type for column in self._versions.current.table.values}
+        if not columns <= table_columns.items() or not published_columns.items() <= record_columns.items():
+            problem = "the table was altered while a batch of it was under way, and not each process knows it yet"
+            raise HelenusError(Kind.BATCH_FAILED, problem, self._name)
 
     def end(self) -> BatchOutcome:
-        """What became of the batch, once its records are acknowledged. Events may not be yet."""
+        """Return the outcome of the batch, once its records are acknowledged. Its events may not be yet."""
         if self._versions.is_altered():
             raise HelenusError(Kind.BATCH_FAILED, "the table was altered while a batch of it was under way", self._name)
-        self._asked.answer(self._asks, self.outcome)  # 4. ask
+        self._cell_requests.answer(self._requests, self.outcome)  # 4. ask
         self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
         return self.outcome
 
     def close(self) -> None:
-        """Let go of all but the session and the Log, which others use too."""
+        """Close all but the session and the Log, which others use too."""
         self._budget.close()
         if self._registry is not None:
             self._registry.close()
 
-    def _take_event(self, merged: MergedChange) -> None:
+    def _take_unmerged(self, merged: MergedChange) -> None:
         if merged.op == ASK:
-            self._asks.append(merged)
+            self._requests.append(merged)
             return
         assert merged.event is not None
         if merged.op == POISON:
-            self._poison(merged, merged.failure or "")
+            self._bury_poison(merged, merged.failure or "")
         else:
             self.outcome.gaps.append(_gap(merged.event))
 
-    def _poison(self, merged: MergedChange, why: str) -> None:
+    def _bury_poison(self, merged: MergedChange, reason: str) -> None:
         assert merged.event is not None
-        cause = HelenusError(Kind.POISON_EVENT, why, self._name)
-        self.outcome.dead_lettered += self._undeliverable.poison(self.log, [(merged.event, cause)])
+        cause = HelenusError(Kind.POISON_EVENT, reason, self._name)
+        self.outcome.dead_lettered += self._undeliverable.bury_events(self.log, [(merged.event, cause)])
 
 
 def _gap(event: Event) -> Gap:

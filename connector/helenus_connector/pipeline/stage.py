@@ -45,7 +45,8 @@ _ATTEMPTS = 3
 class Stage:
     """The work on one table's events in one process. Keeps its sessions and statements between batches.
 
-    Its caches lie in `directory`, what all tables of its connector share in `shared`. `registered` is as in `Registry`.
+    Its caches lie in `directory`, those that all tables of its connector share in `shared`. `registered` is as in
+    `Registry`.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class Stage:
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._replicas = Replicas(session, settings)
         caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
-        is_one = settings.gate == "one"
-        gate = OneGate(self._replicas, caches) if is_one else LevelGate(self._replicas, caches, settings)
+        is_level_one = settings.gate == "one"
+        gate = OneGate(self._replicas, caches) if is_level_one else LevelGate(self._replicas, caches, settings)
         self._gate: Gate = gate
         self._versions = TableVersions(settings, session, self._registry)
         self._resolver: Resolver = RereadResolver(
@@ -75,37 +76,37 @@ class Stage:
             self._replicas,
             caches,
             budget.budget_for(shared or directory, settings),
-            lambda: self.log.topics()[self._now.topic],
+            lambda: self.log.topics()[self._version.topic],
         )
         if settings.resolver == "none":
             self._resolver = WrittenResolver(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
-        appending = RecordAppender(settings, self._versions, self._undeliverable)
-        self._publishing = Publisher(self._resolver, self._versions, appending, self._undeliverable)
+        appender = RecordAppender(settings, self._versions, self._undeliverable)
+        self._publisher = Publisher(self._resolver, self._versions, appender, self._undeliverable)
 
     def run(
         self,
         events: Iterable[Event],
-        due: Sequence[UnconfirmedKey],
+        due_keys: Sequence[UnconfirmedKey],
         trust_images: bool,
         may_wait: int = MOST_WAITING,
-        waits: GateWaits = NOTHING_WAITS,
-        asked: Any = None,
+        gate_waits: GateWaits = NOTHING_WAITS,
+        version_request: Any = None,
     ) -> BatchOutcome:
-        """Do one batch. `due` are unconfirmed keys of the same partitions, to be read again. `trust_images` says that
-        no earlier attempt at this batch can have published something newer than a due key's image. At most `may_wait`
-        keys with events are left to wait because they can't be read. `waits` is what waits at the gate, and `asked` as
-        in `definition`.
+        """Do one batch. `due_keys` are unconfirmed keys of the same partitions, to be read again. `trust_images` says
+        that no earlier attempt at this batch can have published something newer than a due key's image. At most
+        `may_wait` keys with events are left to wait because they can't be read. `gate_waits` is what waits at the gate,
+        and `version_request` as in `read_definition`.
 
-        Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
+        Raises HelenusError; then nothing is marked, and the batch is to be repeated or the connector stopped.
         """
         self._replicas.check()
-        self._versions.follow(self.log, asked)
-        self._resolver.use_table(self._now.table, self._now.codec)
+        self._versions.follow(self.log, version_request)
+        self._resolver.use(self._version.table, self._version.codec)
         # 1. gate: the resolver takes what goes on.
         intake = Intake()
-        admitted = self._gate.admit(events, self._now.codec, self._now.made_at, intake, waits)
-        self._resolver.take_changes(admitted, due, self._now.made_at)
+        admitted = self._gate.admit(events, self._version.codec, self._version.created_at, intake, gate_waits)
+        self._resolver.take(admitted, due_keys, self._version.created_at)
         if intake.poison:
             self._renew()  # or is it of a table that the node that was asked does not know yet?
         # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
@@ -114,55 +115,55 @@ class Stage:
         outcome = next(attempt for attempt in attempts if attempt is not None)  # the last one raises
         reach("connector.after-flush")
         # 6. mark: from here on, copies of what was published are dropped.
-        handed = self._resolver.confirm()
+        resolver_outcome = self._resolver.confirm()
         self._gate.save()
         reach("connector.after-mark")
         # 7. hand back
-        outcome.add(handed)
-        outcome.dropped += settle_verified(intake.at_gate, handed.verified_changes, handed.unseen_changes)
+        outcome.add(resolver_outcome)
+        outcome.dropped += settle_verified(intake.at_gate, resolver_outcome.verified, resolver_outcome.unseen)
         return outcome
 
     def close(self) -> None:
-        """Let go of all but the session and the Log, which others use too."""
+        """Close all but the session and the Log, which others use too."""
         self._gate.close()
         self._resolver.close()
         if self._registry is not None:
             self._registry.close()
 
     @property
-    def _now(self) -> TableVersion:
-        return self._versions.now
+    def _version(self) -> TableVersion:
+        return self._versions.current
 
     def _renew(self) -> None:
         self._versions.renew(self.log)
-        self._resolver.use_table(self._now.table, self._now.codec, is_certain=True)
+        self._resolver.use(self._version.table, self._version.codec, is_certain=True)
 
     def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> BatchOutcome | None:
-        """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""
+        """Do steps 2 to 5. Returns None if they are to be repeated; if it `is_last` that is an error."""
         outcome = BatchOutcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
         outcome.dropped, outcome.at_gate, outcome.paused = intake.dropped, intake.at_gate, intake.paused
-        if self._now.schemas is not None:
-            self.log.declare(self._now.topic, self._now.schemas)
+        if self._version.schemas is not None:
+            self.log.declare(self._version.topic, self._version.schemas)
             if not self.settings.markers:
-                self.log.declare(marker_topic(self.settings.data), self._now.schemas)
-        has_read = False
+                self.log.declare(marker_topic(self.settings.data), self._version.schemas)
+        has_read_rows = False
         try:
             # 2. resolve
             for group in self._resolver.resolve(trust_images, may_wait):
-                has_read = has_read or any(one.is_read for one in group[:1])
-                self._publishing.publish(self.log, group, outcome)  # 3. shape, 4. append
-            outcome.dead_lettered += self._undeliverable.poison(self.log, intake.poison)
-            if not (has_read and self._versions.is_altered()):
+                has_read_rows = has_read_rows or any(resolved_key.is_read for resolved_key in group[:1])
+                self._publisher.publish(self.log, group, outcome)  # 3. shape, 4. append
+            outcome.dead_lettered += self._undeliverable.bury_events(self.log, intake.poison)
+            if not (has_read_rows and self._versions.is_altered()):
                 self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
                 return outcome
             if is_last:
-                what = "the table is altered over and over, or nodes do not agree on it"
-                raise HelenusError(Kind.BATCH_FAILED, what, self._name)
+                problem = "the table is altered over and over, or nodes do not agree on it"
+                raise HelenusError(Kind.BATCH_FAILED, problem, self._name)
             self._renew()
         except SchemaChanged as error:
             if is_last:
-                what = f"Cassandra refuses to read rows: {error}"
-                raise HelenusError(Kind.CASSANDRA_READ, what, self._name) from None
+                problem = f"Cassandra refuses to read rows: {error}"
+                raise HelenusError(Kind.CASSANDRA_READ, problem, self._name) from None
             self._renew()
         except HelenusError as error:
             # The topic takes less than the producer knew: now the producer knows, and says which record it is.

@@ -80,7 +80,7 @@ class DriverBatches:
         try:
             plan, tasks = self._begun()
             self._use(plan)
-            self._held_positions.begin()
+            self._held_positions.begin_batch()
             results = self._run(jobs, plan)
             if not self.batches_done:
                 self._keep_absent(plan, batch_id, {result.topic for result in results})
@@ -115,7 +115,7 @@ class DriverBatches:
         gate_waits = self.waiting.hand_out(plan.max_batch_size)
 
         def task_for(topics: set[str]) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
-            return topic_task(plan.only(topics), due_keys, may_wait, gate_waits)
+            return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits)
 
         return job.run(jobs, plan.parts_file, task_for)
 
@@ -128,7 +128,7 @@ class DriverBatches:
             if topic not in present and ends != committed_offsets.get(topic):
                 # The earlier run may have done it from a held position, which may lie before where Spark has it. In a
                 # topic that joins with the batch, this was to read nothing.
-                self._held_positions.keep(
+                self._held_positions.hold_unless_held(
                     topic,
                     {
                         partition: min(committed_offsets.get(topic, {}).get(partition, end), end)
@@ -165,7 +165,7 @@ class DriverBatches:
                 problem = "as many changes wait at the gate as gate.max.waiting.bytes allows"
                 errors.setdefault(result.topic, HelenusError(Kind.GATE_FULL, problem, where))
             if result.topic not in errors:
-                task.succeeded()
+                task.note_success()
         for topic, error in errors.items():
             if topic in tasks:
                 note_failed_attempt(tasks[topic], error, now)

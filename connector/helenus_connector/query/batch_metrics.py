@@ -32,7 +32,7 @@ def note_failed_attempt(task: Task, error: HelenusError, now: float) -> None:
     """Note with a table's task that an attempt at its batch failed, count it and log it."""
     metrics.ERRORS.labels(error.kind.value).inc()
     metrics.TABLE_ERRORS.labels(*task.labels, error.kind.value).inc()
-    task.failed(error, now)
+    task.note_failure(error, now)
     fields = {"connector": task.connector, "table": task.table, "kind": error.kind.value, "error": str(error)}
     if task.error is not None:
         _log.error("task.failed", **fields)

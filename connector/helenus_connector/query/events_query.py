@@ -59,9 +59,9 @@ class EventsQuery:
         self._connectors = connectors
         self._group = group
         self._directory = directory
-        self._held_positions = connectors.held(group)
-        self._unconfirmed = connectors.unconfirmed(group)
-        self._waiting = connectors.waiting(group)
+        self._held_positions = connectors.held_positions(group)
+        self._unconfirmed = connectors.unconfirmed_keys(group)
+        self._waiting = connectors.waiting_changes(group)
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._plan: QueryPlan | None = None
@@ -120,7 +120,7 @@ class EventsQuery:
 
     def _current_plan(self) -> tuple[QueryPlan, Mapping[str, Task]]:
         with self._connectors.lock:
-            tasks = self._connectors.running(self._group, time.time())
+            tasks = self._connectors.running_tasks(self._group, time.time())
             group_connectors = (c for c in self._connectors.all().values() if c.settings.query_group == self._group)
             # Before the held positions: so positions of a later epoch are not taken for ones of this.
             tables = self._held_positions.epochs(
@@ -199,7 +199,7 @@ class EventsQuery:
         while time.monotonic() < until and not self._connectors.ending:
             time.sleep(_TURN_S)
         if fence(self._worker.checkpoint_dir.absolute() / self._group, lambda: self._connectors.ending) is not None:
-            self._connectors.writes(self._group, ())
+            self._connectors.note_written_topics(self._group, ())
 
     @property
     def _is_local(self) -> bool:
@@ -211,7 +211,7 @@ class EventsQuery:
         if start is None:
             return None
         self._start = start
-        self._connectors.writes(self._group, ())
+        self._connectors.note_written_topics(self._group, ())
         begin = partial(self._begin_batch, spark)
         batches = DriverBatches(
             self.refresh, begin, self._held_positions, self._unconfirmed, self._waiting, self._report_loss
@@ -256,13 +256,13 @@ class EventsQuery:
             self._slots = task_slots(spark)
         with self._lock, self._connectors.lock:
             plan, tasks = self.refresh()
-            self._connectors.writes(self._group, [task.data for task in tasks.values()])
+            self._connectors.note_written_topics(self._group, [task.data for task in tasks.values()])
             return plan, tasks
 
     def _process(self, batches: DriverBatches, jobs: SparkJobs, batch: MicroBatch) -> None:
         batches.process(jobs, batch.number)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.
-        self._connectors.writes(self._group, ())
+        self._connectors.note_written_topics(self._group, ())
 
 
 def _remove_torn_files(checkpoint: Path) -> None:

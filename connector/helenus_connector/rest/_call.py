@@ -67,8 +67,10 @@ class RestCall:
                 offset = one.get("offset")
                 wanted.setdefault(topic, {})[partition] = None if offset is None else _whole(offset["offset"])
         except (AttributeError, KeyError, TypeError, ValueError):
-            what = 'offsets: each is {"partition": {"topic": TEXT, "partition": NUMBER}, "offset": {"offset": NUMBER}}'
-            raise HTTPException(400, what) from None
+            problem = (
+                'offsets: each is {"partition": {"topic": TEXT, "partition": NUMBER}, "offset": {"offset": NUMBER}}'
+            )
+            raise HTTPException(400, problem) from None
         return wanted
 
 
@@ -106,8 +108,8 @@ def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
     """The properties with the connector's name among them."""
     named = given.get("name")
     if named is not None and named != name:
-        what = f"Connector name configuration ({named}) doesn't match connector name in the URL ({name})"
-        raise HTTPException(400, what)
+        problem = f"Connector name configuration ({named}) doesn't match connector name in the URL ({name})"
+        raise HTTPException(400, problem)
     return {**given, "name": name}
 
 
@@ -152,10 +154,10 @@ def known(otherwise: str) -> Iterator[None]:
 
 
 def invalid(reasons: list[str]) -> HTTPException:
-    what = (
+    problem = (
         f"Connector configuration is invalid and contains the following {len(reasons)} error(s):\n"
         + "".join(f"{reason}\n" for reason in reasons)
         + "You can also find the above list of errors at the endpoint "
         "`/connector-plugins/{connectorType}/config/validate`"
     )
-    return HTTPException(400, what)
+    return HTTPException(400, problem)

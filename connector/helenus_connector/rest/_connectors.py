@@ -51,7 +51,7 @@ class ConnectorResources:
         }
 
     def _list(self, call: RestCall) -> Response:
-        names = sorted(self._connectors.shown())
+        names = sorted(self._connectors.all_with_files())
         if "expand" not in call.query:
             return JSONResponse(names)
         shown_as = {"status": self._shown_status, "info": self._shown}
@@ -150,11 +150,11 @@ class ConnectorResources:
 
     def _task_status(self, call: RestCall) -> Response:
         number = call.task
-        what = f"No status found for task {call.name}-{number}"
-        with known(what):
+        problem = f"No status found for task {call.name}-{number}"
+        with known(problem):
             found = [task for task in self._connectors.status(call.name).tasks if task.id == number]
         if not found:
-            raise HTTPException(404, what)
+            raise HTTPException(404, problem)
         return JSONResponse(self._shown_task(found[0]))
 
     def _restart_task(self, call: RestCall) -> Response:
@@ -181,7 +181,7 @@ class ConnectorResources:
 
     def _want(self, call: RestCall, state: Wanted, status: int) -> Response:
         with known(f"Unknown connector {call.name}"):
-            self._connectors.want(call.name, state)
+            self._connectors.set_wanted(call.name, state)
         return Response(status_code=status)
 
     def _offsets(self, call: RestCall) -> Response:
@@ -244,10 +244,10 @@ def _stopped(name: str) -> Iterator[None]:
     try:
         yield
     except NotStopped:
-        what = (
+        problem = (
             "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
             f"specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
         )
-        raise HTTPException(400, what) from None
+        raise HTTPException(400, problem) from None
     except HelenusError as error:
         raise HTTPException(400 if error.kind is Kind.CONFIG else 500, error.what) from None

@@ -54,17 +54,17 @@ def restored(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, s
     seen = shown(stored)
     unknown = [key for key, value in given.items() if masking.STARS in value and value != seen.get(key)]
     if unknown:
-        what = "give the secret itself, there is none to keep"
-        raise ConfigError([Problem("", key, given[key], what) for key in unknown])
+        problem = "give the secret itself, there is none to keep"
+        raise ConfigError([Problem("", key, given[key], problem) for key in unknown])
     return {key: stored[key] if masking.STARS in value else value for key, value in given.items()}
 
 
 def refuse_kept(given: Mapping[str, str], stored: Mapping[str, str], file: Mapping[str, str]) -> None:
     """Raise ConfigError for stars that stand for a secret of the connector's `file`, whose servers are others."""
-    what = "give the secret itself: the one in the connector's file is for the servers that the file names"
+    problem = "give the secret itself: the one in the connector's file is for the servers that the file names"
     kept = [key for key, value in given.items() if masking.STARS in value and stored[key] == file.get(key)]
     if kept := [key for key in kept if ConnectorSettings.key_of(key) not in SERVERS]:
-        raise ConfigError([Problem("", key, given[key], what) for key in kept])
+        raise ConfigError([Problem("", key, given[key], problem) for key in kept])
 
 
 def refuse_carried(
@@ -77,7 +77,7 @@ def refuse_carried(
     """
     if not stored or model.names_servers_of(stored, given):
         return
-    what = "give it again, and not as stars: it was given for other servers"
+    problem = "give it again, and not as stars: it was given for other servers"
     carried = [
         key
         for key, value in given.items()
@@ -87,7 +87,7 @@ def refuse_carried(
         and masking.STARS in (request.get(key) or masking.STARS)
     ]
     if carried:
-        raise ConfigError([Problem("", key, shown(stored)[key], what) for key in carried])
+        raise ConfigError([Problem("", key, shown(stored)[key], problem) for key in carried])
 
 
 def definitions() -> list[Json]:

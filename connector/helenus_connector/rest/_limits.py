@@ -75,8 +75,10 @@ class RequestLimits:
         length = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(n) + len(v) for n, v in headers)
         app = self._app
         if length > HEAD_BYTES or len(headers) > _HEADERS:
-            what = f"the request line and the headers may have {HEAD_BYTES} bytes, and there may be {_HEADERS} headers"
-            app = JSONResponse({"error_code": 431, "message": what}, 431, {"Connection": "close"})
+            problem = (
+                f"the request line and the headers may have {HEAD_BYTES} bytes, and there may be {_HEADERS} headers"
+            )
+            app = JSONResponse({"error_code": 431, "message": problem}, 431, {"Connection": "close"})
         try:
             await app(scope, receive_part, send_part)
         finally:

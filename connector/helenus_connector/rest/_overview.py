@@ -62,7 +62,7 @@ class OverviewResources:
         values["dead_letters"] = dead
         rates = self._history.rates()
         shown, own = [], set(self._connectors.names())
-        for name, connector in sorted(self._connectors.shown().items()):
+        for name, connector in sorted(self._connectors.all_with_files().items()):
             snapshots: list[Json] = []
             with suppress(UnknownConnector):  # of a file of several keyspaces, or deleted meanwhile
                 snapshots = [one.shown() for one in self._snapshots.of(name)]

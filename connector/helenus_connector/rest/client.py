@@ -92,14 +92,14 @@ class WorkerClient:
             with error:
                 return error.code, error.read().decode(errors="replace")
         except urllib.error.URLError as error:
-            what = f"no worker answers: {getattr(error.reason, 'strerror', None) or error.reason}"
+            problem = f"no worker answers: {getattr(error.reason, 'strerror', None) or error.reason}"
         except (OSError, ValueError, HTTPException) as error:
-            what = f"no worker answers: {error}"
-        raise HelenusError(Kind.WORKER_UNREACHABLE, what, self._address(path))
+            problem = f"no worker answers: {error}"
+        raise HelenusError(Kind.WORKER_UNREACHABLE, problem, self._address(path))
 
     def _no_worker(self, path: str) -> HelenusError:
-        what = "that is no worker of Helenus"
-        return HelenusError(Kind.WORKER_UNREACHABLE, what, self._address(path))
+        problem = "that is no worker of Helenus"
+        return HelenusError(Kind.WORKER_UNREACHABLE, problem, self._address(path))
 
     def _address(self, path: str) -> str:
         return self.url.rstrip("/") + path
@@ -114,7 +114,7 @@ class WorkerClient:
                 file = self.certfile
                 context.load_cert_chain(self.certfile, self.keyfile)
         except ssl.SSLError as error:
-            what = f"a certificate or key can't be read: {(error.reason or 'not PEM').replace('_', ' ')}"
+            problem = f"a certificate or key can't be read: {(error.reason or 'not PEM').replace('_', ' ')}"
             advice = "name PEM files with --cafile, --certfile and --keyfile"
-            raise HelenusError(Kind.CONFIG, what, str(file), advice) from None
+            raise HelenusError(Kind.CONFIG, problem, str(file), advice) from None
         return context

@@ -278,14 +278,14 @@ class _OwnPages:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
         if self._names is not None and host and not is_own_name(host, self._names):
-            what = "this listener answers to localhost, 127.0.0.1, [::1] and rest.advertised.host.name alone"
-            await _error(403, f"Host: {masking.shown(host, secret=False)}: {what}")(scope, receive, send)
+            problem = "this listener answers to localhost, 127.0.0.1, [::1] and rest.advertised.host.name alone"
+            await _error(403, f"Host: {masking.shown(host, secret=False)}: {problem}")(scope, receive, send)
         elif scope["method"] not in _SAFE and self._is_foreign(headers, f"{scope['scheme']}://{host}"):
-            what = "a page of another origin may not change connectors: use the worker's own address, or no browser"
-            await _error(403, what)(scope, receive, send)
+            problem = "a page of another origin may not change connectors: use the worker's own address, or no browser"
+            await _error(403, problem)(scope, receive, send)
         elif scope["method"] not in _SAFE and not self._writable and headers.keys() & _BROWSERS:
-            what = "browsers may only read here: set rest.basic.auth.user.info, or listeners to localhost"
-            await _error(403, what)(scope, receive, send)
+            problem = "browsers may only read here: set rest.basic.auth.user.info, or listeners to localhost"
+            await _error(403, problem)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

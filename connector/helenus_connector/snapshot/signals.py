@@ -84,7 +84,7 @@ class Signals:
                 topic
                 and time.monotonic() >= retry_at
                 and connector.wanted == "RUNNING"
-                and connector.looked
+                and connector.is_scanned
                 and not connector.error
             ):
                 topics.setdefault(topic, []).append(name)

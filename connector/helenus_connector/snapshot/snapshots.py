@@ -394,12 +394,12 @@ class Snapshots:
             end_snapshot(snapshot, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
 
     def _behind(self, run: SnapshotRun) -> int:
-        """Return how many events of the table are not processed."""
-        unread = behind(run.task.events, self._connectors.at(run.task), self._ends(run))
+        """How many events of the table are not processed."""
+        unread = behind(run.task.events, self._connectors.offsets_of_task(run.task), self._ends(run))
         return sum(map(self._broker().size, unread))
 
     def _is_past(self, run: SnapshotRun, ends: Mapping[str, int]) -> bool:
-        return not behind(run.task.events, self._connectors.at(run.task), ends)
+        return not behind(run.task.events, self._connectors.offsets_of_task(run.task), ends)
 
     def _ends(self, run: SnapshotRun) -> dict[str, int]:
         return ends(self._broker(), run.task.events, run.partitions)
@@ -408,16 +408,14 @@ class Snapshots:
         """Stop the connectors that only had to publish what was there."""
         names = {name for (name, _), (_, task) in tasks.items() if task.settings.snapshot_mode == "initial_only"}
         for name in names:
-            connector_tasks = [
-                (connector, task) for (connector_name, _), (connector, task) in tasks.items() if connector_name == name
-            ]
-            snapshots = [self.store.of(name, task.settings.table) for _, task in connector_tasks]
-            if not connector_tasks[0][0].looked:
+            own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
+            known = [self.store.of(name, task.settings.table) for _, task in own]
+            if not own[0][0].is_scanned:
                 continue  # a pattern may name more tables
             if connector_tasks[0][0].wanted == "RUNNING" and all(table.is_published for table in snapshots):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
                 with suppress(UnknownConnector):
-                    self._connectors.want(name, "STOPPED")
+                    self._connectors.set_wanted(name, "STOPPED")
 
     def _tasks(self, name: str, tables: Sequence[str]) -> list[Task]:
         with self._connectors.lock:

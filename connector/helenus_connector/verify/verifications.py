@@ -194,7 +194,7 @@ class Verifications:
             until = ends(broker, events, wait=progress.wait)
 
         def why() -> str | None:
-            if not behind(events, self._connectors.at(task), until):
+            if not behind(events, self._connectors.offsets_of_task(task), until):
                 return None
             with self._connectors.lock:
                 states = {t.id: t.state for t in self._connectors.get(task.connector).status().tasks}
