@@ -17,23 +17,25 @@ from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
 _LEAVING_S = 600.0
-_LOOKS = 360
+_MAX_READINGS = 360
 
 
 class TopicEnds:
     """Where an events topic ended at earlier looks, of those alone that a reader has not come to yet."""
 
     def __init__(self) -> None:
-        self._looks: list[tuple[float, Mapping[str, int]]] = []
+        self._readings: list[tuple[float, Mapping[str, int]]] = []
 
-    def lag(self, topic: str, at: Mapping[str, int], ends: Mapping[str, int], now: float) -> float:
-        """For how long, s, the oldest event after `at` has been seen; 0 if there is none. `now` is monotonic, s."""
-        if not self._looks or self._looks[-1][1] != ends:
-            self._looks.append((now, dict(ends)))
-        self._looks = [look for look in self._looks if behind(topic, at, look[1])]
-        if len(self._looks) > _LOOKS:
-            del self._looks[1::2]  # the oldest one stays
-        return now - self._looks[0][0] if self._looks else 0.0
+    def lag(self, topic: str, read_offsets: Mapping[str, int], ends: Mapping[str, int], now: float) -> float:
+        """Return for how long, s, the oldest event after `read_offsets` has been seen; 0 if there is none. `now` is
+        monotonic.
+        """
+        if not self._readings or self._readings[-1][1] != ends:
+            self._readings.append((now, dict(ends)))
+        self._readings = [reading for reading in self._readings if behind(topic, read_offsets, reading[1])]
+        if len(self._readings) > _MAX_READINGS:
+            del self._readings[1::2]  # the oldest one stays
+        return now - self._readings[0][0] if self._readings else 0.0
 
 
 class ConnectorReports:
@@ -47,25 +49,25 @@ class ConnectorReports:
         self._connectors = connectors
         self._tables: set[metrics.Labels] = set()
         self._names: set[str] = set()
-        self._left: dict[metrics.Labels, float] = {}
+        self._left_at: dict[metrics.Labels, float] = {}
         self._ends: dict[metrics.Labels, TopicEnds] = {}
         self._reasons: set[tuple[str, ...]] = set()
         self.away: HelenusError | None = None
         self.lag_every_s = pace_s(0)
 
-    def lag(self, topics: TopicQueries) -> None:
+    def report_lag(self, topics: TopicQueries) -> None:
         """How far each table is behind the end of its events topic."""
         connectors = self._connectors.all().values()
-        where: dict[str, Offsets] = {}
+        offsets_by_group: dict[str, Offsets] = {}
         for group in {c.settings.query_group for c in connectors}:
             with contextlib.suppress(HelenusError):  # of files that can't be read: its connectors say so
-                where[group] = self._connectors.held_positions(group).read_offsets()
+                offsets_by_group[group] = self._connectors.held_positions(group).read_offsets()
         # Of a connector that failed before its tables were looked at: tables of an earlier run lag, too.
         tasks = [
             task
             for connector in connectors
             for task in list(connector.tasks.values())
-            if task.ready or (connector.error and task.events in where.get(task.settings.query_group, {}))
+            if task.ready or (connector.error and task.events in offsets_by_group.get(task.settings.query_group, {}))
         ]
         try:
             latest = topics.latest([task.events for task in tasks])
@@ -89,20 +91,20 @@ class ConnectorReports:
             if task.ready:
                 task.waiting = None
             topic = task.events
-            at = where.get(task.settings.query_group, {}).get(topic, {})
+            read_offsets = offsets_by_group.get(task.settings.query_group, {}).get(topic, {})
             # Unknown for a topic that is gone, or that alone can't be asked.
-            lag = sum(topics.sizes(behind(topic, at, latest[topic]))) if topic in latest else math.nan
-            metrics.LAG.labels(*task.labels).set(lag)
+            report_lag = sum(topics.sizes(behind(topic, read_offsets, latest[topic]))) if topic in latest else math.nan
+            metrics.LAG.labels(*task.labels).set(report_lag)
             seconds = math.nan
             if topic in latest:
                 seconds = self._ends.setdefault(task.labels, TopicEnds()).lag(
-                    topic, at, latest[topic], time.monotonic()
+                    topic, read_offsets, latest[topic], time.monotonic()
                 )
             metrics.LAG_SECONDS.labels(*task.labels).set(seconds)
-        known = {task.labels for task in tasks}
-        self._ends = {labels: ends for labels, ends in self._ends.items() if labels in known}
+        current_labels = {task.labels for task in tasks}
+        self._ends = {labels: ends for labels, ends in self._ends.items() if labels in current_labels}
 
-    def states(self) -> None:
+    def report_states(self) -> None:
         """The states of connectors and their tasks. The series of those that left are ended."""
         tables: set[metrics.Labels] = set()
         reasons: set[tuple[str, ...]] = set()
@@ -110,14 +112,14 @@ class ConnectorReports:
         for name, connector in connectors.items():
             status = connector.status()
             metrics.connector_state(name, status.state)
-            of_tasks = {task.id: task for task in status.tasks}
+            task_states = {task.id: task for task in status.tasks}
             if status.kind is not None:
                 reasons.add((name, "", "", status.kind))
             for task in list(connector.tasks.values()):
                 if task.labels not in self._tables:
                     metrics.begin(task.labels, task.id)
                 # Over REST they are UNASSIGNED then, as in Kafka Connect; alerts must see that none is published.
-                shown = of_tasks.get(task.id)
+                shown = task_states.get(task.id)
                 now = "FAILED" if status.state == "FAILED" else shown.state if shown else connector.wanted
                 if shown and shown.kind is not None:
                     reasons.add((*task.labels, shown.kind))
@@ -125,10 +127,10 @@ class ConnectorReports:
                 tables.add(task.labels)
         # A running batch may still count for a table that has just left: its series are ended again for a while.
         now_s = time.monotonic()
-        self._left.update(dict.fromkeys(self._tables - tables, now_s))
-        recent = {labels: at for labels, at in self._left.items() if now_s - at < _LEAVING_S}
-        self._left = {labels: at for labels, at in recent.items() if labels not in tables}
-        for labels in self._left:
+        self._left_at.update(dict.fromkeys(self._tables - tables, now_s))
+        recent = {labels: left_at for labels, left_at in self._left_at.items() if now_s - left_at < _LEAVING_S}
+        self._left_at = {labels: left_at for labels, left_at in recent.items() if labels not in tables}
+        for labels in self._left_at:
             metrics.forget(labels)
         for name in self._names - connectors.keys():
             metrics.connector_state(name, None)

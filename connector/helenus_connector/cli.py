@@ -39,8 +39,8 @@ class _Commands(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("helenus"):
                 raise
-            problem = f"only the agent is installed here: pip install '.[connector]' in a checkout ({error.msg})"
-            click.echo(f"helenus-connector: {problem}", err=True)
+            message = f"only the agent is installed here: pip install '.[connector]' in a checkout ({error.msg})"
+            click.echo(f"helenus-connector: {message}", err=True)
             sys.exit(2)
 
     def resolve_command(
@@ -295,7 +295,7 @@ def _snapshot(worker: Any, show: bool, stop: bool, pause: bool, resume: bool, **
     from helenus_connector.snapshot_command import chosen, snapshot
 
     action = chosen({"show": show, "stop": stop, "pause": pause, "resume": resume}, how)
-    sys.exit(snapshot(worker, what=action, **how))
+    sys.exit(snapshot(worker, action=action, **how))
 
 
 @main.command("verify", short_help="Compare data topics with their tables.")

@@ -19,17 +19,17 @@ _TABLES = 2000
 class _Series:
     """The points of one table: rates per second, events, seconds; NaN where a value was not known."""
 
-    def __init__(self, at: float, events: float, records: float) -> None:
-        self.at, self.events, self.records = at, events, records
+    def __init__(self, added_at: float, events: float, records: float) -> None:
+        self.added_at, self.events, self.records = added_at, events, records
         self.points = {name: array("f") for name in ("events_rate", "records_rate", "lag", "latency")}
 
-    def add(self, at: float, events: float, records: float, lag: float, latency: float) -> None:
-        seconds = at - self.at
+    def add(self, now: float, events: float, records: float, lag: float, latency: float) -> None:
+        seconds = now - self.added_at
         rates = (max(0.0, events - self.events) / seconds, max(0.0, records - self.records) / seconds)
         for points, value in zip(self.points.values(), (*rates, lag, latency), strict=True):
             points.append(value)
             del points[:-POINTS]
-        self.at, self.events, self.records = at, events, records
+        self.added_at, self.events, self.records = now, events, records
 
 
 class History:
@@ -52,8 +52,8 @@ class History:
             for labels, events in read.items():
                 written = records.get(labels, 0.0)
                 if labels in self._series:
-                    rest = lag.get(labels, math.nan), latency.get(labels, math.nan)
-                    self._series[labels].add(now, events, written, *rest)
+                    lag_and_latency = lag.get(labels, math.nan), latency.get(labels, math.nan)
+                    self._series[labels].add(now, events, written, *lag_and_latency)
                 elif len(self._series) < _TABLES:
                     self._series[labels] = _Series(now, events, written)
 

@@ -278,8 +278,8 @@ class ConnectorMetricAliases(Collector):
         latency = by_table(REPLICATION_SECONDS)
         metric = Metric("pulsar_source_user_metric_", "Those of DataStax's source, by name.", "unknown")
         for table, total in read.items():
-            asked = statements.get(table, 0.0)
-            query = 1e3 * seconds.get(table, 0.0) / asked if asked else 0.0
+            queries = statements.get(table, 0.0)
+            query = 1e3 * seconds.get(table, 0.0) / queries if queries else 0.0
             for name, value in (
                 ("cache_hits", confirmed.get(table, 0.0)),
                 ("cache_misses", total - confirmed.get(table, 0.0)),
@@ -310,14 +310,14 @@ class ConnectorMetricAliases(Collector):
 
 def by_table(metric: Collector, **only: str) -> dict[Labels, float]:
     """The values of a metric, summed up over its other labels; those alone that have the labels `only`."""
-    found: dict[Labels, float] = {}
+    values: dict[Labels, float] = {}
     for family in metric.collect():
         for sample in family.samples:
             if sample.name.endswith("_created") or any(sample.labels[name] != value for name, value in only.items()):
                 continue
             labels = sample.labels["connector"], sample.labels["keyspace"], sample.labels["table"]
-            found[labels] = found.get(labels, 0.0) + sample.value
-    return found
+            values[labels] = values.get(labels, 0.0) + sample.value
+    return values
 
 
 TWINS = ConnectorMetricAliases()

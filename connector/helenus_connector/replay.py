@@ -31,30 +31,30 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
     """
     log, undelivered = events_log(worker), data_log(worker)
     try:
-        known = read(settings) if settings.has_patterns or log.keeps_schemas else {}
-        tables = [settings.of_table(name) for name in chosen(settings, known)]
-        there = undelivered.topics()
-        if not any(one.dead_letters in there for one in tables):
-            names = ", ".join(one.dead_letters for one in tables)
+        definitions = read(settings) if settings.has_patterns or log.keeps_schemas else {}
+        tables = [settings.of_table(name) for name in chosen(settings, definitions)]
+        topics = undelivered.topics()
+        if not any(table_settings.dead_letters in topics for table_settings in tables):
+            names = ", ".join(table_settings.dead_letters for table_settings in tables)
             problem = f"there is no topic {names}" if names else f"no table matches {settings.table}"
             raise HelenusError(
                 Kind.CONFIG, problem, settings.name, "there is nothing to replay, or another topic is meant"
             )
         events = log.topics()
-        for one in tables:
-            done = 0
-            if one.dead_letters in there:
-                if one.events not in events:
+        for table_settings in tables:
+            replayed = 0
+            if table_settings.dead_letters in topics:
+                if table_settings.events not in events:
                     advice = "start the agent, which makes it, or correct events.topic"
-                    raise HelenusError(Kind.CONFIG, f"there is no topic {one.events}", settings.name, advice)
+                    raise HelenusError(Kind.CONFIG, f"there is no topic {table_settings.events}", settings.name, advice)
                 if log.keeps_schemas:
-                    table = known.get(one.table)
+                    table = definitions.get(table_settings.table)
                     if table is None:
-                        raise missing(one, known)
-                    log.declare(one.events, event_schemas(table))
-                for partition in range(there[one.dead_letters]):
-                    done += _replay(worker, one, partition, log, events[one.events])
-            yield one, done
+                        raise missing(table_settings, definitions)
+                    log.declare(table_settings.events, event_schemas(table))
+                for partition in range(topics[table_settings.dead_letters]):
+                    replayed += _replay(worker, table_settings, partition, log, events[table_settings.events])
+            yield table_settings, replayed
     finally:
         log.close()
         undelivered.close()
@@ -65,7 +65,7 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
 
     Dead letters of other events topics, or without the original event, are skipped.
     """
-    done = 0
+    replayed = 0
     where = {"connector": settings.name, "topic": settings.dead_letters, "partition": partition}
     logger = structlog.get_logger(__name__)
     for chunk in unread(worker, f"helenus-replay-{settings.name}", settings.dead_letters, partition):
@@ -83,13 +83,13 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
                 problem = f"a dead letter of {topic}, partition {target}, which has {partitions}"
                 raise HelenusError(Kind.POISON_EVENT, problem, _place(dead_letter))
             key, value = without_frames(dead_letter.key(), dead_letter.value() or b"")
-            log.append(settings.events, target, key, _again(value, log.keeps_schemas))
-            done += 1
+            log.append(settings.events, target, key, _without_node(value, log.keeps_schemas))
+            replayed += 1
         log.flush(_FLUSH_TIMEOUT_S)
         if others or incomplete:
             logger.warning("replay.skipped", **where, of_other_topics=dict(others), incomplete=incomplete)
-        logger.info("replay.done", **where, events=done)
-    return done
+        logger.info("replay.done", **where, events=replayed)
+    return replayed
 
 
 def _origin(dead_letter: Message) -> tuple[str, int]:
@@ -104,11 +104,11 @@ def _place(dead_letter: Message) -> str:
     return f"topic {dead_letter.topic()}, partition {dead_letter.partition()}, offset {dead_letter.offset()}"
 
 
-def _again(value: bytes, is_sorted: bool) -> bytes:
+def _without_node(value: bytes, is_sorted: bool) -> bytes:
     """The event without its node, so that it does not count as a copy of a confirmed one, and is always read."""
     try:
         change = decode(value)
     except ValueError:
         return value
-    again = encode(change._replace(node=None))
-    return datastax.sorted_value(again) if is_sorted and change.digest else again
+    encoded = encode(change._replace(node=None))
+    return datastax.sorted_value(encoded) if is_sorted and change.digest else encoded

@@ -26,30 +26,36 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
     """
     tables = read(settings)
     for name in chosen(settings, tables):
-        one = settings.of_table(name)
+        table_settings = settings.of_table(name)
         if name not in tables:
-            raise missing(one, tables)
+            raise missing(table_settings, tables)
         if worker.log == "pulsar":
             key = datastax.key_schema(tables[name])
-            yield _upload(one.events, DeclaredSchemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+            yield _upload(
+                table_settings.events, DeclaredSchemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
+            )
         if worker.log_of_data == "pulsar":
-            yield _upload(one.data, topic_schemas(shown_table(tables[name], one), one))
+            yield _upload(table_settings.data, topic_schemas(shown_table(tables[name], table_settings), table_settings))
             continue
-        table = shown_table(tables[name], one)
-        found = {part: avro.text(s) for part, s in zip(("key", "value"), record_schemas(table, one), strict=True) if s}
-        if one.output_format != "debezium-cassandra" and one.key_compat != "cep44":
-            found |= _others(table, one)
-        for part, schema in found.items():
-            yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
+        table = shown_table(tables[name], table_settings)
+        schemas = {
+            part: avro.text(s)
+            for part, s in zip(("key", "value"), record_schemas(table, table_settings), strict=True)
+            if s
+        }
+        if table_settings.output_format != "debezium-cassandra" and table_settings.key_compat != "cep44":
+            schemas |= _extra_schemas(table, table_settings)
+        for part, schema in schemas.items():
+            yield json.dumps({"subject": f"{table_settings.data}-{part}", "schema": schema})
 
 
-def _others(table: Table, settings: ConnectorSettings) -> dict[str, str]:
+def _extra_schemas(table: Table, settings: ConnectorSettings) -> dict[str, str]:
     """The schemas of keys of TRUNCATE's markers, and of parts with a key that has no bytes."""
-    found = {"truncation": avro.TRUNCATION}
+    schemas = {"truncation": avro.TRUNCATION}
     if len(table.partition_key) > 1:
         parts = ("key", "value") if avro.required_columns(table) and not settings.is_envelope else ("key",)
-        found.update({f"{part}-nullable": nullable_schema(table, settings, part) for part in parts})
-    return found
+        schemas.update({f"{part}-nullable": nullable_schema(table, settings, part) for part in parts})
+    return schemas
 
 
 def _upload(topic: str, schemas: DeclaredSchemas) -> str:

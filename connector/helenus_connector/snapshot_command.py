@@ -16,7 +16,7 @@ from helenus_connector.rest.client import WorkerClient
 from helenus_schemas.errors import HelenusError, Kind
 
 _TURN_S = 0.5
-_SAY_S = 10.0
+_REPORT_S = 10.0
 _OVER = ("COMPLETE", "STOPPED", "FAILED")
 Shown = Mapping[str, Any]
 """A snapshot as REST shows it."""
@@ -26,20 +26,20 @@ def chosen(actions: Mapping[str, bool], more: Mapping[str, Any]) -> str | None:
     """The one of show, stop, pause and resume that is given, None if a snapshot is to begin. Raises UsageError for two
     of them, and for one with an option that it does not use.
     """
-    given = [f"--{name}" for name, is_given in actions.items() if is_given]
-    if len(given) > 1:
-        raise click.UsageError(f"give one of {', '.join(given)}")
-    if not given:
+    options = [f"--{name}" for name, is_given in actions.items() if is_given]
+    if len(options) > 1:
+        raise click.UsageError(f"give one of {', '.join(options)}")
+    if not options:
         return None
     unused = ["token_range", "key", "where"]
-    if given[0] in ("--stop", "--pause"):
+    if options[0] in ("--stop", "--pause"):
         unused.append("wait")
     for name in unused:
         if more[name] not in (None, False):
-            raise click.UsageError(f"{given[0]} takes no --{name.replace('_', '-')}")
-    if more["tables"] and given[0] in ("--pause", "--resume"):
-        raise click.UsageError(f"{given[0]} takes no --table: it is of all the connector's snapshots")
-    return given[0][2:]
+            raise click.UsageError(f"{options[0]} takes no --{name.replace('_', '-')}")
+    if more["tables"] and options[0] in ("--pause", "--resume"):
+        raise click.UsageError(f"{options[0]} takes no --table: it is of all the connector's snapshots")
+    return options[0][2:]
 
 
 def snapshot(
@@ -50,46 +50,52 @@ def snapshot(
     key: str | None = None,
     where: str | None = None,
     wait: bool = False,
-    what: str | None = None,
+    action: str | None = None,
 ) -> int:
-    """Begin snapshots of a connector, or do `what` with those that are there. Returns the exit status.
+    """Begin snapshots of a connector, or do `action` with those that are there. Returns the exit status.
 
     Raises HelenusError CONFIG for what the worker refuses, and WORKER_UNREACHABLE.
     """
-    place = f"/connectors/{quote(name, safe='')}/snapshots"
-    if what in ("pause", "resume"):
-        shown = worker.ask("PUT", f"{place}/{what}", has="snapshots")
-    elif what in ("show", "stop"):
-        places = [f"{place}/{quote(table, safe='')}" for table in dict.fromkeys(tables)] or [place]
+    path = f"/connectors/{quote(name, safe='')}/snapshots"
+    if action in ("pause", "resume"):
+        shown = worker.ask("PUT", f"{path}/{action}", has="snapshots")
+    elif action in ("show", "stop"):
+        paths = [f"{path}/{quote(table, safe='')}" for table in dict.fromkeys(tables)] or [path]
         # An unknown table is refused before any is stopped.
-        shown = [one for of in places for one in worker.ask("GET", of, has="snapshots")]
-        if what == "stop":
-            shown = [one for of in places for one in worker.ask("DELETE", of, has="snapshots")]
+        shown = [
+            snapshot_shown for table_path in paths for snapshot_shown in worker.ask("GET", table_path, has="snapshots")
+        ]
+        if action == "stop":
+            shown = [
+                snapshot_shown
+                for table_path in paths
+                for snapshot_shown in worker.ask("DELETE", table_path, has="snapshots")
+            ]
     else:
-        asked = {"tables": list(tables), "token_range": token_range, "key": _key(key), "where": where}
-        body = {field: value for field, value in asked.items() if value is not None}
-        shown = worker.ask("POST", place, body, has="snapshots")
+        fields = {"tables": list(tables), "token_range": token_range, "key": _key(key), "where": where}
+        body = {field: value for field, value in fields.items() if value is not None}
+        shown = worker.ask("POST", path, body, has="snapshots")
     if wait and shown:
         try:
-            return _wait(worker, name, place, shown)
+            return _wait(worker, name, path, shown)
         except KeyboardInterrupt:
             click.echo(f"{name}: the snapshot goes on; --stop ends it", err=True)
             return 1
     if not shown:
-        click.echo(f"{name}: no snapshot" if what in (None, "show") else f"{name}: no snapshot is under way")
-    for one in shown:
-        click.echo(line(name, one))
+        click.echo(f"{name}: no snapshot" if action in (None, "show") else f"{name}: no snapshot is under way")
+    for snapshot_shown in shown:
+        click.echo(line(name, snapshot_shown))
     return 0
 
 
-def line(name: str, one: Shown) -> str:
+def line(name: str, snapshot: Shown) -> str:
     """A snapshot in a line."""
-    parts = [f"{name} {one['table']}: {one['state']}, {one['rows']} rows"]
-    if one["state"] not in _OVER:
-        parts.append(f"{one['done']:.0%} scanned, {one['rate']:.0f} rows/s")
-        if one.get("eta_s") is not None:
-            parts.append(f"about {_duration(one['eta_s'])} left")
-    parts += [str(one[field]) for field in ("waiting", "error") if one.get(field)]
+    parts = [f"{name} {snapshot['table']}: {snapshot['state']}, {snapshot['rows']} rows"]
+    if snapshot["state"] not in _OVER:
+        parts.append(f"{snapshot['done']:.0%} scanned, {snapshot['rate']:.0f} rows/s")
+        if snapshot.get("eta_s") is not None:
+            parts.append(f"about {_duration(snapshot['eta_s'])} left")
+    parts += [str(snapshot[field]) for field in ("waiting", "error") if snapshot.get(field)]
     return ", ".join(parts)
 
 
@@ -105,9 +111,9 @@ def _key(text: str | None) -> Any:
     return key
 
 
-def _wait(worker: WorkerClient, name: str, place: str, begun: Sequence[Shown]) -> int:
+def _wait(worker: WorkerClient, name: str, path: str, begun: Sequence[Shown]) -> int:
     """Show these tables' snapshots until they are over: a bar each in a terminal, else a line now and then."""
-    names = [one["table"] for one in begun]
+    names = [snapshot["table"] for snapshot in begun]
     console = Console()
     columns = (
         TextColumn("{task.description}"),
@@ -116,32 +122,37 @@ def _wait(worker: WorkerClient, name: str, place: str, begun: Sequence[Shown]) -
         TextColumn("{task.fields[rows]} rows"),
         TextColumn("{task.fields[left]}"),
     )
-    said = 0.0
+    said_at = 0.0
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bars: dict[str, TaskID] = {table: progress.add_task(table, total=1.0, rows=0, left="") for table in names}
         while True:
-            there = [one for one in worker.ask("GET", place, has="snapshots") if one["table"] in bars]
-            for one in there:
-                progress.update(bars[one["table"]], completed=one["done"], rows=one["rows"], left=_left(one))
-            if all(one["state"] in _OVER for one in there):
+            snapshots = [snapshot for snapshot in worker.ask("GET", path, has="snapshots") if snapshot["table"] in bars]
+            for snapshot in snapshots:
+                progress.update(
+                    bars[snapshot["table"]],
+                    completed=snapshot["done"],
+                    rows=snapshot["rows"],
+                    left=_remaining_text(snapshot),
+                )
+            if all(snapshot["state"] in _OVER for snapshot in snapshots):
                 break
-            if not console.is_terminal and time.monotonic() - said > _SAY_S:
-                said = time.monotonic()
-                for one in there:
-                    click.echo(line(name, one))
+            if not console.is_terminal and time.monotonic() - said_at > _REPORT_S:
+                said_at = time.monotonic()
+                for snapshot in snapshots:
+                    click.echo(line(name, snapshot))
             time.sleep(_TURN_S)
-    for one in there:
-        click.echo(line(name, one))
-    return 0 if all(one["state"] == "COMPLETE" for one in there) else 1
+    for snapshot in snapshots:
+        click.echo(line(name, snapshot))
+    return 0 if all(snapshot["state"] == "COMPLETE" for snapshot in snapshots) else 1
 
 
-def _left(one: Shown) -> str:
+def _remaining_text(snapshot: Shown) -> str:
     """How long the scan may take, or what the snapshot does in its place."""
-    if one["state"] != "SCANNING":
-        return str(one["state"]).lower()
-    if one.get("waiting"):
+    if snapshot["state"] != "SCANNING":
+        return str(snapshot["state"]).lower()
+    if snapshot.get("waiting"):
         return "waiting"
-    return "" if one.get("eta_s") is None else f"{_duration(one['eta_s'])} left"
+    return "" if snapshot.get("eta_s") is None else f"{_duration(snapshot['eta_s'])} left"
 
 
 def _duration(seconds: float) -> str:

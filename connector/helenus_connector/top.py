@@ -27,12 +27,12 @@ _HEADINGS = (
     *("connector", "table", "state", "lag", "latency", "behind", "waiting"),
     *("events/s", "records/s", "copies", "query", "errors", "dead", "lost"),
 )
-_LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "behind", "events/s")
+_DROPPABLE = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "behind", "events/s")
 """The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
 _SNAPSHOT_HEADINGS = ("connector", "snapshot of", "state", "scanned", "rows/s", "rows", "left")
 _GATE_HEADINGS = ("connector", "at the gate of", "changes", "oldest", "memory", "complete/s", "dropped")
 _STATE_HEADINGS = ("connector", "state of", "live", "kept", "size", "waiting", "batch", "expired/s")
-_MOST = 10
+_MAX_ROWS = 10
 _WIDE = 10_000
 _STYLES = {
     "RUNNING": "green",
@@ -57,11 +57,11 @@ class TableRates:
 
 @dataclass
 class SnapshotProgress:
-    """How a table's last snapshot fares: as its metrics say. `done` is a share, from 0 to 1."""
+    """How a table's last snapshot fares: as its metrics say. `done_ratio` is a share, from 0 to 1."""
 
     state: str = ""
     rows: float = 0.0
-    done: float = 0.0
+    done_ratio: float = 0.0
     seconds: float = 0.0
 
     @property
@@ -75,7 +75,7 @@ class Moment:
     snapshots by connector and table.
     """
 
-    at: float
+    taken_at: float
     tables: Mapping[Labels, TableRates]
     failures: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def look(worker: WorkerClient) -> Moment:
     for sample in samples:
         labels = sample.labels
         if sample.name.startswith(f"{_PREFIX}snapshot_") and "table" in labels:
-            _scan(snapshots.setdefault((labels["connector"], labels["table"]), SnapshotProgress()), sample)
+            _note_sample(snapshots.setdefault((labels["connector"], labels["table"]), SnapshotProgress()), sample)
         if not sample.name.startswith(_PREFIX) or not {"connector", "keyspace", "table"} <= labels.keys():
             continue
         if not labels["table"]:  # why a connector as a whole waits: its status says it in words
@@ -112,7 +112,7 @@ def look(worker: WorkerClient) -> Moment:
     return Moment(time.monotonic(), tables, failures, waiting, snapshots)
 
 
-def _scan(scan: SnapshotProgress, sample: Any) -> None:
+def _note_sample(scan: SnapshotProgress, sample: Any) -> None:
     """Take a metric of a snapshot."""
     match sample.name.removeprefix(f"{_PREFIX}snapshot_"):
         case "state":
@@ -120,58 +120,63 @@ def _scan(scan: SnapshotProgress, sample: Any) -> None:
         case "rows":
             scan.rows = sample.value
         case "done_ratio":
-            scan.done = sample.value
+            scan.done_ratio = sample.value
         case "seconds":
             scan.seconds = sample.value
 
 
 def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
     """Why connectors and tasks are FAILED, or what the others wait for."""
-    for name, of in sorted(status.items()):
-        whole = of["status"]["connector"].get("trace")
-        for part in (of["status"]["connector"], *of["status"]["tasks"]):
+    for name, connector in sorted(status.items()):
+        connector_trace = connector["status"]["connector"].get("trace")
+        for part in (connector["status"]["connector"], *connector["status"]["tasks"]):
             number = f" task {part['id']}" if "id" in part else ""
             trace = part.get("trace", "failed" if part["state"] == "FAILED" else None)
-            if trace is None or failed is not (part["state"] == "FAILED") or (number and trace == whole):
+            if trace is None or failed is not (part["state"] == "FAILED") or (number and trace == connector_trace):
                 continue
             yield f"{name}{number}: {trace.splitlines()[0]}"
 
 
 def view(before: Moment, now: Moment) -> RenderableType:
     """The table of the changes between two moments, with the columns that fit the terminal."""
-    seconds = now.at - before.at
+    seconds = now.taken_at - before.taken_at
     rows = [
-        tuple(_row(labels, before.tables.get(labels, TableRates()), fares, seconds))
+        tuple(_table_row(labels, before.tables.get(labels, TableRates()), fares, seconds))
         for labels, fares in sorted(now.tables.items())
     ]
     tables = _Fitting(rows) if rows else Text("The worker has no tables yet.")
-    running = {place: scan for place, scan in sorted(now.snapshots.items()) if not scan.is_over}
-    shown = [(*place, *_of_snapshot(before.snapshots.get(place), scan, seconds)) for place, scan in running.items()]
+    running = {table_name: scan for table_name, scan in sorted(now.snapshots.items()) if not scan.is_over}
+    shown = [
+        (*table_name, *_snapshot_row(before.snapshots.get(table_name), scan, seconds))
+        for table_name, scan in running.items()
+    ]
     waiting = sorted(
         (item for item in now.tables.items() if item[1].get("gate_waiting_changes")),
         key=lambda item: -item[1].get("gate_waiting_changes"),
     )
-    gates = [tuple(_at_gate(at, before.tables.get(at, TableRates()), fares, seconds)) for at, fares in waiting]
+    gates = [
+        tuple(_gate_row(labels, before.tables.get(labels, TableRates()), fares, seconds)) for labels, fares in waiting
+    ]
     states = [
-        tuple(_of_state(at, before.tables.get(at, TableRates()), fares, seconds))
-        for at, fares in sorted(now.tables.items())
+        tuple(_state_row(labels, before.tables.get(labels, TableRates()), fares, seconds))
+        for labels, fares in sorted(now.tables.items())
         if "live_keys" in fares.values or "rows_kept" in fares.values
     ]
     parts = [
-        *_part(gates, _GATE_HEADINGS, ("memory",)),
-        *_part(states, _STATE_HEADINGS, ("expired/s",)),
-        *_part(shown, _SNAPSHOT_HEADINGS, ("rows",)),
+        *_section(gates, _GATE_HEADINGS, ("memory",)),
+        *_section(states, _STATE_HEADINGS, ("expired/s",)),
+        *_section(shown, _SNAPSHOT_HEADINGS, ("rows",)),
     ]
     lines = [*(Text(line, style="red") for line in now.failures), *(Text(line, style="yellow") for line in now.waiting)]
     return Group(tables, *parts, *lines)
 
 
-def _part(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str], least: Sequence[str]) -> Iterator[Any]:
+def _section(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str], least: Sequence[str]) -> Iterator[Any]:
     """A table below the tables', of the first rows; nothing if there is none."""
     if rows:
-        yield from (Text(), _Fitting(rows[:_MOST], headings, least))
-    if len(rows) > _MOST:
-        yield Text(f"and {len(rows) - _MOST} more", style="dim")
+        yield from (Text(), _Fitting(rows[:_MAX_ROWS], headings, least))
+    if len(rows) > _MAX_ROWS:
+        yield Text(f"and {len(rows) - _MAX_ROWS} more", style="dim")
 
 
 @dataclass(frozen=True)
@@ -180,38 +185,38 @@ class _Fitting:
 
     rows: Sequence[tuple[Text | str, ...]]
     headings: Sequence[str] = _HEADINGS
-    least: Sequence[str] = _LEAST
+    least: Sequence[str] = _DROPPABLE
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         left_out: list[str] = []
         for heading in (*self.least, ""):
             grid = self._grid(left_out)
-            room = options.max_width - Measurement.get(console, options.update(max_width=_WIDE), grid).maximum
-            if room >= 0 or not heading:
+            spare_width = options.max_width - Measurement.get(console, options.update(max_width=_WIDE), grid).maximum
+            if spare_width >= 0 or not heading:
                 break
             if not any(isinstance(cell := row[self.headings.index(heading)], Text) and cell.style for row in self.rows):
                 left_out.append(heading)  # a number in red stays
-        if room < 0:
-            names = [max(len(str(row[at])) for row in self.rows) for at in (0, 1)]
-            width = max(sum(names) + room, 8)
+        if spare_width < 0:
+            names = [max(len(str(row[column])) for row in self.rows) for column in (0, 1)]
+            width = max(sum(names) + spare_width, 8)
             connector = min(names[0], max(width // 3, width - names[1]))
             grid = self._grid(left_out, (connector, width - connector))
         yield grid
 
     def _grid(self, left_out: Sequence[str], names: Sequence[int | None] = (None, None)) -> Table:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-        shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
-        for at in shown:
-            width = names[at] if at < len(names) else None
-            is_text = at < 2 or self.headings[at] == "state"
+        shown = [column for column, heading in enumerate(self.headings) if heading not in left_out]
+        for column in shown:
+            width = names[column] if column < len(names) else None
+            is_text = column < 2 or self.headings[column] == "state"
             justify: Literal["left", "right"] = "left" if is_text else "right"
-            grid.add_column(self.headings[at], justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+            grid.add_column(self.headings[column], justify=justify, no_wrap=True, overflow="ellipsis", width=width)
         for row in self.rows:
-            grid.add_row(*(row[at] for at in shown))
+            grid.add_row(*(row[column] for column in shown))
         return grid
 
 
-def _row(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
+def _table_row(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
     def more(name: str) -> float:
         change = now.get(name) - before.get(name)
         return change if change >= 0 else now.get(name)  # the worker was started again
@@ -233,7 +238,7 @@ def _row(labels: Labels, before: TableRates, now: TableRates, seconds: float) ->
         yield Text(_number(now.get(name)), style="red" if now.get(name) else "")
 
 
-def _at_gate(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
+def _gate_row(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
     """What waits there for reports of more replicas."""
     completed, dropped = (f"gate_changes_total/{outcome}" for outcome in ("completed", "dropped"))
     yield labels[0]
@@ -245,7 +250,7 @@ def _at_gate(labels: Labels, before: TableRates, now: TableRates, seconds: float
     yield Text(_number(now.get(dropped)), style="red" if now.get(dropped) else "")
 
 
-def _of_state(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
+def _state_row(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
     """What is kept of a table: keys that live with `state=keys`, rows with `state=rows`; what times are waited for."""
     expired = "live_keys_asked_total/expired"
     yield labels[0]
@@ -258,13 +263,15 @@ def _of_state(labels: Labels, before: TableRates, now: TableRates, seconds: floa
     yield _number(max(0.0, now.get(expired) - before.get(expired)) / seconds) if "live_keys" in now.values else "-"
 
 
-def _of_snapshot(before: SnapshotProgress | None, now: SnapshotProgress, seconds: float) -> Iterator[Text | str]:
-    left = now.seconds * (1 - now.done) / now.done if now.done and now.state == "SCANNING" else 0.0
+def _snapshot_row(before: SnapshotProgress | None, now: SnapshotProgress, seconds: float) -> Iterator[Text | str]:
+    remaining_s = (
+        now.seconds * (1 - now.done_ratio) / now.done_ratio if now.done_ratio and now.state == "SCANNING" else 0.0
+    )
     yield Text(now.state, style=_STYLES.get(now.state, ""))
-    yield f"{now.done:.0%}"
+    yield f"{now.done_ratio:.0%}"
     yield _number((now.rows - before.rows) / seconds) if before and now.rows >= before.rows else "-"
     yield _number(now.rows)
-    yield f"~{_duration(left)}" if left else "-"
+    yield f"~{_duration(remaining_s)}" if remaining_s else "-"
 
 
 def _number(value: float) -> str:

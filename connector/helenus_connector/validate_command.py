@@ -89,10 +89,10 @@ def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) ->
         for connector in connectors:
             try:
                 for settings in each(connector, tables):
-                    found = tables.scan(settings, Path(directory))
-                    yield from ((connector.name, error) for error in found.values() if error is not None)
-                    there = [settings.of_table(table) for table, error in found.items() if error is None]
-                    yield from ((connector.name, error) for error in (topics.refusals(there) if topics else ()))
+                    errors = tables.scan(settings, Path(directory))
+                    yield from ((connector.name, error) for error in errors.values() if error is not None)
+                    publishable = [settings.of_table(table) for table, error in errors.items() if error is None]
+                    yield from ((connector.name, error) for error in (topics.refusals(publishable) if topics else ()))
             except HelenusError as error:
                 yield connector.name, error
     if topics is not None:

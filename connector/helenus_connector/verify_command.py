@@ -17,7 +17,7 @@ from helenus_connector.verify.report import DIFFERENT
 from helenus_schemas.names import counted
 
 _TURN_S = 0.5
-_SAY_S = 10.0
+_REPORT_S = 10.0
 _OVER = ("DONE", "FAILED", "STOPPED")
 Shown = Mapping[str, Any]
 """A verification as REST shows it."""
@@ -29,66 +29,74 @@ def verify(worker: WorkerClient, name: str, tables: Sequence[str], as_json: bool
 
     Raises HelenusError CONFIG for what the worker refuses, and WORKER_UNREACHABLE.
     """
-    place = f"/connectors/{quote(name, safe='')}/verifications"
-    asked = {"tables": list(tables), **{key: value for key, value in options.items() if value is not None}}
-    numbers = {one["id"] for one in worker.ask("POST", place, asked, has="verifications")}
+    path = f"/connectors/{quote(name, safe='')}/verifications"
+    fields = {"tables": list(tables), **{key: value for key, value in options.items() if value is not None}}
+    numbers = {verification["id"] for verification in worker.ask("POST", path, fields, has="verifications")}
     try:
-        found = _wait(worker, place, numbers)
+        verifications = _wait(worker, path, numbers)
     except KeyboardInterrupt:
-        worker.ask("DELETE", place, has="verifications")
+        worker.ask("DELETE", path, has="verifications")
         click.echo(f"{name}: the verification was stopped", err=True)
         return 1
-    for one in found:
-        click.echo(json.dumps(one, ensure_ascii=False) if as_json else "\n".join(lines(name, one)))
-    if len(found) < len(numbers) or any(one["state"] != "DONE" for one in found):
+    for verification in verifications:
+        click.echo(json.dumps(verification, ensure_ascii=False) if as_json else "\n".join(lines(name, verification)))
+    if len(verifications) < len(numbers) or any(verification["state"] != "DONE" for verification in verifications):
         return 1
-    return 0 if all(one["report"]["equal"] for one in found) else DIFFERENT
+    return 0 if all(verification["report"]["equal"] for verification in verifications) else DIFFERENT
 
 
-def lines(name: str, one: Shown) -> list[str]:
+def lines(name: str, verification: Shown) -> list[str]:
     """What was found in a table, for a terminal."""
-    if one["state"] != "DONE":
-        return [f"{name} {one['table']}: {one['state']}{', ' + one['error'] if one.get('error') else ''}"]
-    report = one["report"]
-    looked = f"{report['rows']} rows, {report['records']} records, {report['seconds']:.1f} s"
-    said = "topic and table are equal" if report["equal"] else "topic and table differ"
-    found = [f"{name} {one['table']}: {said} ({looked})"]
-    for kind, of in {**report["differences"], **report["apart"]}.items():
-        if of["count"]:
-            more = ", …" if of["count"] > len(of["keys"]) else ""
+    if verification["state"] != "DONE":
+        error = f", {verification['error']}" if verification.get("error") else ""
+        return [f"{name} {verification['table']}: {verification['state']}{error}"]
+    report = verification["report"]
+    scanned = f"{report['rows']} rows, {report['records']} records, {report['seconds']:.1f} s"
+    result = "topic and table are equal" if report["equal"] else "topic and table differ"
+    texts = [f"{name} {verification['table']}: {result} ({scanned})"]
+    for kind, difference in {**report["differences"], **report["apart"]}.items():
+        if difference["count"]:
+            more = ", …" if difference["count"] > len(difference["keys"]) else ""
             note = "" if kind in report["differences"] else ", no difference"
-            found.append(f"  {kind}: {of['count']}{note}{': ' if of['keys'] else ''}{', '.join(of['keys'])}{more}")
+            keys = f": {', '.join(difference['keys'])}" if difference["keys"] else ""
+            texts.append(f"  {kind}: {difference['count']}{note}{keys}{more}")
     if report["repaired"]:
-        found.append(f"  {counted(report['repaired'], 'event')} appended: the connector reads these keys again")
+        texts.append(f"  {counted(report['repaired'], 'event')} appended: the connector reads these keys again")
     if report["behind"]:
-        found.append(f"  {report['behind']}: what it has not published yet is shown as a difference")
-    return found
+        texts.append(f"  {report['behind']}: what it has not published yet is shown as a difference")
+    return texts
 
 
-def _wait(worker: WorkerClient, place: str, numbers: set[int]) -> Sequence[Shown]:
+def _wait(worker: WorkerClient, path: str, numbers: set[int]) -> Sequence[Shown]:
     """Show how far these verifications are, until all are over."""
     console = Console(stderr=True)
-    said = ""
-    at = time.monotonic() - _SAY_S
+    last_text = ""
+    said_at = time.monotonic() - _REPORT_S
     with Status("", console=console) if console.is_terminal else _Silent() as status:
         while True:
-            there = [one for one in worker.ask("GET", place, has="verifications") if one["id"] in numbers]
-            running = [one for one in there if one["state"] not in _OVER]
+            verifications = [
+                verification
+                for verification in worker.ask("GET", path, has="verifications")
+                if verification["id"] in numbers
+            ]
+            running = [verification for verification in verifications if verification["state"] not in _OVER]
             if not running:
-                return there
-            text = "; ".join(_doing(one) for one in running if one["state"] == "RUNNING")
+                return verifications
+            text = "; ".join(
+                _progress_text(verification) for verification in running if verification["state"] == "RUNNING"
+            )
             if console.is_terminal:
                 status.update(text)
-            elif text != said and time.monotonic() - at >= _SAY_S:
-                said, at = text, time.monotonic()
+            elif text != last_text and time.monotonic() - said_at >= _REPORT_S:
+                last_text, said_at = text, time.monotonic()
                 click.echo(text, err=True)
             time.sleep(_TURN_S)
 
 
-def _doing(one: Shown) -> str:
-    progress = one["progress"]
+def _progress_text(verification: Shown) -> str:
+    progress = verification["progress"]
     share = f", {progress['done']} of {progress['tasks']} tasks" if progress["tasks"] else ""
-    return f"{one['table']}: {progress['does']}{share}, {progress['seconds']:.0f} s"
+    return f"{verification['table']}: {progress['does']}{share}, {progress['seconds']:.0f} s"
 
 
 class _Silent:

@@ -55,7 +55,7 @@ _MAY_COME = (Kind.TABLE_MISSING,)
 """Errors that stop a connector, but not while servers and tables come that are not there when the worker starts."""
 _TOPICS = "topics of all connectors"
 _SLOW_S = 20.0  # a Cassandra of which no contact point answers takes ten for each, by default
-_MOST_LOOKS = 100  # at once: each takes a thread, and some more of the driver's
+_MAX_SCANS = 100  # at once: each takes a thread, and some more of the driver's
 _NO_SPARK = "starting: Spark is not there yet"
 _NO_BATCH = "starting: no batch done yet"
 
@@ -76,18 +76,18 @@ class Worker:
         self.verifications: Verifications
         self.connectors.files = self._keyspaces.files_without_tables
         self._tables = TableDefinitions(registry_memory(worker.checkpoint_dir))
-        self._looks: dict[object, Future[None]] = {}
+        self._scans: dict[object, Future[None]] = {}
         self._failures: dict[str, int] = {}
-        self._waiting = ReasonLog()
+        self._wait_reasons = ReasonLog()
         self._queries: dict[str, EventsQuery | RowsQuery] = {}
         self._followers: KeysQueries | None = None
         self._spark: Any = None
         self._stopping = threading.Event()
         self._started = time.monotonic()
-        self._made_at = self._states_at = self._lag_at = 0.0
+        self._topics_created_at = self._states_reported_at = self._lag_reported_at = 0.0
         self._reports = ConnectorReports(self.connectors)
         self._history = History()
-        self._missing: set[metrics.Labels] = set()
+        self._missing_topics: set[metrics.Labels] = set()
 
     def stop(self) -> None:
         """Ask the worker to end; `run` returns within seconds. A running batch is repeated at the next start."""
@@ -126,27 +126,27 @@ class Worker:
         self._load()
         directory = make()
         server = None
-        looking: Future[None] | None = None
+        scan: Future[None] | None = None
         spark_start: Future[Any] | None = None
-        looked = False
+        has_scanned = False
         try:
-            parts = self.connectors, self.snapshots, self.verifications
-            server = serve(self.worker, *parts, self._history, self.ready, self.health)
+            resources = self.connectors, self.snapshots, self.verifications
+            server = serve(self.worker, *resources, self._history, self.ready, self.health)
             while not self._stopping.is_set():
-                if looking is None or looking.done():
-                    if looking is not None:
+                if scan is None or scan.done():
+                    if scan is not None:
                         with descriptors.exhaustion_tolerated():
-                            looking.result()
+                            scan.result()
                         self._end_if_all_failed()
-                        looked = True
-                    looking = _in_thread(lambda: self._look(directory))
+                        has_scanned = True
+                    scan = _run_in_thread(lambda: self._scan_tables(directory))
                 # Spark takes seconds to load: it begins when there is something to run.
-                if spark_start is None and (looked or self._groups()):
-                    spark_start = _in_thread(lambda: self._session(directory))
-                if time.monotonic() - self._made_at > _TOPICS_S:
-                    self._made_at = time.monotonic()
+                if spark_start is None and (has_scanned or self._groups()):
+                    spark_start = _run_in_thread(lambda: self._start_spark(directory))
+                if time.monotonic() - self._topics_created_at > _TOPICS_S:
+                    self._topics_created_at = time.monotonic()
                     with descriptors.exhaustion_tolerated():
-                        self._make_topics()
+                        self._create_topics()
                 if spark_start is not None and spark_start.done() and self._spark is None:
                     self._spark = spark_start.result()
                     self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark)
@@ -155,8 +155,8 @@ class Worker:
                     self.verifications.start(self._spark, directory)
                 if self._spark is not None:
                     with descriptors.exhaustion_tolerated():
-                        self._turn(directory)
-                self._note_hindered()
+                        self._run_due_work(directory)
+                self._note_hindrances()
                 is_starting = self._spark is None or not self._all_run()
                 self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
                 self.connectors.changed.clear()
@@ -175,7 +175,7 @@ class Worker:
             if spark_start is not None and spark_start.exception() is None:
                 with contextlib.suppress(Exception):  # it may be gone
                     spark_start.result().stop()
-            if looking is None or wait([looking], _GRACE_S).done:
+            if scan is None or wait([scan], _GRACE_S).done:
                 self._tables.close()
             self._topics.close()
             if server is not None:
@@ -203,21 +203,21 @@ class Worker:
         self.signals = Signals(self.worker, self.connectors, self.snapshots)
         self.verifications = Verifications(self.worker, self.connectors)
 
-    def _session(self, directory: Path) -> Any:
+    def _start_spark(self, directory: Path) -> Any:
         from helenus_connector.query.spark_session import load_modules, start_session
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
-        has_state = any(one.settings.state != "none" for one in self.connectors.all().values())
+        has_state = any(connector.settings.state != "none" for connector in self.connectors.all().values())
         spark = start_session(self.worker, directory, has_state)
         load_modules(spark)
         return spark
 
-    def _turn(self, directory: Path) -> None:
+    def _run_due_work(self, directory: Path) -> None:
         """Do what is due: queries of new groups, changed plans, lag."""
         now = time.monotonic()
         for group in self._groups() - self._queries.keys():
             try:
-                query = self._query(group, directory)
+                query = self._new_query(group, directory)
             except HelenusError as error:
                 self.connectors.fail_group(group, error)
                 continue
@@ -235,19 +235,19 @@ class Worker:
         if self._followers is not None and self._all_run():
             freeze("worker", DRIVER_SEARCH_AFTER)
             self._followers.turn()
-        if now - self._lag_at > self._reports.lag_every_s:
-            self._lag_at = now
-            self._reports.lag(self._topics)
-        if now - self._states_at > _STATES_S:
-            self._states_at = now
-            self._reports.states()
+        if now - self._lag_reported_at > self._reports.lag_every_s:
+            self._lag_reported_at = now
+            self._reports.report_lag(self._topics)
+        if now - self._states_reported_at > _STATES_S:
+            self._states_reported_at = now
+            self._reports.report_states()
             self._history.note(now)
 
     def _all_run(self) -> bool:
         """Whether all queries there are have done a batch."""
         return all(query.is_running for query in self._queries.values())
 
-    def _note_hindered(self) -> None:
+    def _note_hindrances(self) -> None:
         """Have the connectors of each group know why its query makes no batches."""
         starting = _NO_SPARK if self._spark is None else _NO_BATCH
         for group in {c.settings.query_group for c in self.connectors.all().values()}:
@@ -257,7 +257,7 @@ class Worker:
             else:
                 self.connectors.note_hindrance(group, query.trouble(), not query.has_done_batches)
 
-    def _query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
+    def _new_query(self, group: str, directory: Path) -> EventsQuery | RowsQuery:
         if self._has_rows(group):
             return RowsQuery(self.worker, self.connectors, group, directory, self.snapshots)
         return EventsQuery(self.worker, self.connectors, group, directory, self.snapshots.need)
@@ -275,65 +275,65 @@ class Worker:
                 prune(directory / group, {})
                 _log.info("query.ended", group=group)
 
-    def _look(self, directory: Path) -> None:
+    def _scan_tables(self, directory: Path) -> None:
         """Look at the tables of the connectors whose time has come: of those with the same servers one after the other,
         and beside others. Servers that do not answer delay the others for some seconds, and once.
         """
         self.connectors.add_from_files(self._keyspaces.find_connectors(self._tables, self._may_wait()))
-        due: dict[object, list[tuple[str, Connector]]] = {}
+        due_connectors: dict[object, list[tuple[str, Connector]]] = {}
         for name, connector in self.connectors.all().items():
-            if connector.wanted != "STOPPED" and not connector.error and time.time() >= self._look_at(connector):
+            if connector.wanted != "STOPPED" and not connector.error and time.time() >= self._next_scan_at(connector):
                 registry = connector.settings.value_converter_schema_registry_url
-                due.setdefault((connector.settings.server, registry), []).append((name, connector))
-        for servers, of_servers in due.items():
-            if servers not in self._looks and len(self._looks) < _MOST_LOOKS:
-                self._looks[servers] = _in_thread(partial(self._look_in_turn, of_servers, directory))
-        wait(self._looks.values(), _SLOW_S)
-        for servers, look in list(self._looks.items()):
-            if look.done():
-                del self._looks[servers]
-                look.result()
+                due_connectors.setdefault((connector.settings.server, registry), []).append((name, connector))
+        for servers, connectors in due_connectors.items():
+            if servers not in self._scans and len(self._scans) < _MAX_SCANS:
+                self._scans[servers] = _run_in_thread(partial(self._scan_in_turn, connectors, directory))
+        wait(self._scans.values(), _SLOW_S)
+        for servers, scan in list(self._scans.items()):
+            if scan.done():
+                del self._scans[servers]
+                scan.result()
             else:
-                for _, connector in due.get(servers, ()):
+                for _, connector in due_connectors.get(servers, ()):
                     if not connector.is_scanned:
                         connector.waiting = f"its servers have not answered for {_SLOW_S:.0f} s"
 
-    def _look_in_turn(self, connectors: Sequence[tuple[str, Connector]], directory: Path) -> None:
+    def _scan_in_turn(self, connectors: Sequence[tuple[str, Connector]], directory: Path) -> None:
         """Look at the tables of connectors with the same servers."""
         for name, connector in connectors:
             if self._stopping.is_set():
                 return
             with self.connectors.lock:
                 settings = connector.settings
-                again = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
+                refresh_s = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
                 # Before the look: a change during it needs another look at once.
-                connector.next_scan_at, connector.last_scan_at = time.time() + again, time.time()
+                connector.next_scan_at, connector.last_scan_at = time.time() + refresh_s, time.time()
             try:
-                found = self._tables.scan(settings, directory)
+                errors = self._tables.scan(settings, directory)
                 if self._may_wait():
-                    missing = [error for error in found.values() if error and error.kind is Kind.TABLE_MISSING]
+                    missing = [error for error in errors.values() if error and error.kind is Kind.TABLE_MISSING]
                     if missing:
                         raise missing[0]
             except HelenusError as error:
-                self._look_failed(name, connector, settings, error)
+                self._note_scan_failure(name, connector, settings, error)
                 continue
             except Exception as error:
                 # A bug of ours that one connector meets must not stop the others.
                 fault = HelenusError(Kind.BATCH_FAILED, f"{type(error).__name__}: {error}", name)
-                self._look_failed(name, connector, settings, fault)
+                self._note_scan_failure(name, connector, settings, fault)
                 continue
             self._failures.pop(name, None)
-            self._waiting.forget(name)
-            if connector.is_scanned is False and not found:
+            self._wait_reasons.forget(name)
+            if connector.is_scanned is False and not errors:
                 _log.warning("tables.none", connector=name, reason=no_tables(settings))
-            before = {task.table: str(task.error) for task in list(connector.tasks.values())}
-            self.connectors.apply_scan(name, settings, found)
+            former_errors = {task.table: str(task.error) for task in list(connector.tasks.values())}
+            self.connectors.apply_scan(name, settings, errors)
             for task in list(connector.tasks.values()):
-                if task.error is not None and str(task.error) != before.get(task.table):
+                if task.error is not None and str(task.error) != former_errors.get(task.table):
                     _log.error("task.failed", connector=name, table=task.table, error=str(task.error))
 
     @staticmethod
-    def _look_at(connector: Connector) -> float:
+    def _next_scan_at(connector: Connector) -> float:
         """When to look at a connector's tables, s since the epoch. A dropped one may exist again; one that a pattern
         matched is to leave the connector soon.
         """
@@ -344,7 +344,9 @@ class Worker:
         pause_s = connector.settings.table_refresh_interval_ms / 1000 if is_named else _LEAVING_S
         return min(connector.next_scan_at, connector.last_scan_at + pause_s)
 
-    def _look_failed(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
+    def _note_scan_failure(
+        self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError
+    ) -> None:
         with self.connectors.lock:
             if connector.settings is not settings:
                 return  # it was changed meanwhile
@@ -356,11 +358,11 @@ class Worker:
                 longest_s = _FIRST_PAUSE_S if self._may_wait() else _LONGEST_PAUSE_S
                 connector.trouble = error
                 connector.next_scan_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
-                if self._waiting.is_due(name, str(error)):
+                if self._wait_reasons.is_due(name, str(error)):
                     _log.info("connector.waiting", connector=name, reason=str(error))
             else:
                 self._failures.pop(name, None)
-                self._waiting.forget(name)
+                self._wait_reasons.forget(name)
                 connector.error = error
                 _log.error("connector.failed", connector=name, error=str(error))
 
@@ -384,8 +386,8 @@ class Worker:
             return
         errors = []
         for connector in connectors.values():
-            never = None if connector.is_scanned or self._may_wait() else connector.trouble
-            errors.append(connector.failure() or never)
+            unscanned_error = None if connector.is_scanned or self._may_wait() else connector.trouble
+            errors.append(connector.failure() or unscanned_error)
         if all(errors):
             assert errors[0] is not None
             raise errors[0]
@@ -401,7 +403,7 @@ class Worker:
     def _groups(self) -> set[str]:
         return {c.settings.query_group for c in self.connectors.all().values() if c.is_scanned and not c.error}
 
-    def _make_topics(self) -> None:
+    def _create_topics(self) -> None:
         connectors = [
             c for c in self.connectors.all().values() if c.wanted == "RUNNING" and c.is_scanned and not c.error
         ]
@@ -411,12 +413,12 @@ class Worker:
         try:
             self._topics.create_topics(claim(self.connectors, waiting))
         except HelenusError as error:
-            if self._waiting.is_due(_TOPICS, str(error)):
+            if self._wait_reasons.is_due(_TOPICS, str(error)):
                 _log.warning("topics.waiting", reason=str(error))
             for task in waiting:
                 task.waiting = None if task.ready or task.error else error
             return
-        self._waiting.forget(_TOPICS)
+        self._wait_reasons.forget(_TOPICS)
         for task in waiting:
             missing = f"waits for its events topic {task.events}: the agent makes it when it starts"
             task.waiting = None if task.ready or task.error else missing
@@ -426,19 +428,19 @@ class Worker:
                     _log.warning("task.warning", connector=task.connector, table=task.table, reason=warning)
             elif task.error:
                 _log.error("task.failed", connector=task.connector, table=task.table, error=str(task.error))
-            elif task.labels not in self._missing:
-                self._missing.add(task.labels)
+            elif task.labels not in self._missing_topics:
+                self._missing_topics.add(task.labels)
                 where = {"connector": task.connector, "topic": task.events}
                 _log.warning("events.missing", **where, advice="start the agent; it makes the topic")
 
 
-def _in_thread(work: Callable[[], T]) -> Future[T]:
+def _run_in_thread(function: Callable[[], T]) -> Future[T]:
     """Do this in a thread that the end of the process does not wait for: a server may never answer."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
-            future.set_result(work())
+            future.set_result(function())
         except BaseException as error:
             future.set_exception(error)
 

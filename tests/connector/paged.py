@@ -100,7 +100,7 @@ def _fill(api: Api, column: str) -> None:
     )
     tasks["shop.stock"].ready = False
     tasks["shop.stock"].waiting = "waits for its events topic events-shop.stock: the agent makes it when it starts"
-    ConnectorReports(api.connectors).states()
+    ConnectorReports(api.connectors).report_states()
     _measure(api, tasks)
     one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60, seconds=60.0)
     one.left, one.whole = [new_stretch(1 << 62)], remaining_share([new_stretch()])

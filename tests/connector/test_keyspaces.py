@@ -56,7 +56,7 @@ def started(directory: Path, schema: Schema, **more: str) -> Worker:
     worker = Worker(settings, {"db": properties})
     worker._tables = schema
     worker._load()
-    worker._look(directory)
+    worker._scan_tables(directory)
     return worker
 
 
@@ -90,10 +90,10 @@ def test_a_keyspace_that_comes_later_joins(tmp_path: Path) -> None:
     schema = Schema(shop__orders=False)
     with capture_logs() as logs:
         worker = started(tmp_path, schema)
-        worker._look(tmp_path)
+        worker._scan_tables(tmp_path)
     assert [entry["event"] for entry in logs] == ["tables.none"]
     schema.tables["shop", "orders"] = schema.tables["bank", "moves"] = True
-    worker._look(tmp_path)
+    worker._scan_tables(tmp_path)
     assert set(worker.connectors.names()) == {"db-shop", "db-bank"}
 
 
@@ -111,7 +111,7 @@ def test_what_an_operator_wanted_outlasts_a_restart(tmp_path: Path) -> None:
     }
     schema.error = None
     second._keyspaces._files[0].next_scan_at = 0
-    second._look(tmp_path)
+    second._scan_tables(tmp_path)
     assert "db-more" not in second.connectors.names()
 
 
@@ -123,7 +123,7 @@ def test_a_cassandra_that_is_away_is_waited_for(tmp_path: Path) -> None:
     worker._end_if_all_failed()
     schema.error = None
     worker._keyspaces._files[0].next_scan_at = 0
-    worker._look(tmp_path)
+    worker._scan_tables(tmp_path)
     assert worker.connectors.names() == ["db-shop"]
     assert "cannot connect" not in str(worker.ready())
 

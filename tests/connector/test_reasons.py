@@ -144,7 +144,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     worker.connectors.put("shop", SHOP)
     yield worker
     worker.connectors.delete("shop")
-    worker._reports.states()
+    worker._reports.report_states()
     metrics.connector_state("db", None)  # of a file, it is there until the worker ends
     metrics.reasons(worker._reports._reasons, set())
 
@@ -166,8 +166,8 @@ def test_what_is_kept_is_read_once_the_directory_is_this_workers(tmp_path: Path)
 def test_a_reason_is_shown_everywhere(why: str, worker: Worker, tmp_path: Path) -> None:
     arrange, name, text, kind = REASONS[why]
     arrange(worker, tmp_path)
-    worker._note_hindered()
-    worker._reports.states()
+    worker._note_hindrances()
+    worker._reports.report_states()
     parts = worker.connectors, worker.snapshots, worker.verifications, worker._history
     listener = serve(worker.worker, *parts, worker.ready, worker.health)
     try:
@@ -206,7 +206,7 @@ def test_nothing_is_called_running_whose_query_does_not_start(
     worker._spark = object()
     the_task(worker)
     worker._queries = {} if query is None else {"default": query}
-    worker._note_hindered()
+    worker._note_hindrances()
     status = worker.connectors.status("shop")
     assert (status.state, status.tasks[0].state) == states
     assert (status.trace is None) == (query is not None and query.trouble() is None)
@@ -219,7 +219,7 @@ def test_a_task_that_is_tried_again_in_a_query_that_does_not_start_does_not_run(
     for has_done_batches, state in ((False, "UNASSIGNED"), (True, "RUNNING")):
         query: Any = SimpleNamespace(trouble=str, has_done_batches=has_done_batches)
         worker._queries = {"default": query}
-        worker._note_hindered()
+        worker._note_hindrances()
         (task,) = worker.connectors.status("shop").tasks
         assert (task.state, "cannot connect" in str(task.trace)) == (state, True)
     worker._queries.clear()
@@ -227,7 +227,7 @@ def test_a_task_that_is_tried_again_in_a_query_that_does_not_start_does_not_run(
 
 def test_what_tasks_wait_for_says_more_than_that_no_batch_is_done(worker: Worker) -> None:
     the_task(worker).waiting = "waits for its events topic"
-    worker._note_hindered()
+    worker._note_hindrances()
     status = worker.connectors.status("shop")
     assert (status.trace, status.obstacle) == (None, "waits for its events topic")
 

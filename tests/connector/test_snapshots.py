@@ -30,7 +30,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, UnknownConnector
 from helenus_connector.log.events import Offsets
-from helenus_connector.rest._snapshots import _asked
+from helenus_connector.rest._snapshots import _read_request
 from helenus_connector.snapshot import _keys, _pace, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
@@ -899,16 +899,16 @@ def test_what_can_not_be_asked_for(tables: list[str], asked: SnapshotRequest, me
 )
 def test_an_empty_part_is_not_the_whole_table(given: dict[str, Any], what: str) -> None:
     with pytest.raises(HTTPException) as error:
-        _asked(given)
+        _read_request(given)
     assert error.value.status_code == 400
     assert what in error.value.detail
 
 
 def test_what_is_asked_of_a_part() -> None:
-    assert _asked({"tables": ["t"], "where": None}) == SnapshotRequest()
-    assert _asked({"where": "id = 5"}) == SnapshotRequest(where="id = 5")
-    assert _asked({"key": {"id": 5}}) == SnapshotRequest(where="id = 5")
-    assert _asked({"token_range": "5:9"}) == SnapshotRequest(5, 9)
+    assert _read_request({"tables": ["t"], "where": None}) == SnapshotRequest()
+    assert _read_request({"where": "id = 5"}) == SnapshotRequest(where="id = 5")
+    assert _read_request({"key": {"id": 5}}) == SnapshotRequest(where="id = 5")
+    assert _read_request({"token_range": "5:9"}) == SnapshotRequest(5, 9)
 
 
 def test_one_at_a_time(house: House) -> None:

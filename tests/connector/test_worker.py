@@ -90,10 +90,10 @@ class Fake(Worker):
 
     def look(self) -> None:
         """What a worker does in its turns."""
-        self._look(self._directory)
-        self._make_topics()
-        self._reports.lag(self._topics)
-        self._reports.states()
+        self._scan_tables(self._directory)
+        self._create_topics()
+        self._reports.report_lag(self._topics)
+        self._reports.report_states()
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_stopping_worker_looks_at_no_more_tables(worker: Fake, monkeypatch: py
         raise AWAY
 
     monkeypatch.setattr(worker.tables, "scan", look)
-    worker._look(Path())
+    worker._scan_tables(Path())
     assert len(looked) == 1
     worker._stopping.clear()
     monkeypatch.undo()
@@ -278,10 +278,10 @@ def test_servers_that_never_answer_delay_no_other_connector(worker: Fake, monkey
         worker.look()
         assert worker.connectors.all()["a0"].is_scanned
         assert worker.connectors.status("a0").trace is None or "answered" not in str(worker.connectors.status("a0"))
-        assert len(worker._looks) == 5, "they are not asked a second time meanwhile"
+        assert len(worker._scans) == 5, "they are not asked a second time meanwhile"
     finally:
         hangs.set()
-        for look_ in worker._looks.values():
+        for look_ in worker._scans.values():
             look_.result(60)
 
 
@@ -291,7 +291,7 @@ def test_a_worker_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytes
     worker.connectors.put("shop", CONFIG)
     monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
     monkeypatch.setattr(worker.tables, "close", lambda: None, raising=False)
-    monkeypatch.setattr(worker, "_session", lambda directory: worker._stopping.wait())
+    monkeypatch.setattr(worker, "_start_spark", lambda directory: worker._stopping.wait())
     turns: list[str] = []
 
     def fail(what: str, then: int) -> Any:
@@ -310,8 +310,8 @@ def test_a_worker_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytes
         return failing
 
     monkeypatch.setattr("helenus_connector.worker._TOPICS_S", 0.0)
-    monkeypatch.setattr(worker, "_look", fail("look", 99))
-    monkeypatch.setattr(worker, "_make_topics", fail("topics", 3))
+    monkeypatch.setattr(worker, "_scan_tables", fail("look", 99))
+    monkeypatch.setattr(worker, "_create_topics", fail("topics", 3))
     with capture_logs() as logs:
         worker.run()
     assert turns.count("topics") == 4
@@ -362,11 +362,11 @@ def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
     worker: Any = SimpleNamespace(
         connectors=of_worker,
         _topics=SimpleNamespace(create_topics=lambda waiting: setattr(task, "ready", True)),
-        _missing=set(),
-        _waiting=ReasonLog(),
+        _missing_topics=set(),
+        _wait_reasons=ReasonLog(),
     )
     with capture_logs() as logs:
-        Worker._make_topics(worker)
+        Worker._create_topics(worker)
     warned = [entry["reason"] for entry in logs if entry["event"] == "task.warning"]
     assert [("older row" in reason) for reason in warned] == ([True] if level == "LOCAL_ONE" else [])
 
@@ -552,14 +552,14 @@ def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatc
     monkeypatch.setattr("helenus_connector.worker.EventsQuery.refresh", lambda _: None)
     for _ in range(2):
         worker.look()
-        worker._turn(tmp_path)
+        worker._run_due_work(tmp_path)
     assert started == ["default"]
     assert [worker.connectors.status(name).state for name in ("shop", "other")] == ["RUNNING", "FAILED"]
     assert str(file) in str(worker.connectors.status("other").trace)
     file.unlink()
     worker.connectors.restart("other")
     worker.look()
-    worker._turn(tmp_path)
+    worker._run_due_work(tmp_path)
     assert started == ["default", "slow"]
     for name in worker.connectors.names():
         worker.connectors.delete(name)

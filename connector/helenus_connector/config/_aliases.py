@@ -79,10 +79,10 @@ def _contact_points(value: str) -> str:
 
 def _duration(value: str) -> str:
     """A duration of the Java driver's, in ms."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
-    if found is None or found[2] not in _UNITS_MS:
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
+    if match is None or match[2] not in _UNITS_MS:
         raise ValueError("set cassandra.request.timeout.ms, in milliseconds")
-    return str(int(found[1]) * _UNITS_MS[found[2]])
+    return str(int(match[1]) * _UNITS_MS[match[2]])
 
 
 _NO_KEY_STORE = _refused(

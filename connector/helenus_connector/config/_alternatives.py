@@ -58,7 +58,7 @@ def alternatives(expression: str) -> tuple[Alternative, ...]:
     """Return the alternatives of an expression that compiles. An empty one stands for something optional: not returned,
     as those whose group others refer to.
     """
-    found = []
+    named = []
     flags = re.match(r"(?:\(\?[aimsux]+\))?", expression)[0]  # type: ignore[index] # of all alternatives
     expression = expression[len(flags) :]
     for group in _groups(expression):
@@ -71,8 +71,8 @@ def alternatives(expression: str) -> tuple[Alternative, ...]:
             text = expression[start:end]
             pattern = flags + _narrowed(expression, group, text)
             if text and _compiles(pattern) and (wider is None or _compiles(wider)):
-                found.append(Alternative(text, pattern, wider))
-    return tuple(found)
+                named.append(Alternative(text, pattern, wider))
+    return tuple(named)
 
 
 def _narrowed(expression: str, group: _Group, text: str) -> str:
@@ -97,7 +97,7 @@ def _compiles(pattern: str) -> bool:
 def _groups(expression: str) -> list[_Group]:
     """Return the groups of an expression, the whole as the first."""
     whole = _Group(0, None, None, [0])
-    found, open_groups = [whole], [whole]
+    groups, open_groups = [whole], [whole]
     index = 0
     while index < len(expression):
         char = expression[index]
@@ -113,7 +113,7 @@ def _groups(expression: str) -> list[_Group]:
             group = _Group(index, open_groups[-1], open_groups[-1].negative, [prefix.end()])
             if prefix[0] in _NEGATIVE and group.negative is None:
                 group.negative = group
-            found.append(group)
+            groups.append(group)
             open_groups.append(group)
             index = prefix.end() - 1
         elif char == "|":
@@ -124,7 +124,7 @@ def _groups(expression: str) -> list[_Group]:
             group.end = index + 1
         index += 1
     whole.parts.append(len(expression) + 1)
-    return found
+    return groups
 
 
 def _class_end(expression: str, start: int) -> int:

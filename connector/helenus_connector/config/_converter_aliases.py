@@ -50,14 +50,14 @@ def _ca(value: str) -> str:
 def _confluent_url(value: str) -> str:
     """The address at which Apicurio's registry answers as Confluent's. Raises ValueError for versions before 3."""
     addresses = [address.strip().rstrip("/") for address in value.split(",")]
-    made = [re.sub(r"/apis/registry/v\d+$", "", address) + "/apis/ccompat/v7" for address in addresses]
+    urls = [re.sub(r"/apis/registry/v\d+$", "", address) + "/apis/ccompat/v7" for address in addresses]
     if any(re.search(r"/(apis/registry/v[12]|api)$", address) for address in addresses):
         raise ValueError(
             "readers of Apicurio 2 expect ids of 8 bytes by default, and records have 4 as Confluent's: set "
-            f"{_REGISTRY}.url={','.join(made)}, and in readers apicurio.registry.as-confluent=true and "
+            f"{_REGISTRY}.url={','.join(urls)}, and in readers apicurio.registry.as-confluent=true and "
             "apicurio.registry.use-id=contentId"
         )
-    return ",".join(made)
+    return ",".join(urls)
 
 
 _IGNORED: Mapping[str, str] = {
@@ -174,19 +174,19 @@ _USED: Mapping[str, Callable[[str], str | Alias]] = {
     "basic.auth.user.info": lambda _: f"{_REGISTRY}.basic.auth.user.info",
 }
 # Keys and values have one registry; what is said of keys alone is taken for both.
-_OF_KEYS = {
+_KEY_ALIASES = {
     name: f"value.converter.{name}"
     for name in ("schema.registry.basic.auth.user.info", "auto.register.schemas", "normalize.schemas")
 }
 
 
-def _of_side(side: str) -> dict[str, str | Alias]:
-    found: dict[str, str | Alias] = {name: use(side) for name, use in _USED.items()}
+def _aliases_of(side: str) -> dict[str, str | Alias]:
+    aliases: dict[str, str | Alias] = {name: use(side) for name, use in _USED.items()}
     if side == "key":
-        found |= _OF_KEYS
-    found |= _CHECKED
-    found |= {name: Alias(why=why) for name, why in _IGNORED.items()}
-    return {f"{side}.converter.{name}": alias for name, alias in found.items()}
+        aliases |= _KEY_ALIASES
+    aliases |= _CHECKED
+    aliases |= {name: Alias(why=why) for name, why in _IGNORED.items()}
+    return {f"{side}.converter.{name}": alias for name, alias in aliases.items()}
 
 
-CONVERTERS: Mapping[str, str | Alias] = {**_of_side("value"), **_of_side("key")}
+CONVERTERS: Mapping[str, str | Alias] = {**_aliases_of("value"), **_aliases_of("key")}

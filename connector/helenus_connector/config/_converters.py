@@ -16,19 +16,23 @@ _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
     ("String", "Json"): ("json", "key-value-json"),
 }
 
-_UNREAD = {"max.batch.size": "150000"}
+_DEFAULTS_WITHOUT_READS = {"max.batch.size": "150000"}
 """Defaults with `resolver=none` and `state=rows`, which read no rows for a batch's keys."""
-_THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "varint.handling.mode": "long"}
+_DEBEZIUM_DEFAULTS = {
+    "tombstones.on.delete": "false",
+    "decimal.handling.mode": "double",
+    "varint.handling.mode": "long",
+}
 """Defaults with `output.format=debezium-cassandra`, as in Debezium's connector."""
 
 
 def with_defaults(values: Mapping[str, str]) -> Mapping[str, str]:
     """A connector's keys, with the format that its converters stand for, and defaults of format, resolver and state."""
-    found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
-    chosen = {"output.format": found[0], **values} if found else values
+    possible = formats(values.get("key.converter", ""), values.get("value.converter", ""))
+    chosen = {"output.format": possible[0], **values} if possible else values
     if chosen.get("resolver") == "none" or chosen.get("state") == "rows":
-        chosen = {**_UNREAD, **chosen}
-    return {**_THEIRS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
+        chosen = {**_DEFAULTS_WITHOUT_READS, **chosen}
+    return {**_DEBEZIUM_DEFAULTS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
 
 
 def formats(key: str, value: str) -> tuple[Format, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 
-def compiles(value: str) -> str:
+def check_regex(value: str) -> str:
     """The same. Raises ValueError for what is no regular expression."""
     try:
         re.compile(value)
@@ -14,24 +14,26 @@ def compiles(value: str) -> str:
     return value
 
 
-def of_names(value: str) -> str:
-    """As `compiles`, for names of keyspaces and tables. Raises ValueError too for what no such name can have."""
-    if found := re.search("[\"';`]", value):
-        why = "put commas between several" if found[0] == ";" else "names are written without quotes, capitals too"
-        raise ValueError(f"no name has a {found[0]} in it: {why}")
-    return compiles(value)
+def check_names(value: str) -> str:
+    """As `check_regex`, for names of keyspaces and tables. Raises ValueError too for what no such name can have."""
+    if match := re.search("[\"';`]", value):
+        reason = "put commas between several" if match[0] == ";" else "names are written without quotes, capitals too"
+        raise ValueError(f"no name has a {match[0]} in it: {reason}")
+    return check_regex(value)
 
 
-def of_columns(value: str) -> str:
-    """As `compiles`. Raises ValueError too for a list with commas: as one regular expression it matches no column."""
-    compiles(value)
-    meant = re.sub(r"(\\.|\{[^}]*\}|\[[^]]*\])|\s*,\s*", lambda found: found[1] or "|", value)
-    if meant != value:
-        raise ValueError(f"one regular expression: give {meant}")
+def check_columns(value: str) -> str:
+    """Check as `check_regex`. Raises ValueError too for a list with commas: as a regular expression it matches no
+    column.
+    """
+    check_regex(value)
+    corrected = re.sub(r"(\\.|\{[^}]*\}|\[[^]]*\])|\s*,\s*", lambda match: match[1] or "|", value)
+    if corrected != value:
+        raise ValueError(f"one regular expression: give {corrected}")
     return value
 
 
-def group(value: str) -> str:
+def check_group(value: str) -> str:
     """The same. Raises ValueError for what can't be the name of a group."""
     if not re.fullmatch("[A-Za-z0-9_-]+", value):
         raise ValueError("a name has letters, digits, _ and - alone")
@@ -43,21 +45,25 @@ def is_pattern(part: str) -> bool:
     return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None
 
 
-def excluded(columns: tuple[str, ...]) -> tuple[str, ...]:
+def check_excluded(columns: tuple[str, ...]) -> tuple[str, ...]:
     """The same. Raises ValueError for what is not `keyspace.table.column`, each part a regular expression."""
     for column in columns:
         parts = column_parts(column)
         if len(parts) != 3 or not all(parts):
             raise ValueError(f"{column} is not keyspace.table.column: whole columns can be left out, no fields of them")
         for part in parts:
-            compiles(part)
+            check_regex(part)
     return columns
 
 
-def leaving_out(columns: str, left_out: tuple[str, ...], keyspace: str, table: str) -> str:
-    """A regular expression for the columns of a table that match one, but for those that `excluded` has checked."""
+def exclude_columns(columns: str, left_out: tuple[str, ...], keyspace: str, table: str) -> str:
+    """Return a regular expression for the columns of a table that match one, without those that `left_out` excludes."""
     parts = map(column_parts, left_out)
-    names = [name for of, among, name in parts if re.fullmatch(of, keyspace) and re.fullmatch(among, table)]
+    names = [
+        name
+        for keyspace_pattern, table_pattern, name in parts
+        if re.fullmatch(keyspace_pattern, keyspace) and re.fullmatch(table_pattern, table)
+    ]
     if not names:
         return columns
     flags = re.match(r"(?:\(\?[aimsux]+\))?", columns)[0]  # type: ignore[index] # they have to be the first

@@ -140,12 +140,12 @@ def _variants(text: str) -> tuple[Exclusion, ...]:
     Of `(users|orders).(email|phone)` some table needs `email` and some `phone`; and each table one of the two.
     """
     parts = column_parts(text)
-    found = [Exclusion(text, *parts)]
+    variants = [Exclusion(text, *parts)]
     for index, part in enumerate(parts):
         # What an entry does not exclude needs no name.
         patterns = (alternative.pattern for alternative in alternatives(part) if not alternative.is_excluding)
-        found += [Exclusion(text, *[*parts[:index], pattern, *parts[index + 1 :]]) for pattern in patterns]
-    return tuple(dict.fromkeys(found))
+        variants += [Exclusion(text, *[*parts[:index], pattern, *parts[index + 1 :]]) for pattern in patterns]
+    return tuple(dict.fromkeys(variants))
 
 
 def _exclusions(settings: ConnectorSettings) -> Iterator[Exclusion]:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from helenus_connector.config import _patterns
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json, with_defaults
-from helenus_connector.config._patterns import excluded, group, is_pattern, leaving_out, of_columns, of_names
 from helenus_connector.config.state import StateSettings
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
@@ -62,7 +62,7 @@ class ConnectorSettings(StateSettings):
     """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
     table_refresh_interval_ms: Annotated[Milliseconds, Group("Table", "LOW")] = 10_000
     """How often to look for new tables that match `table`."""
-    query_group: Annotated[str, AfterValidator(group), Group("Common", "LOW")] = "default"
+    query_group: Annotated[str, AfterValidator(_patterns.check_group), Group("Common", "LOW")] = "default"
     """Connectors of one group share a streaming query of Spark. Slow tables of another group do not hold them up."""
     events_topic: Annotated[str, Group("Topics", "HIGH")] = ""
     """The topic that is read; by default `events-KEYSPACE.TABLE`. With several tables put `${table}` into it.
@@ -165,7 +165,7 @@ class ConnectorSettings(StateSettings):
     columns: Annotated[str, Group("Table")] = ".*"
     """A regular expression for names of columns to publish, each alternative of which has to match, or in a negative
     look-ahead to exclude, a column. Key columns are always published."""
-    column_exclude_list: Annotated[CommaList, AfterValidator(excluded), Group("Table")] = ()
+    column_exclude_list: Annotated[CommaList, AfterValidator(_patterns.check_excluded), Group("Table")] = ()
     """Columns that are not published, as `keyspace.table.column`; each part is a regular expression for a whole name.
 
     Key columns are always published. An entry that matches no column stops the table.
@@ -215,79 +215,79 @@ class ConnectorSettings(StateSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults(cls, values: Any) -> Any:
+    def _add_defaults(cls, values: Any) -> Any:
         return with_defaults(values)
 
     @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        yield from super().conflicts(given)
-        key, value = given.get("key.converter", ""), given.get("value.converter", "")
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts(properties)
+        key, value = properties.get("key.converter", ""), properties.get("value.converter", "")
         possible = formats(key, value)
-        given_format = given.get("output.format")
+        given_format = properties.get("output.format")
         if not possible:
-            known = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
-            with_key = f"with key.converter={key}: " if key and value else ""
-            yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
+            pairs = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
+            prefix = f"with key.converter={key}: " if key and value else ""
+            yield "value.converter" if value else "key.converter", f"{prefix}known are {pairs}"
         elif given_format in get_args(Format) and given_format not in possible:
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
         rows = {None, *get_args(Format)} - set(ENVELOPES)
-        if given.get("resolver") == "none" and given_format in rows:
+        if properties.get("resolver") == "none" and given_format in rows:
             problem = "it has the cells of a change, not its row"
             yield "resolver", f"{problem}: set output.format=debezium, debezium-cassandra or cep44"
-        if given.get("key.compat") == "cep44" and given_format != "cep44":
+        if properties.get("key.compat") == "cep44" and given_format != "cep44":
             yield "key.compat", "these keys go with output.format=cep44"
-        if given.get("cep44.payload") == "bytes" and is_json(value or key):
+        if properties.get("cep44.payload") == "bytes" and is_json(value or key):
             yield "cep44.payload", "records in JSON have the payload as an object; leave it out"
-        table = given.get("table", "")
-        several = any(is_pattern(part) for part in table.split(",")) or "," in table
-        keyspaces = is_pattern(given.get("keyspace", "any"))
+        table = properties.get("table", "")
+        has_several_tables = any(_patterns.is_pattern(part) for part in table.split(",")) or "," in table
+        keyspaces = _patterns.is_pattern(properties.get("keyspace", "any"))
         if keyspaces:
             try:
-                of_names(given["keyspace"])
+                _patterns.check_names(properties["keyspace"])
             except ValueError as error:
                 yield "keyspace", str(error)
         topics: dict[str, str] = {}
         for key, prefix in _TOPICS.items():
-            if several and given.get(key) and "${table}" not in given[key]:
+            if has_several_tables and properties.get(key) and "${table}" not in properties[key]:
                 yield key, "with several tables, put ${table} where the table's name is to be"
-            if keyspaces and given.get(key) and "${keyspace}" not in given[key]:
+            if keyspaces and properties.get(key) and "${keyspace}" not in properties[key]:
                 yield key, "with several keyspaces, put ${keyspace} where the keyspace's name is to be"
             name = _topic(
-                given.get(key, ""),
+                properties.get(key, ""),
                 prefix,
-                "any" if keyspaces else given.get("keyspace", ""),
-                "any" if several else table,
+                "any" if keyspaces else properties.get("keyspace", ""),
+                "any" if has_several_tables else table,
             )
             other = topics.setdefault(name.rpartition("/")[2], key)
             if other != key:
-                yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
+                yield (key, f"{other} is the same topic") if key in properties else (other, f"{key} is that by default")
         for side in ("key.converter", "value.converter"):
-            enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
-            if given.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
+            enabled = properties.get(f"{side}.schemas.enable", "true").lower() != "false"
+            if properties.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
                 yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
 
     @field_validator("name")
     @classmethod
-    def _printable(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if not value.isprintable() or len(value) > 255:  # as a file's
             raise ValueError("a name has no control characters, and 255 characters at most")
         return value
 
     @field_validator("connector_class")
     @classmethod
-    def _class(cls, value: str) -> str:
+    def _check_class(cls, value: str) -> str:
         if not is_class(value):
             raise ValueError(f"there is no such class, only {CLASS}")
         return value
 
     @field_validator("table")
     @classmethod
-    def _tables(cls, value: str) -> str:
+    def _check_tables(cls, value: str) -> str:
         parts = [part.strip() for part in value.split(",")]
         if not any(parts):
             raise ValueError("name a table")
         for part in parts:
-            of_names(part)
+            _patterns.check_names(part)
             # A table's name has no dot in it, so as a pattern it would match none, or another table.
             if re.match(r"\w+(\\\.|\.\w+$)", part):
                 raise ValueError("name the table alone; the keyspace is `keyspace`")
@@ -295,33 +295,33 @@ class ConnectorSettings(StateSettings):
 
     @field_validator("events_topic", "data_topic", "errors_deadletterqueue_topic_name")
     @classmethod
-    def _legal(cls, value: str, info: ValidationInfo) -> str:
-        place = (info.context or {}).get("events" if info.field_name == "events_topic" else "data")
-        name = fields.local_topic(value, place)
+    def _check_topic(cls, value: str, info: ValidationInfo) -> str:
+        namespace = (info.context or {}).get("events" if info.field_name == "events_topic" else "data")
+        name = fields.local_topic(value, namespace)
         fields.topic(_topic(name, "", "any", "any"))
         return name
 
     @field_validator("signal_topic")
     @classmethod
-    def _signals(cls, value: str, info: ValidationInfo) -> str:
+    def _check_signal_topic(cls, value: str, info: ValidationInfo) -> str:
         name = fields.local_topic(value, (info.context or {}).get("events"))
         return fields.topic(name) if name else ""
 
     @field_validator("columns")
     @classmethod
-    def _regex(cls, value: str) -> str:
-        return of_columns(value)
+    def _check_columns(cls, value: str) -> str:
+        return _patterns.check_columns(value)
 
     @field_validator("headers")
     @classmethod
-    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [name for name in value if name not in get_args(Header)]:
             raise ValueError(f"no header {unknown[0]}; there are {', '.join(get_args(Header))}")
         return value
 
     @field_validator("value_converter_schema_registry_url")
     @classmethod
-    def _registry(cls, value: str, info: ValidationInfo) -> str:
+    def _check_registry(cls, value: str, info: ValidationInfo) -> str:
         of_keys = info.data.get("key_converter_schema_registry_url", "")
         if value and of_keys and value != of_keys:
             raise ValueError("keys and values have one registry: key.converter.schema.registry.url is another")
@@ -353,23 +353,23 @@ class ConnectorSettings(StateSettings):
     def forms(self) -> dict[str, str]:
         """How records show decimals, varints and times, by type name, where that is not their exact form."""
         modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
-        found = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
-        return found if self.time_precision_mode == "nanoseconds" else {**found, "time": self.time_precision_mode}
+        forms = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        return forms if self.time_precision_mode == "nanoseconds" else {**forms, "time": self.time_precision_mode}
 
     @property
     def has_keyspaces(self) -> bool:
         """Return whether this stands for a connector for each keyspace of several."""
-        return is_pattern(self.keyspace)
+        return _patterns.is_pattern(self.keyspace)
 
     @property
     def published(self) -> str:
         """A regular expression for the names of the columns that are published, of settings of one table."""
-        return leaving_out(self.columns, self.column_exclude_list, self.keyspace, self.table)
+        return _patterns.exclude_columns(self.columns, self.column_exclude_list, self.keyspace, self.table)
 
     @property
     def tables(self) -> list[str]:
         """The tables that are named: all of them, unless there are patterns too."""
-        return [part for part in self._table_parts if not is_pattern(part)]
+        return [part for part in self._table_parts if not _patterns.is_pattern(part)]
 
     @property
     def has_patterns(self) -> bool:
@@ -378,7 +378,7 @@ class ConnectorSettings(StateSettings):
 
     def matches(self, table: str) -> bool:
         """Return whether a table's name matches one of the patterns."""
-        return any(is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
+        return any(_patterns.is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
 
     def matches_keyspace(self, keyspace: str) -> bool:
         """Return whether a keyspace's name matches."""
@@ -446,5 +446,5 @@ def _is_avro(form: str, converter: str) -> bool:
 
 
 @functools.lru_cache(maxsize=10_000)  # of all tables these are asked for some times a second
-def _topic(given: str, prefix: str, keyspace: str, table: str) -> str:
-    return given.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)
+def _topic(topic: str, prefix: str, keyspace: str, table: str) -> str:
+    return topic.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)

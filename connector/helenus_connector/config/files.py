@@ -24,8 +24,8 @@ from helenus_schemas.settings.properties import (
 )
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
-_IS_CONNECTOR = {"keyspace", "table"}
-_OF_COLUMNS = re.compile(r"columns|(column|field)\.(exclude\.list|blacklist)")
+_CONNECTOR_KEYS = {"keyspace", "table"}
+_COLUMN_KEYS = re.compile(r"columns|(column|field)\.(exclude\.list|blacklist)")
 """Keys that keep columns from being published: of two, the first would not count."""
 
 
@@ -44,15 +44,17 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
     def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
         properties = read_properties(path)
         _check_kind(properties, path, connectors)
-        check_properties(path, _OF_COLUMNS)
+        check_properties(path, _COLUMN_KEYS)
         if not debezium.is_theirs(properties):
             return model.read_settings(properties, str(path), properties)
         debezium.report(properties, str(path))
-        return _translate(properties, path).make(lambda given: model.read_settings(given, str(path), given))
+        return _translate(properties, path).make(
+            lambda translated: model.read_settings(translated, str(path), translated)
+        )
 
-    paths = [*_in_one(worker), *connectors]
-    found = together(load_worker, *(partial(load_connector, path) for path in paths))
-    loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]
+    paths = [*_combined_file(worker), *connectors]
+    settings_read = together(load_worker, *(partial(load_connector, path) for path in paths))
+    loaded = [settings for settings in settings_read if isinstance(settings, ConnectorSettings)]
     by_name: dict[str, Path] = {}
     problems = []
     for path, settings in zip(paths, loaded, strict=True):
@@ -61,14 +63,14 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         by_name.setdefault(settings.name, path)
     if problems:
         raise ConfigError(problems)
-    assert isinstance(found[0], WorkerSettings)
-    found[0].refuse_to_connectors(connectors)
-    return found[0], loaded
+    assert isinstance(settings_read[0], WorkerSettings)
+    settings_read[0].refuse_to_connectors(connectors)
+    return settings_read[0], loaded
 
 
 def _check_kind(properties: Mapping[str, str], path: Path, connectors: Sequence[Path]) -> None:
     """Raise ConfigError, of one line, for a worker's file in a connector's place, and the other way round."""
-    is_worker, is_connector = "checkpoint.dir" in properties, properties.keys() >= _IS_CONNECTOR
+    is_worker, is_connector = "checkpoint.dir" in properties, properties.keys() >= _CONNECTOR_KEYS
     if debezium.is_theirs(properties) or is_worker == is_connector:
         return
     if is_worker and path in connectors:
@@ -81,8 +83,11 @@ def _check_kind(properties: Mapping[str, str], path: Path, connectors: Sequence[
 
 def properties_of(worker: Path, connectors: Sequence[Path]) -> list[Mapping[str, str]]:
     """The properties of each connector that `load` returns, as they were written. Raises ConfigError."""
-    read = ((path, read_properties(path)) for path in [*_in_one(worker), *connectors])
-    return [_translate(found, path).properties if debezium.is_theirs(found) else found for path, found in read]
+    files = ((path, read_properties(path)) for path in [*_combined_file(worker), *connectors])
+    return [
+        _translate(properties, path).properties if debezium.is_theirs(properties) else properties
+        for path, properties in files
+    ]
 
 
 def check(worker: WorkerSettings, source: Path, connectors: Sequence[Path]) -> None:
@@ -110,7 +115,7 @@ def check_kafka(worker: WorkerSettings, source: Path) -> None:
         raise ConfigError(list(problems.values()))
 
 
-def _in_one(worker: Path) -> list[Path]:
+def _combined_file(worker: Path) -> list[Path]:
     """The worker's file, if it is a connector's too."""
     try:
         return [worker] if debezium.is_theirs(read_properties(worker)) else []

@@ -27,7 +27,7 @@ from helenus_schemas.service.ownership import make_private
 _log = structlog.get_logger(__name__)
 _PREFIX = "helenus-run-"
 _MEMORY = Path("/dev/shm")
-_SHORT = Path("/tmp")
+_SHORT_PATH = Path("/tmp")
 _LONGEST_PATH = 60  # bytes: with the name of a socket, a UUID, it has to be below 104, which is macOS's limit
 _SPARE_BYTES = 16 << 20  # of a run's small files: plans and the like, which are written again and again
 _locks: dict[Path, int] = {}
@@ -37,8 +37,8 @@ _overflowing: set[Path] = set()
 def make() -> Path:
     """A new directory, for this user alone. Removes what other runs left behind."""
     disk = Path(tempfile.gettempdir())
-    for place in {_MEMORY, disk, _SHORT}:
-        _clean(place)
+    for root in {_MEMORY, disk, _SHORT_PATH}:
+        _remove_leftovers(root)
     root = _MEMORY if os.access(_MEMORY, os.W_OK) and has_room(_MEMORY, 0) else disk
     return use(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root)))
 
@@ -47,17 +47,17 @@ def socket_directory(directory: Path) -> Path:
     """Return the run's directory, or one for this process's sockets where its path is too long for theirs."""
     if len(os.fsencode(directory)) <= _LONGEST_PATH:
         return directory
-    short = use(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT)))
+    short = use(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT_PATH)))
     atexit.register(shutil.rmtree, short, ignore_errors=True)
     return short
 
 
-def has_room(place: Path | int, size: int) -> bool:
+def has_room(path: Path | int, size: int) -> bool:
     """Return whether the file system of a directory, or of an open file, has room for these bytes and a run's small
     files.
     """
-    about = os.statvfs(place)
-    return about.f_bavail * about.f_frsize >= size + _SPARE_BYTES
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize >= size + _SPARE_BYTES
 
 
 def use(directory: Path) -> Path:
@@ -68,7 +68,7 @@ def use(directory: Path) -> Path:
     if directory in _locks and directory.exists():
         return directory
     if not directory.exists() and directory.parent.is_dir():
-        _clean(directory.parent)
+        _remove_leftovers(directory.parent)
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_private(directory)
@@ -79,25 +79,25 @@ def use(directory: Path) -> Path:
     fcntl.flock(_locks[directory], fcntl.LOCK_SH)
     if directory.parent == _MEMORY and directory.name.startswith(_PREFIX):
         # Before others see the name, and take it.
-        use(_twin(directory))
+        use(_disk_directory(directory))
     return directory
 
 
 def on_disk(file: Path) -> Path:
     """The place on disk for a file that the directory in use has no room for. Raises OSError if it exists already."""
-    directory = next((held for held in _locks if held in file.parents), None)
-    if directory is None or directory == _twin(directory):
+    directory = next((locked for locked in _locks if locked in file.parents), None)
+    if directory is None or directory == _disk_directory(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
     if directory not in _overflowing:
         _overflowing.add(directory)
         advice = f"give {_MEMORY} more room, or set a lower cache.max.capacity"
-        _log.warning("cache.on_disk", directory=str(_twin(directory)), advice=advice)
-    moved = use(_twin(directory)) / file.relative_to(directory)
+        _log.warning("cache.on_disk", directory=str(_disk_directory(directory)), advice=advice)
+    moved = use(_disk_directory(directory)) / file.relative_to(directory)
     moved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return moved
 
 
-def _twin(directory: Path) -> Path:
+def _disk_directory(directory: Path) -> Path:
     return Path(tempfile.gettempdir()) / directory.name
 
 
@@ -111,22 +111,22 @@ def replace(file: Path, content: bytes) -> None:
 
 def remove(directory: Path) -> None:
     """Remove a directory, and its files on disk."""
-    for place in {directory, _twin(directory)}:
-        shutil.rmtree(place, ignore_errors=True)
+    for path in {directory, _disk_directory(directory)}:
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def _clean(root: Path) -> None:
-    for left in root.glob(f"{_PREFIX}*"):
+def _remove_leftovers(root: Path) -> None:
+    for leftover in root.glob(f"{_PREFIX}*"):
         try:
-            about = left.lstat()
-            if about.st_uid != os.geteuid() or not stat.S_ISDIR(about.st_mode):
+            status = leftover.lstat()
+            if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
                 continue
-            lock = os.open(left / "lock", os.O_RDWR | os.O_NOFOLLOW)
+            lock = os.open(leftover / "lock", os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
         except OSError:
             pass  # it is in use
         finally:

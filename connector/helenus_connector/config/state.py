@@ -28,42 +28,42 @@ class StateSettings(CassandraSettings):
     """
 
     @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        yield from super().conflicts(given)
-        if given.get("query.group") == DIRECTORY:
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts(properties)
+        if properties.get("query.group") == DIRECTORY:
             yield "query.group", f"checkpoint.dir/{DIRECTORY} is where state lies: choose another name"
-        if given.get("state", "none") == "none":
-            if given.get("markers", "true").lower() == "false":
+        if properties.get("state", "none") == "none":
+            if properties.get("markers", "true").lower() == "false":
                 yield "markers", "without delete markers deleted rows stay on the topic: set state=keys"
             return
-        if given.get("state") == "rows":
-            yield from _of_rows(given)
+        if properties.get("state") == "rows":
+            yield from _rows_conflicts(properties)
         else:
-            yield from _of_keys(given)
-        if given.get("schema.on.incompatible") == "new-topic":
+            yield from _keys_conflicts(properties)
+        if properties.get("schema.on.incompatible") == "new-topic":
             yield "schema.on.incompatible", "with state a table stays on one data topic: set it to fail"
-        if given.get("output.format") in _WITHOUT_ROWS:
-            yield "state", f"records of output.format={given['output.format']} do not say which rows live"
+        if properties.get("output.format") in _WITHOUT_ROWS:
+            yield "state", f"records of output.format={properties['output.format']} do not say which rows live"
 
 
-def _of_keys(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    headers = [name.strip() for name in given.get("headers", "expires,op").split(",")]
-    needed = ["expires", *(["op"] if given.get("output.format") == "debezium" else [])]
+def _keys_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    headers = [name.strip() for name in properties.get("headers", "expires,op").split(",")]
+    needed = ["expires", *(["op"] if properties.get("output.format") == "debezium" else [])]
     if missing := [name for name in needed if name not in headers]:
         yield "headers", f"state=keys goes by the header {missing[0]}: add it"
-    if given.get("resolver") == "none":
+    if properties.get("resolver") == "none":
         yield "state", "the keys that live are those of rows that were read: resolver=none has no rows"
 
 
-def _of_rows(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    if given.get("query.group", "default") == "default":
+def _rows_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if properties.get("query.group", "default") == "default":
         yield (
             "query.group",
             "a connector with state=rows has a query of its own: give it a name, such as the connector's",
         )
-    if "resolver" in given:
+    if "resolver" in properties:
         yield "resolver", "with state=rows records are made of the rows that are kept: leave it out"
-    if given.get("gate", "one") != "one":
+    if properties.get("gate", "one") != "one":
         yield (
             "gate",
             "with state=rows a change counts when one replica reports it, and copies merge into nothing: leave it out",
@@ -72,8 +72,8 @@ def _of_rows(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def marker_topic(data: str) -> str:
     """The topic for delete markers that are not on this data topic."""
-    place, slash, name = data.rpartition("/")
-    return f"{place}{slash}markers-{name}"
+    namespace, slash, name = data.rpartition("/")
+    return f"{namespace}{slash}markers-{name}"
 
 
 def begin_anew(query_group: str) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr, SecretStr, field_validator
 from typing_extensions import Self
 
-from helenus_connector.config._patterns import compiles
+from helenus_connector.config._patterns import check_regex
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_schemas.settings import debezium, fields, masking
@@ -29,7 +29,7 @@ _MEMORY = {
     "driver": re.compile(r"(\d+)([kmgt])", re.IGNORECASE),  # Spark gives it to the JVM as it is
     "executor": re.compile(r" *(\d+) *([bkmgtp]|[kmgtp]b) *", re.IGNORECASE),  # as JavaUtils.byteStringAs reads it
 }
-_LEAST_MEMORY = 450 << 20  # of Spark's UnifiedMemoryManager
+_MIN_MEMORY = 450 << 20  # of Spark's UnifiedMemoryManager
 _POSITIONS = "positions, and connectors that come over REST, are kept in checkpoint.dir"
 # Keys of Kafka Connect's workers.
 _ALIASES: Mapping[str, str | Alias] = {
@@ -115,15 +115,15 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @field_validator("listeners")
     @classmethod
-    def _one(cls, value: str) -> str:
+    def _check_listener(cls, value: str) -> str:
         if _address(value) is None:
             raise ValueError("give one listener as http://host:port or https://host:port")
         return value
 
     @field_validator("config_providers_env_param_allowlist_pattern")
     @classmethod
-    def _regex(cls, value: str) -> str:
-        return compiles(value)
+    def _check_pattern(cls, value: str) -> str:
+        return check_regex(value)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -158,34 +158,34 @@ class WorkerSettings(PulsarSettings, LogSettings):
             return super().from_properties(properties, source, *more, **named)
         make = super().from_properties
         theirs = debezium.translate(properties, "worker", source, cls.knows)
-        return theirs.make(lambda given: make(given, source, *more, **named))
+        return theirs.make(lambda properties: make(properties, source, *more, **named))
 
     @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        log = given.get("log", "kafka")
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        log = properties.get("log", "kafka")
         for used, needed in (("kafka", "bootstrap.servers"), ("pulsar", "pulsar.service.url")):
-            if used in (log, given.get("data.log")) and needed not in given:
-                other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
+            if used in (log, properties.get("data.log")) and needed not in properties:
+                other = used == "kafka" and "pulsar.service.url" in properties and "log" not in properties
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
         for prefix in ("kafka", "producer", "consumer"):
             for key in BROKERS:
-                if f"{prefix}.{key}" in given:
+                if f"{prefix}.{key}" in properties:
                     yield f"{prefix}.{key}", "leave it out: bootstrap.servers names the brokers"
-        if not _MASTER.fullmatch(given.get("spark.master", "local")):
+        if not _MASTER.fullmatch(properties.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
-        yield from _authentication_conflicts(given)
-        for of, written in _MEMORY.items():
-            found = written.fullmatch(given.get(f"spark.{of}.memory", "1g"))
-            if found is None:
-                yield f"spark.{of}.memory", "give a whole number with its unit, such as 512m or 2g"
-            elif int(found[1]) << 10 * "bkmgtp".index(found[2][0].lower()) < _LEAST_MEMORY:
-                yield f"spark.{of}.memory", "Spark does not start with less than 450m"
-            for options in (f"spark.{of}.extraJavaOptions", f"spark.{of}.defaultJavaOptions"):
-                if "-Xmx" in given.get(options, ""):
-                    yield options, f"leave -Xmx out: spark.{of}.memory says how much memory there is"
-        if _is_secure(given.get("listeners", "")):
+        yield from _authentication_conflicts(properties)
+        for process, written in _MEMORY.items():
+            match = written.fullmatch(properties.get(f"spark.{process}.memory", "1g"))
+            if match is None:
+                yield f"spark.{process}.memory", "give a whole number with its unit, such as 512m or 2g"
+            elif int(match[1]) << 10 * "bkmgtp".index(match[2][0].lower()) < _MIN_MEMORY:
+                yield f"spark.{process}.memory", "Spark does not start with less than 450m"
+            for options in (f"spark.{process}.extraJavaOptions", f"spark.{process}.defaultJavaOptions"):
+                if "-Xmx" in properties.get(options, ""):
+                    yield options, f"leave -Xmx out: spark.{process}.memory says how much memory there is"
+        if _is_secure(properties.get("listeners", "")):
             for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
-                if key not in given:
+                if key not in properties:
                     yield key, "set it: an https listener has a certificate"
 
     @classmethod
@@ -240,17 +240,17 @@ class WorkerSettings(PulsarSettings, LogSettings):
         return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.consumer}
 
 
-def _authentication_conflicts(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _authentication_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Settings with which Spark's ports would not ask who connects, unless a cluster's operator decided that."""
-    authenticate = given.get("spark.authenticate", "").strip().lower()
-    master = given.get("spark.master", "local")
+    authenticate = properties.get("spark.authenticate", "").strip().lower()
+    master = properties.get("spark.master", "local")
     is_standalone = master.startswith("spark://") and _MASTER.fullmatch(master) is not None
     if authenticate not in ("", "true", "false"):
         yield "spark.authenticate", "give true or false"
     elif authenticate == "false" and master.startswith("local"):
         # Nobody but this worker's own processes has to connect.
         yield "spark.authenticate", "leave it out: any user of this machine could read passwords, and run code as yours"
-    elif authenticate != "false" and is_standalone and "spark.authenticate.secret" not in given:
+    elif authenticate != "false" and is_standalone and "spark.authenticate.secret" not in properties:
         problem = "set it to the secret of the cluster's master and workers, which have spark.authenticate=true; "
         yield (
             "spark.authenticate.secret",

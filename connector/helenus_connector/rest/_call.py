@@ -58,20 +58,20 @@ class RestCall:
         """Topic -> partition -> offset of a body like GET's answer; None for an offset of null."""
         if not isinstance(self.body, dict):
             raise HTTPException(500, "a JSON object with offsets is expected")
-        if not (given := self.body.get("offsets")):
+        if not (entries := self.body.get("offsets")):
             raise HTTPException(400, "Partitions / offsets need to be provided for an alter offsets request")
-        wanted: dict[str, dict[int, int | None]] = {}
+        offsets: dict[str, dict[int, int | None]] = {}
         try:
-            for one in given:
-                topic, partition = str(one["partition"]["topic"]), _whole(one["partition"]["partition"])
-                offset = one.get("offset")
-                wanted.setdefault(topic, {})[partition] = None if offset is None else _whole(offset["offset"])
+            for entry in entries:
+                topic, partition = str(entry["partition"]["topic"]), _whole(entry["partition"]["partition"])
+                offset = entry.get("offset")
+                offsets.setdefault(topic, {})[partition] = None if offset is None else _whole(offset["offset"])
         except (AttributeError, KeyError, TypeError, ValueError):
             problem = (
                 'offsets: each is {"partition": {"topic": TEXT, "partition": NUMBER}, "offset": {"offset": NUMBER}}'
             )
             raise HTTPException(400, problem) from None
-        return wanted
+        return offsets
 
 
 Handler = Callable[[RestCall], Response]
@@ -104,17 +104,17 @@ def _text(key: str, value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
+def with_name(name: str, properties: Mapping[str, str | None]) -> dict[str, str | None]:
     """The properties with the connector's name among them."""
-    named = given.get("name")
-    if named is not None and named != name:
-        problem = f"Connector name configuration ({named}) doesn't match connector name in the URL ({name})"
+    given_name = properties.get("name")
+    if given_name is not None and given_name != name:
+        problem = f"Connector name configuration ({given_name}) doesn't match connector name in the URL ({name})"
         raise HTTPException(400, problem)
-    return {**given, "name": name}
+    return {**properties, "name": name}
 
 
 def checked_properties(
-    given: Mapping[str, str | None],
+    properties: Mapping[str, str | None],
     stored: Mapping[str, str],
     model: Model,
     file: Mapping[str, str],
@@ -125,27 +125,27 @@ def checked_properties(
 
     Raises 400.
     """
-    if not given.get("connector.class"):
-        raise HTTPException(400, f"Connector config {{{', '.join(given)}}} contains no connector type")
-    if not is_class(str(given["connector.class"])):
-        raise HTTPException(400, plugin.unknown(str(given["connector.class"])))
-    texts = {key: value for key, value in given.items() if value is not None}
-    if len(texts) < len(given):
+    if not properties.get("connector.class"):
+        raise HTTPException(400, f"Connector config {{{', '.join(properties)}}} contains no connector type")
+    if not is_class(str(properties["connector.class"])):
+        raise HTTPException(400, plugin.unknown(str(properties["connector.class"])))
+    texts = {key: value for key, value in properties.items() if value is not None}
+    if len(texts) < len(properties):
         raise invalid(["Null value can not be supplied as the configuration value."])
     try:
-        whole = plugin.restored(texts, stored)
-        if file and not model.names_servers_of(file, whole):
+        restored = plugin.restored(texts, stored)
+        if file and not model.names_servers_of(file, restored):
             plugin.refuse_kept(texts, stored, file)
-        plugin.refuse_carried(given if request is None else request, whole, stored, model)
+        plugin.refuse_carried(properties if request is None else request, restored, stored, model)
     except ConfigError as error:
         raise invalid(list(map(str, error.problems))) from None
-    if wrong := plugin.problems(whole, str(whole["name"]), model, file):
-        raise invalid(list(map(str, wrong)))
-    return whole
+    if problems := plugin.problems(restored, str(restored["name"]), model, file):
+        raise invalid(list(map(str, problems)))
+    return restored
 
 
 @contextmanager
-def known(otherwise: str) -> Iterator[None]:
+def not_found(otherwise: str) -> Iterator[None]:
     """404 for a connector that is not there."""
     try:
         yield

@@ -15,13 +15,13 @@ from helenus_connector.control import offsets
 from helenus_connector.control.connectors import Connectors, NotStopped, UnknownConnector
 from helenus_connector.control.status import ConnectorStatus, TaskStatus, Wanted
 from helenus_connector.rest import _definitions as plugin
-from helenus_connector.rest._call import Resources, RestCall, checked_properties, invalid, known, named, texts
+from helenus_connector.rest._call import Resources, RestCall, checked_properties, invalid, not_found, texts, with_name
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
 Json = dict[str, Any]
-_MOST = 1000  # connectors: each may have many tables, and all are looked at and saved together
+_MAX_CONNECTORS = 1000  # connectors: each may have many tables, and all are looked at and saved together
 
 
 class ConnectorResources:
@@ -32,22 +32,22 @@ class ConnectorResources:
         self._worker_id = worker_id
 
     def resources(self) -> Resources:
-        one = "/connectors/{name}"
+        path = "/connectors/{name}"
         return {
             "/connectors": {"GET": self._list, "POST": self._create},
-            one: {"GET": self._info, "DELETE": self._delete},
-            f"{one}/config": {"GET": self._config, "PUT": self._put, "PATCH": self._patch},
-            f"{one}/status": {"GET": self._status},
-            f"{one}/tasks": {"GET": self._tasks},
-            f"{one}/tasks/{{task}}/status": {"GET": self._task_status},
-            f"{one}/tasks/{{task}}/restart": {"POST": self._restart_task},
-            f"{one}/restart": {"POST": self._restart},
-            f"{one}/pause": {"PUT": lambda call: self._want(call, "PAUSED", 202)},
-            f"{one}/resume": {"PUT": lambda call: self._want(call, "RUNNING", 202)},
-            f"{one}/stop": {"PUT": lambda call: self._want(call, "STOPPED", 204)},
-            f"{one}/offsets": {"GET": self._offsets, "PATCH": self._alter, "DELETE": self._reset},
-            f"{one}/topics": {"GET": self._topics},
-            f"{one}/topics/reset": {"PUT": self._reset_topics},
+            path: {"GET": self._info, "DELETE": self._delete},
+            f"{path}/config": {"GET": self._config, "PUT": self._put, "PATCH": self._patch},
+            f"{path}/status": {"GET": self._status},
+            f"{path}/tasks": {"GET": self._tasks},
+            f"{path}/tasks/{{task}}/status": {"GET": self._task_status},
+            f"{path}/tasks/{{task}}/restart": {"POST": self._restart_task},
+            f"{path}/restart": {"POST": self._restart},
+            f"{path}/pause": {"PUT": lambda call: self._want(call, "PAUSED", 202)},
+            f"{path}/resume": {"PUT": lambda call: self._want(call, "RUNNING", 202)},
+            f"{path}/stop": {"PUT": lambda call: self._want(call, "STOPPED", 204)},
+            f"{path}/offsets": {"GET": self._offsets, "PATCH": self._alter, "DELETE": self._reset},
+            f"{path}/topics": {"GET": self._topics},
+            f"{path}/topics/reset": {"PUT": self._reset_topics},
         }
 
     def _list(self, call: RestCall) -> Response:
@@ -74,46 +74,48 @@ class ConnectorResources:
         if state not in ("RUNNING", "PAUSED", "STOPPED"):
             raise HTTPException(500, f"initial_state: {state} is none of RUNNING, PAUSED and STOPPED")
         name = str(body.get("name") or "").strip()
-        given = named(name, texts(body.get("config")))
+        properties = with_name(name, texts(body.get("config")))
         with self._connectors.lock:
-            config = self._checked(name, given, {})
+            config = self._checked(name, properties, {})
             if name in self._connectors.names():
                 raise HTTPException(409, f"Connector {name} already exists")
             self._store(name, config, cast("Wanted", state))
         return self._created(call, name)
 
     def _put(self, call: RestCall) -> Response:
-        given = named(call.name, call.texts())
+        properties = with_name(call.name, call.texts())
         with self._connectors.lock:
-            there = call.name in self._connectors.names()
-            stored = self._connectors.config(call.name) if there else {}
-            self._store(call.name, self._checked(call.name, given, stored))
-        return JSONResponse(self._shown(call.name)) if there else self._created(call, call.name)
+            exists = call.name in self._connectors.names()
+            stored = self._connectors.config(call.name) if exists else {}
+            self._store(call.name, self._checked(call.name, properties, stored))
+        return JSONResponse(self._shown(call.name)) if exists else self._created(call, call.name)
 
     def _patch(self, call: RestCall) -> Response:
-        changes = named(call.name, call.texts())
-        with self._connectors.lock, known(f"Connector {call.name} not found"):
+        changes = with_name(call.name, call.texts())
+        with self._connectors.lock, not_found(f"Connector {call.name} not found"):
             stored = self._connectors.config(call.name)
             merged = {**plugin.shown(stored), **changes}
-            left = {key: value for key, value in merged.items() if value is not None}
-            self._store(call.name, self._checked(call.name, left, stored, changes))
+            properties = {key: value for key, value in merged.items() if value is not None}
+            self._store(call.name, self._checked(call.name, properties, stored, changes))
         return JSONResponse(self._shown(call.name))
 
     def _checked(
         self,
         name: str,
-        given: Mapping[str, str | None],
+        properties: Mapping[str, str | None],
         stored: Mapping[str, str],
         request: Mapping[str, str | None] | None = None,
     ) -> dict[str, str]:
-        return checked_properties(given, stored, self._connectors.model, self._connectors.file(name), request)
+        return checked_properties(properties, stored, self._connectors.model, self._connectors.file(name), request)
 
-    def _store(self, name: str, given: Mapping[str, str], state: Wanted | None = None) -> None:
+    def _store(self, name: str, properties: Mapping[str, str], state: Wanted | None = None) -> None:
         names = self._connectors.names()
-        if name not in names and len(names) >= _MOST:
-            raise HTTPException(409, f"the worker has {_MOST} connectors: delete one first, or run another worker")
+        if name not in names and len(names) >= _MAX_CONNECTORS:
+            raise HTTPException(
+                409, f"the worker has {_MAX_CONNECTORS} connectors: delete one first, or run another worker"
+            )
         try:
-            self._connectors.put(name, given, state)
+            self._connectors.put(name, properties, state)
         except ConfigError as error:
             raise invalid([problem.reason for problem in error.problems]) from None
 
@@ -121,24 +123,24 @@ class ConnectorResources:
         return JSONResponse(self._shown(name), 201, {"Location": f"{call.base}connectors/{quote(name, safe='')}"})
 
     def _info(self, call: RestCall) -> Response:
-        with known(f"Connector {call.name} not found"):
+        with not_found(f"Connector {call.name} not found"):
             return JSONResponse(self._shown(call.name))
 
     def _config(self, call: RestCall) -> Response:
-        with known(f"Connector {call.name} not found"):
+        with not_found(f"Connector {call.name} not found"):
             return JSONResponse(plugin.shown(self._connectors.config(call.name)))
 
     def _delete(self, call: RestCall) -> Response:
-        with known(f"Connector {call.name} not found"):
+        with not_found(f"Connector {call.name} not found"):
             self._connectors.delete(call.name)
         return Response(status_code=204)
 
     def _status(self, call: RestCall) -> Response:
-        with known(f"No status found for connector {call.name}"):
+        with not_found(f"No status found for connector {call.name}"):
             return JSONResponse(self._shown_status(call.name))
 
     def _tasks(self, call: RestCall) -> Response:
-        with known(f"Connector {call.name} not found"), self._connectors.lock:
+        with not_found(f"Connector {call.name} not found"), self._connectors.lock:
             ids = [task.id for task in self._connectors.status(call.name).tasks]
             configs = [plugin.shown(config) for config in self._connectors.tasks(call.name)]
         return JSONResponse(
@@ -151,15 +153,15 @@ class ConnectorResources:
     def _task_status(self, call: RestCall) -> Response:
         number = call.task
         problem = f"No status found for task {call.name}-{number}"
-        with known(problem):
-            found = [task for task in self._connectors.status(call.name).tasks if task.id == number]
-        if not found:
+        with not_found(problem):
+            matches = [task for task in self._connectors.status(call.name).tasks if task.id == number]
+        if not matches:
             raise HTTPException(404, problem)
-        return JSONResponse(self._shown_task(found[0]))
+        return JSONResponse(self._shown_task(matches[0]))
 
     def _restart_task(self, call: RestCall) -> Response:
         number = call.task
-        with known(f"Unknown connector: {call.name}"), self._connectors.lock:
+        with not_found(f"Unknown connector: {call.name}"), self._connectors.lock:
             if number not in [task.id for task in self._connectors.status(call.name).tasks]:
                 raise HTTPException(404, f"Unknown task: {call.name}-{number}")
             self._connectors.restart(call.name, task=number)
@@ -167,7 +169,7 @@ class ConnectorResources:
 
     def _restart(self, call: RestCall) -> Response:
         tasks, only_failed = call.wants("includeTasks"), call.wants("onlyFailed")
-        with known(f"Unknown connector: {call.name}"), self._connectors.lock:
+        with not_found(f"Unknown connector: {call.name}"), self._connectors.lock:
             before = self._connectors.status(call.name)
             self._connectors.restart(call.name, include_tasks=tasks, only_failed=only_failed)
         if not (tasks or only_failed):
@@ -180,28 +182,28 @@ class ConnectorResources:
         return JSONResponse(answer, 202)
 
     def _want(self, call: RestCall, state: Wanted, status: int) -> Response:
-        with known(f"Unknown connector {call.name}"):
+        with not_found(f"Unknown connector {call.name}"):
             self._connectors.set_wanted(call.name, state)
         return Response(status_code=status)
 
     def _offsets(self, call: RestCall) -> Response:
-        with known(f"Connector {call.name} not found"):
-            found = offsets.offsets(self._connectors, call.name)
+        with not_found(f"Connector {call.name} not found"):
+            current = offsets.offsets(self._connectors, call.name)
         answer = [
             {"partition": {"topic": topic, "partition": partition}, "offset": {"offset": offset}}
-            for topic, partitions in sorted(found.items())
+            for topic, partitions in sorted(current.items())
             for partition, offset in sorted(partitions.items())
         ]
         return JSONResponse({"offsets": answer})
 
     def _alter(self, call: RestCall) -> Response:
-        with known(f"Connector {call.name} not found"), _stopped(call.name):
+        with not_found(f"Connector {call.name} not found"), _offset_errors(call.name):
             self._connectors.config(call.name)
             offsets.alter(self._connectors, call.name, call.offsets())
         return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
 
     def _reset(self, call: RestCall) -> Response:
-        with known(f"Connector {call.name} not found"), _stopped(call.name):
+        with not_found(f"Connector {call.name} not found"), _offset_errors(call.name):
             offsets.reset(self._connectors, call.name)
         return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
 
@@ -239,7 +241,7 @@ class ConnectorResources:
 
 
 @contextmanager
-def _stopped(name: str) -> Iterator[None]:
+def _offset_errors(name: str) -> Iterator[None]:
     """400 for a connector that is not stopped, and for offsets that cannot be."""
     try:
         yield

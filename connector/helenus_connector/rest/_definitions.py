@@ -32,111 +32,113 @@ def unknown(name: str) -> str:
     return f"Failed to find any class that implements Connector and which name matches {name}, available is: {CLASS}"
 
 
-def problems(given: Mapping[str, str], source: str, model: Model, file: Mapping[str, str]) -> list[Problem]:
+def problems(properties: Mapping[str, str], source: str, model: Model, file: Mapping[str, str]) -> list[Problem]:
     """All that is wrong with a connector's properties; `file` as of `Model.read_settings`."""
     try:
-        model.read_settings(given, source, file)
+        model.read_settings(properties, source, file)
     except ConfigError as error:
         return list(error.problems)
     return []
 
 
-def shown(given: Mapping[str, str]) -> dict[str, str]:
+def shown(properties: Mapping[str, str]) -> dict[str, str]:
     """Properties with stars for their secrets."""
-    return {key: masking.shown(value, ConnectorSettings.hides(key, value)) for key, value in given.items()}
+    return {key: masking.shown(value, ConnectorSettings.hides(key, value)) for key, value in properties.items()}
 
 
-def restored(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+def restored(properties: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
     """Properties with the stored secret in place of the stars that were shown for it.
 
     Raises ConfigError for stars without a stored secret: they would be taken for the secret.
     """
-    seen = shown(stored)
-    unknown = [key for key, value in given.items() if masking.STARS in value and value != seen.get(key)]
+    masked = shown(stored)
+    unknown = [key for key, value in properties.items() if masking.STARS in value and value != masked.get(key)]
     if unknown:
         problem = "give the secret itself, there is none to keep"
-        raise ConfigError([Problem("", key, given[key], problem) for key in unknown])
-    return {key: stored[key] if masking.STARS in value else value for key, value in given.items()}
+        raise ConfigError([Problem("", key, properties[key], problem) for key in unknown])
+    return {key: stored[key] if masking.STARS in value else value for key, value in properties.items()}
 
 
-def refuse_kept(given: Mapping[str, str], stored: Mapping[str, str], file: Mapping[str, str]) -> None:
+def refuse_kept(properties: Mapping[str, str], stored: Mapping[str, str], file: Mapping[str, str]) -> None:
     """Raise ConfigError for stars that stand for a secret of the connector's `file`, whose servers are others."""
     problem = "give the secret itself: the one in the connector's file is for the servers that the file names"
-    kept = [key for key, value in given.items() if masking.STARS in value and stored[key] == file.get(key)]
-    if kept := [key for key in kept if ConnectorSettings.key_of(key) not in SERVERS]:
-        raise ConfigError([Problem("", key, given[key], problem) for key in kept])
+    keys = [key for key, value in properties.items() if masking.STARS in value and stored[key] == file.get(key)]
+    if keys := [key for key in keys if ConnectorSettings.key_of(key) not in SERVERS]:
+        raise ConfigError([Problem("", key, properties[key], problem) for key in keys])
 
 
 def refuse_carried(
-    request: Mapping[str, str | None], given: Mapping[str, str], stored: Mapping[str, str], model: Model
+    request: Mapping[str, str | None], properties: Mapping[str, str], stored: Mapping[str, str], model: Model
 ) -> None:
     """Raise ConfigError for secrets that a connector has, if a request names other servers for it and does not give
     them again: who makes the request may not know them, and the other servers would be told.
 
-    `given` are all properties that it would have, with the secrets in the place of stars.
+    `properties` are all properties that it would have, with the secrets in the place of stars.
     """
-    if not stored or model.names_servers_of(stored, given):
+    if not stored or model.names_servers_of(stored, properties):
         return
     problem = "give it again, and not as stars: it was given for other servers"
-    carried = [
+    keys = [
         key
-        for key, value in given.items()
+        for key, value in properties.items()
         if value == stored.get(key)
         and ConnectorSettings.key_of(key) not in SERVERS
         and (masking.refers(value) or masking.shown(value, ConnectorSettings.hides(key, value)) != value)
         and masking.STARS in (request.get(key) or masking.STARS)
     ]
-    if carried:
-        raise ConfigError([Problem("", key, shown(stored)[key], problem) for key in carried])
+    if keys:
+        raise ConfigError([Problem("", key, shown(stored)[key], problem) for key in keys])
 
 
 def definitions() -> list[Json]:
     """The keys, by group."""
     fields, texts = _fields(), ConnectorSettings.texts()
     order: dict[str, int] = {}
-    found = []
+    entries = []
     for key, field in fields.items():
-        about = _about(field)
-        order[about.group] = order.get(about.group, 0) + 1
+        group = _group_of(field)
+        order[group.group] = order.get(group.group, 0) + 1
         kind = _kind(field)
-        found.append(
+        entries.append(
             {
                 "name": key,
                 "type": kind,
                 "required": field.is_required(),
                 "default_value": None if field.is_required() else _text(field.default),
-                "importance": about.importance,
+                "importance": group.importance,
                 "documentation": texts.get(key),
-                "group": about.group,
-                "order_in_group": order[about.group],
+                "group": group.group,
+                "order_in_group": order[group.group],
                 "width": _WIDTHS.get(kind, "MEDIUM"),
                 "display_name": key.replace(".", " ").capitalize(),
                 "dependents": [],
             }
         )
-    return found
+    return entries
 
 
-def validated(given: Mapping[str, str], model: Model, file: Mapping[str, str]) -> Json:
+def validated(properties: Mapping[str, str], model: Model, file: Mapping[str, str]) -> Json:
     """The answer to `config/validate`: every key with its value, and the errors of each."""
     fields = _fields()
-    wrong = problems(given, "config", model, file)
-    values = {ConnectorSettings.key_of(key): value for key, value in shown(given).items()}
+    found_problems = problems(properties, "config", model, file)
+    values = {ConnectorSettings.key_of(key): value for key, value in shown(properties).items()}
     configs: list[Json] = []
     for definition in definitions():
         key = definition["name"]
-        errors = [problem.reason for problem in wrong if problem.key == key]
+        errors = [problem.reason for problem in found_problems if problem.key == key]
         value = _value(key, values.get(key, definition["default_value"]), errors, _options(fields[key]))
         configs.append({"definition": definition, "value": value})
     # A key that is not ours has no definition.
-    strange = (
-        _value(problem.key, problem.value, [problem.reason], []) for problem in wrong if problem.key not in fields
+    unknown = (
+        _value(problem.key, problem.value, [problem.reason], [])
+        for problem in found_problems
+        if problem.key not in fields
     )
-    configs += [{"definition": None, "value": value} for value in strange]
+    configs += [{"definition": None, "value": value} for value in unknown]
     return {
         "name": CLASS,
         "error_count": sum(len(config["value"]["errors"]) for config in configs),
-        "groups": list(dict.fromkeys(_about(field).group for field in fields.values())),
+        "groups": list(dict.fromkeys(_group_of(field).group for field in fields.values())),
         "configs": configs,
     }
 
@@ -148,27 +150,27 @@ def _value(key: str, value: str | None, errors: list[str], recommended: list[str
 def _fields() -> dict[str, FieldInfo]:
     """The fields by key, those that every connector of Kafka Connect has first."""
     fields = {field.alias or name: field for name, field in ConnectorSettings.model_fields.items()}
-    groups = list(dict.fromkeys(["Common", *(_about(field).group for field in fields.values())]))
-    ordered = sorted(fields, key=lambda key: groups.index(_about(fields[key]).group))
+    groups = list(dict.fromkeys(["Common", *(_group_of(field).group for field in fields.values())]))
+    ordered = sorted(fields, key=lambda key: groups.index(_group_of(fields[key]).group))
     return {key: fields[key] for key in dict.fromkeys([*_FIRST, *ordered])}
 
 
-def _about(field: FieldInfo) -> Group:
-    return next(about for about in field.metadata if isinstance(about, Group))
+def _group_of(field: FieldInfo) -> Group:
+    return next(metadata for metadata in field.metadata if isinstance(metadata, Group))
 
 
 def _types(field: FieldInfo) -> tuple[Any, ...]:
     """The types that a field can be, None left out."""
     union = get_origin(field.annotation) in (Union, types.UnionType)
-    found = get_args(field.annotation) if union else (field.annotation,)
-    return tuple(kind for kind in found if kind is not types.NoneType)
+    members = get_args(field.annotation) if union else (field.annotation,)
+    return tuple(kind for kind in members if kind is not types.NoneType)
 
 
 def _kind(field: FieldInfo) -> str:
     """The type as Kafka Connect calls it."""
     kind = _types(field)[0]
-    known = {bool: "BOOLEAN", int: "INT", float: "DOUBLE", SecretStr: "PASSWORD", tuple: "LIST"}
-    return known.get(get_origin(kind) or kind, "STRING")
+    names = {bool: "BOOLEAN", int: "INT", float: "DOUBLE", SecretStr: "PASSWORD", tuple: "LIST"}
+    return names.get(get_origin(kind) or kind, "STRING")
 
 
 def _options(field: FieldInfo) -> list[str]:

@@ -65,9 +65,9 @@ class OverviewResources:
         for name, connector in sorted(self._connectors.all_with_files().items()):
             snapshots: list[Json] = []
             with suppress(UnknownConnector):  # of a file of several keyspaces, or deleted meanwhile
-                snapshots = [one.shown() for one in self._snapshots.of(name)]
-            of_one = self._connector(name, connector, values, rates, snapshots)
-            shown.append({**of_one, "is_file": name not in own})
+                snapshots = [snapshot.shown() for snapshot in self._snapshots.of(name)]
+            entry = self._connector(name, connector, values, rates, snapshots)
+            shown.append({**entry, "is_file": name not in own})
         answer: Json = {
             "version": __version__,
             "writable": self._writable,
@@ -108,7 +108,7 @@ class OverviewResources:
                     "last_error": None if last is None else {"at": last[0], "text": last[1]},
                     "events_rate": None if rate is None else round(rate[0], 2),
                     "records_rate": None if rate is None else round(rate[1], 2),
-                    **{key: _known(by_table.get(task.labels)) for key, by_table in values.items()},
+                    **{key: _rounded(by_table.get(task.labels)) for key, by_table in values.items()},
                 }
             )
         return {
@@ -120,5 +120,5 @@ class OverviewResources:
         }
 
 
-def _known(value: float | None) -> float | None:
+def _rounded(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else round(value, 3)

@@ -39,15 +39,15 @@ def _definitions(call: RestCall) -> Response:
 
 
 def _validate(call: RestCall, connectors: Connectors) -> Response:
-    given = {key: value for key, value in call.texts().items() if value is not None}
-    asked, named = call.path["plugin"], given.get("connector.class")
-    if named is not None and not _short(named).endswith(_short(asked)):
-        raise HTTPException(400, f"Included connector type {named} does not match request type {asked}")
+    properties = {key: value for key, value in call.texts().items() if value is not None}
+    plugin_name, named = call.path["plugin"], properties.get("connector.class")
+    if named is not None and not _short(named).endswith(_short(plugin_name)):
+        raise HTTPException(400, f"Included connector type {named} does not match request type {plugin_name}")
     if not named:
-        raise HTTPException(500, f"Connector config {{{', '.join(given)}}} contains no connector type")
+        raise HTTPException(500, f"Connector config {{{', '.join(properties)}}} contains no connector type")
     if not is_class(named):
         raise HTTPException(500, plugin.unknown(named))
-    return JSONResponse(plugin.validated(given, connectors.model, connectors.file(given.get("name", ""))))
+    return JSONResponse(plugin.validated(properties, connectors.model, connectors.file(properties.get("name", ""))))
 
 
 def _short(name: str) -> str:
@@ -61,18 +61,18 @@ def _loggers(_: RestCall) -> Response:
 
 def _logger(call: RestCall) -> Response:
     name = call.path["logger"]
-    found = logs.levels().get(name)
-    if found is None:
+    level = logs.levels().get(name)
+    if level is None:
         raise HTTPException(404, f"Logger {name} not found.")
-    return JSONResponse(_shown(found))
+    return JSONResponse(_shown(level))
 
 
 def _set_level(call: RestCall) -> Response:
     level = call.texts().get("level")
     if level is None:
         raise HTTPException(400, "Desired 'level' parameter was not specified in request.")
-    known = logs.parse(level)
-    if known is None:
+    loggers = logs.parse(level)
+    if loggers is None:
         raise HTTPException(404, f"invalid log level '{level}'.")
     name, levels = call.path["logger"], logs.levels()
     is_known = name in levels or any(other.startswith(f"{name}.") for other in levels)
@@ -80,8 +80,8 @@ def _set_level(call: RestCall) -> Response:
         raise HTTPException(400, "a logger is named as a module: names with dots between them")
     if not is_known and len(levels) >= _LOGGERS:
         raise HTTPException(400, f"{_LOGGERS} loggers have levels: restart the worker to begin anew")
-    changed = logs.change(name, known)
-    _log.info("logs.level", logger_name=name, set_to=known)
+    changed = logs.change(name, loggers)
+    _log.info("logs.level", logger_name=name, set_to=loggers)
     # There is one worker, so the scope makes no difference but for the answer.
     return Response(status_code=204) if call.query.get("scope", "").lower() == "cluster" else JSONResponse(changed)
 

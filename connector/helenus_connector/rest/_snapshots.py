@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector.control.connectors import UnderWay
-from helenus_connector.rest._call import Resources, RestCall, known
-from helenus_connector.snapshot.request import SnapshotRequest, request_for_key, request_for_tokens
+from helenus_connector.rest._call import Resources, RestCall, not_found
+from helenus_connector.snapshot.request import SnapshotRequest, request_for_key, token_range
 from helenus_connector.snapshot.snapshot_store import Snapshot
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_schemas.errors import HelenusError, Kind
@@ -35,7 +35,7 @@ class SnapshotResources:
         }
 
     def _list(self, call: RestCall) -> Response:
-        with _known(call):
+        with _request_errors(call):
             return _answer(self._snapshots.of(call.name, _tables(call)))
 
     def _begin(self, call: RestCall) -> Response:
@@ -46,37 +46,37 @@ class SnapshotResources:
         tables = body.get("tables", [])
         if not isinstance(tables, list) or not all(isinstance(table, str) for table in tables):
             raise HTTPException(400, "tables: a list of names is expected")
-        with _known(call):
+        with _request_errors(call):
             try:
-                return _answer(self._snapshots.begin(call.name, tables, _asked(body)), 202)
+                return _answer(self._snapshots.begin(call.name, tables, _read_request(body)), 202)
             except UnderWay as error:
                 raise HTTPException(409, str(error)) from None
 
     def _stop(self, call: RestCall) -> Response:
-        with _known(call):
+        with _request_errors(call):
             return _answer(self._snapshots.stop(call.name, _tables(call)))
 
     def _pause(self, call: RestCall, paused: bool) -> Response:
-        with _known(call):
+        with _request_errors(call):
             return _answer(self._snapshots.pause(call.name, paused), 202)
 
 
-def _asked(body: dict[str, Any]) -> SnapshotRequest:
+def _read_request(body: dict[str, Any]) -> SnapshotRequest:
     """Raises HTTPException, and HelenusError CONFIG."""
-    given = [name for name in ("token_range", "key", "where") if body.get(name) is not None]
-    if not given:
+    names = [name for name in ("token_range", "key", "where") if body.get(name) is not None]
+    if not names:
         return SnapshotRequest()
-    if len(given) > 1:
-        raise HTTPException(400, f"give one of {' and '.join(given)}, not both")
-    (name,) = given
-    asked = body[name]
+    if len(names) > 1:
+        raise HTTPException(400, f"give one of {' and '.join(names)}, not both")
+    (name,) = names
+    value = body[name]
     if name == "key":
-        if not isinstance(asked, dict) or not asked:
+        if not isinstance(value, dict) or not value:
             raise HTTPException(400, 'key: a JSON object is expected: {"id": 5}')
-        return request_for_key(asked)
-    if not isinstance(asked, str) or not asked.strip():  # an empty one is a mistake, and not the whole table
+        return request_for_key(value)
+    if not isinstance(value, str) or not value.strip():  # an empty one is a mistake, and not the whole table
         raise HTTPException(400, f"{name}: a text is expected")
-    return request_for_tokens(asked) if name == "token_range" else SnapshotRequest(where=asked)
+    return token_range(value) if name == "token_range" else SnapshotRequest(where=value)
 
 
 def _tables(call: RestCall) -> Sequence[str]:
@@ -85,14 +85,14 @@ def _tables(call: RestCall) -> Sequence[str]:
 
 
 @contextmanager
-def _known(call: RestCall) -> Iterator[None]:
+def _request_errors(call: RestCall) -> Iterator[None]:
     """404 for a connector that is not there, 400 for what can't be asked of it."""
     try:
-        with known(f"Connector {call.name} not found"):
+        with not_found(f"Connector {call.name} not found"):
             yield
     except HelenusError as error:
         raise HTTPException(400 if error.kind is Kind.CONFIG else 500, str(error)) from None
 
 
 def _answer(snapshots: Sequence[Snapshot], status: int = 200) -> Response:
-    return JSONResponse({"snapshots": [one.shown() for one in snapshots]}, status)
+    return JSONResponse({"snapshots": [snapshot.shown() for snapshot in snapshots]}, status)

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector.control.connectors import UnderWay
-from helenus_connector.rest._call import Resources, RestCall, known
+from helenus_connector.rest._call import Resources, RestCall, not_found
 from helenus_connector.verify.options import VerifyOptions
 from helenus_connector.verify.verifications import Verification, Verifications
 from helenus_schemas.errors import HelenusError
@@ -25,7 +25,7 @@ class VerificationResources:
         return {"/connectors/{name}/verifications": {"GET": self._list, "POST": self._begin, "DELETE": self._stop}}
 
     def _list(self, call: RestCall) -> Response:
-        with _known(call):
+        with _not_found(call):
             return _answer(self._verifications.of(call.name))
 
     def _begin(self, call: RestCall) -> Response:
@@ -41,7 +41,7 @@ class VerificationResources:
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         try:
-            with _known(call):
+            with _not_found(call):
                 return _answer(self._verifications.begin(call.name, tables, options), 202)
         except UnderWay as error:
             raise HTTPException(409, str(error)) from None
@@ -49,13 +49,13 @@ class VerificationResources:
             raise HTTPException(400, str(error)) from None
 
     def _stop(self, call: RestCall) -> Response:
-        with _known(call):
+        with _not_found(call):
             return _answer(self._verifications.stop(call.name))
 
 
-def _known(call: RestCall) -> Any:
-    return known(f"Connector {call.name} not found")
+def _not_found(call: RestCall) -> Any:
+    return not_found(f"Connector {call.name} not found")
 
 
 def _answer(verifications: Sequence[Verification], status: int = 200) -> Response:
-    return JSONResponse({"verifications": [one.shown() for one in verifications]}, status)
+    return JSONResponse({"verifications": [verification.shown() for verification in verifications]}, status)

@@ -63,19 +63,19 @@ class WorkerClient:
         except ValueError:
             raise self._no_worker(path) from None
         if status >= 300:
-            said = answer.get("message") if isinstance(answer, dict) else None
+            message = answer.get("message") if isinstance(answer, dict) else None
             kind = Kind.CONFIG if 400 <= status < 500 else Kind.WORKER_UNREACHABLE
-            if status in _NO_RESOURCE and (said is None or re.fullmatch(rf"HTTP {status} [A-Za-z ]+", str(said))):
+            if status in _NO_RESOURCE and (message is None or re.fullmatch(rf"HTTP {status} [A-Za-z ]+", str(message))):
                 raise self._no_worker(path)
-            if said and re.fullmatch("Connector .* not found", str(said)):
-                raise HelenusError(kind, str(said), self.url, "helenus-connector top shows the names")
-            if said:
-                raise _Refused(kind, str(said))
+            if message and re.fullmatch("Connector .* not found", str(message)):
+                raise HelenusError(kind, str(message), self.url, "helenus-connector top shows the names")
+            if message:
+                raise _Refused(kind, str(message))
             raise HelenusError(kind, f"the worker answered {status}", self._address(path))
-        found = answer.get(has) if isinstance(answer, dict) else None
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        objects = answer.get(has) if isinstance(answer, dict) else None
+        if not isinstance(objects, list) or not all(isinstance(element, dict) for element in objects):
             raise self._no_worker(path)
-        return found
+        return objects
 
     def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
         try:

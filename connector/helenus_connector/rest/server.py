@@ -314,8 +314,8 @@ class _Guard:
             await self._app({**scope, "path": path}, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, login = given.partition(b" ")
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, login = header.partition(b" ")
         return scheme.lower() == b"basic" and hmac.compare_digest(login.strip(), self._login or b"")
 
 
@@ -354,8 +354,8 @@ def _endpoint(handlers: dict[str, Handler], is_json: bool, limiter: CapacityLimi
 def _takes_json(accept: str) -> bool:
     """Return whether a header `Accept` allows JSON; a missing one allows all."""
     ranges = [part.replace(" ", "").lower().partition(";") for part in accept.split(",") if part.strip()]
-    taken = {name for name, _, parameters in ranges if not re.search(r"(^|;)q=0(\.0*)?(;|$)", parameters)}
-    return not ranges or not taken.isdisjoint(("*/*", "application/*", "application/json"))
+    accepted = {name for name, _, parameters in ranges if not re.search(r"(^|;)q=0(\.0*)?(;|$)", parameters)}
+    return not ranges or not accepted.isdisjoint(("*/*", "application/*", "application/json"))
 
 
 def _refused(_: Request, error: Exception) -> Response:
