@@ -21,7 +21,9 @@ _MAX_READINGS = 360
 
 
 class TopicEnds:
-    """Where an events topic ended at earlier looks, of those alone that a reader has not come to yet."""
+    """Earlier ends of an events topic, with the times at which they were read: those alone that a reader has not come
+    to.
+    """
 
     def __init__(self) -> None:
         self._readings: list[tuple[float, Mapping[str, int]]] = []
@@ -56,7 +58,7 @@ class ConnectorReports:
         self.lag_every_s = pace_s(0)
 
     def report_lag(self, topics: TopicQueries) -> None:
-        """How far each table is behind the end of its events topic."""
+        """Report how far each table is behind the end of its events topic."""
         connectors = self._connectors.all().values()
         offsets_by_group: dict[str, Offsets] = {}
         for group in {c.settings.query_group for c in connectors}:
@@ -105,7 +107,7 @@ class ConnectorReports:
         self._ends = {labels: ends for labels, ends in self._ends.items() if labels in current_labels}
 
     def report_states(self) -> None:
-        """The states of connectors and their tasks. The series of those that left are ended."""
+        """Report the states of connectors and their tasks. The series of those that left are ended."""
         tables: set[metrics.Labels] = set()
         reasons: set[tuple[str, ...]] = set()
         connectors = self._connectors.all_with_files()

@@ -58,7 +58,7 @@ class History:
                     self._series[labels] = _Series(now, events, written)
 
     def points(self) -> Mapping[Labels, Mapping[str, list[float | None]]]:
-        """Of each table its series, oldest point first; None where a value was not known."""
+        """Return each table's series, oldest point first; None where a value was not known."""
         with self._lock:
             return {
                 labels: {name: [_rounded(value) for value in points] for name, points in series.points.items()}
@@ -66,7 +66,7 @@ class History:
             }
 
     def rates(self) -> Mapping[Labels, tuple[float, float]]:
-        """Events read and records written per second, of the last point."""
+        """Return events read and records written per second, of the last point."""
         with self._lock:
             return {
                 labels: (series.points["events_rate"][-1], series.points["records_rate"][-1])

@@ -158,7 +158,7 @@ _connector_states: dict[str, str] = {}
 
 
 def begin(labels: Labels, task: int) -> None:
-    """A table's series from now on, at 0 where nothing happened; `task` is its number in the connector's status."""
+    """Begin a table's series, at 0 where nothing happened; `task` is its number in the connector's status."""
     _tasks[labels] = task
     for metric in _OF_TABLE:
         metric.labels(*labels)
@@ -309,7 +309,7 @@ class ConnectorMetricAliases(Collector):
 
 
 def by_table(metric: Collector, **only: str) -> dict[Labels, float]:
-    """The values of a metric, summed up over its other labels; those alone that have the labels `only`."""
+    """Return a metric's values by table, summed up over its other labels; those alone that have the labels `only`."""
     values: dict[Labels, float] = {}
     for family in metric.collect():
         for sample in family.samples:

@@ -105,7 +105,7 @@ def _place(dead_letter: Message) -> str:
 
 
 def _without_node(value: bytes, is_sorted: bool) -> bytes:
-    """The event without its node, so that it does not count as a copy of a confirmed one, and is always read."""
+    """Return the event without its node, so that it does not count as a copy of a confirmed one, and is always read."""
     try:
         change = decode(value)
     except ValueError:

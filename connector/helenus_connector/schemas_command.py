@@ -18,9 +18,9 @@ from helenus_sinks.log import DeclaredSchemas
 
 
 def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[str]:
-    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the delete markers of
-    TRUNCATE, and of keys with a value of no bytes in a composite partition key. For topics on Pulsar objects of `topic`
-    and `schema`: as its admin API takes it, and `pulsar-admin schemas upload`.
+    """Yield JSON objects of `subject` and `schema` by table: of its keys, of its values, of the delete markers of
+    TRUNCATE, and of keys with a value of no bytes in a composite partition key. For topics on Pulsar yield objects of
+    `topic` and `schema`: as its admin API takes it, and `pulsar-admin schemas upload`.
 
     Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED.
     """
@@ -50,7 +50,7 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
 
 
 def _extra_schemas(table: Table, settings: ConnectorSettings) -> dict[str, str]:
-    """The schemas of keys of TRUNCATE's markers, and of parts with a key that has no bytes."""
+    """Return the schemas of keys of TRUNCATE's markers, and of parts with a key that has no bytes."""
     schemas = {"truncation": avro.TRUNCATION}
     if len(table.partition_key) > 1:
         parts = ("key", "value") if avro.required_columns(table) and not settings.is_envelope else ("key",)

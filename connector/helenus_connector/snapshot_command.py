@@ -23,7 +23,7 @@ Shown = Mapping[str, Any]
 
 
 def chosen(actions: Mapping[str, bool], more: Mapping[str, Any]) -> str | None:
-    """The one of show, stop, pause and resume that is given, None if a snapshot is to begin. Raises UsageError for two
+    """Return the given one of show, stop, pause and resume, None if a snapshot is to begin. Raises UsageError for two
     of them, and for one with an option that it does not use.
     """
     options = [f"--{name}" for name, is_given in actions.items() if is_given]
@@ -52,7 +52,7 @@ def snapshot(
     wait: bool = False,
     action: str | None = None,
 ) -> int:
-    """Begin snapshots of a connector, or do `action` with those that are there. Returns the exit status.
+    """Begin snapshots of a connector, or apply `action` to its existing ones. Returns the exit status.
 
     Raises HelenusError CONFIG for what the worker refuses, and WORKER_UNREACHABLE.
     """
@@ -89,7 +89,7 @@ def snapshot(
 
 
 def line(name: str, snapshot: Shown) -> str:
-    """A snapshot in a line."""
+    """Return a snapshot as a line."""
     parts = [f"{name} {snapshot['table']}: {snapshot['state']}, {snapshot['rows']} rows"]
     if snapshot["state"] not in _OVER:
         parts.append(f"{snapshot['done']:.0%} scanned, {snapshot['rate']:.0f} rows/s")
@@ -147,7 +147,7 @@ def _wait(worker: WorkerClient, name: str, path: str, begun: Sequence[Shown]) ->
 
 
 def _remaining_text(snapshot: Shown) -> str:
-    """How long the scan may take, or what the snapshot does in its place."""
+    """Return how long the scan may take, or what the snapshot does in its place."""
     if snapshot["state"] != "SCANNING":
         return str(snapshot["state"]).lower()
     if snapshot.get("waiting"):

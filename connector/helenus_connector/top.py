@@ -83,7 +83,7 @@ class Moment:
 
 
 def look(worker: WorkerClient) -> Moment:
-    """How a worker's tables fare now. Raises HelenusError WORKER_UNREACHABLE."""
+    """Return what a worker shows of its tables now. Raises HelenusError WORKER_UNREACHABLE."""
     text = worker.get("/metrics")
     tables: dict[Labels, TableRates] = {}
     snapshots: dict[tuple[str, str], SnapshotProgress] = {}
@@ -113,7 +113,7 @@ def look(worker: WorkerClient) -> Moment:
 
 
 def _note_sample(scan: SnapshotProgress, sample: Any) -> None:
-    """Take a metric of a snapshot."""
+    """Note a metric of a snapshot."""
     match sample.name.removeprefix(f"{_PREFIX}snapshot_"):
         case "state":
             scan.state = sample.labels["state"] if sample.value else scan.state
@@ -126,7 +126,7 @@ def _note_sample(scan: SnapshotProgress, sample: Any) -> None:
 
 
 def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
-    """Why connectors and tasks are FAILED, or what the others wait for."""
+    """Yield why connectors and tasks are FAILED, or what the others wait for."""
     for name, connector in sorted(status.items()):
         connector_trace = connector["status"]["connector"].get("trace")
         for part in (connector["status"]["connector"], *connector["status"]["tasks"]):
@@ -138,7 +138,7 @@ def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
 
 
 def view(before: Moment, now: Moment) -> RenderableType:
-    """The table of the changes between two moments, with the columns that fit the terminal."""
+    """Return the table of the changes between two moments, with the columns that fit the terminal."""
     seconds = now.taken_at - before.taken_at
     rows = [
         tuple(_table_row(labels, before.tables.get(labels, TableRates()), fares, seconds))
@@ -172,7 +172,7 @@ def view(before: Moment, now: Moment) -> RenderableType:
 
 
 def _section(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str], least: Sequence[str]) -> Iterator[Any]:
-    """A table below the tables', of the first rows; nothing if there is none."""
+    """Yield a table below the tables', of the first rows; nothing if there is none."""
     if rows:
         yield from (Text(), _Fitting(rows[:_MAX_ROWS], headings, least))
     if len(rows) > _MAX_ROWS:
@@ -239,7 +239,7 @@ def _table_row(labels: Labels, before: TableRates, now: TableRates, seconds: flo
 
 
 def _gate_row(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
-    """What waits there for reports of more replicas."""
+    """Yield the cells of what waits at the gate for reports of more replicas."""
     completed, dropped = (f"gate_changes_total/{outcome}" for outcome in ("completed", "dropped"))
     yield labels[0]
     yield f"{labels[1]}.{labels[2]}"
@@ -251,7 +251,7 @@ def _gate_row(labels: Labels, before: TableRates, now: TableRates, seconds: floa
 
 
 def _state_row(labels: Labels, before: TableRates, now: TableRates, seconds: float) -> Iterator[Text | str]:
-    """What is kept of a table: keys that live with `state=keys`, rows with `state=rows`; what times are waited for."""
+    """Yield the cells of what is kept of a table: live keys with `state=keys`, rows with `state=rows`."""
     expired = "live_keys_asked_total/expired"
     yield labels[0]
     yield f"{labels[1]}.{labels[2]}"

@@ -74,10 +74,10 @@ def _missing(modules: Iterable[str]) -> str | None:
 
 
 def refusals(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> Iterator[tuple[str, HelenusError]]:
-    """What speaks against the worker, as "worker", and against its connectors, by name. It changes nothing.
+    """Yield what prevents a start of the worker, as "worker", and of its connectors, by name. It changes nothing.
 
-    The message broker is asked, and for each connector its registry, Cassandra, and every table that it matches, with
-    its topics and the rights on them; `unasked` says what is not.
+    The message broker is queried, and for each connector its registry, Cassandra, and every table that it matches, with
+    its topics and the rights on them; `unasked` returns what is not.
     """
     topics: TopicQueries | None = None
     try:

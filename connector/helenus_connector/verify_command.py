@@ -46,7 +46,7 @@ def verify(worker: WorkerClient, name: str, tables: Sequence[str], as_json: bool
 
 
 def lines(name: str, verification: Shown) -> list[str]:
-    """What was found in a table, for a terminal."""
+    """Return the result for a table, for a terminal."""
     if verification["state"] != "DONE":
         error = f", {verification['error']}" if verification.get("error") else ""
         return [f"{name} {verification['table']}: {verification['state']}{error}"]

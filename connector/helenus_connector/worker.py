@@ -101,11 +101,11 @@ class Worker:
             self._followers.stop()
 
     def ready(self) -> str | None:
-        """Why something that should run does not, or None."""
+        """Return why something that should run does not, or None."""
         return self.connectors.first_obstacle() or self.health()
 
     def health(self) -> str | None:
-        """What is wrong with the worker itself, however its connectors fare, or None."""
+        """Return what is wrong with the worker itself, whatever its connectors' status, or None."""
         troubles = [query.trouble() for query in list(self._queries.values())]
         starting = None if self._spark is not None else _NO_SPARK
         waiting = None if self._queries or not self._is_wanted() else _NO_BATCH
@@ -244,11 +244,11 @@ class Worker:
             self._history.note(now)
 
     def _all_run(self) -> bool:
-        """Whether all queries there are have done a batch."""
+        """Return whether all queries have done a batch."""
         return all(query.is_running for query in self._queries.values())
 
     def _note_hindrances(self) -> None:
-        """Have the connectors of each group know why its query makes no batches."""
+        """Note with the connectors of each group why its query runs no batches."""
         starting = _NO_SPARK if self._spark is None else _NO_BATCH
         for group in {c.settings.query_group for c in self.connectors.all().values()}:
             query = self._queries.get(group)
@@ -276,8 +276,8 @@ class Worker:
                 _log.info("query.ended", group=group)
 
     def _scan_tables(self, directory: Path) -> None:
-        """Look at the tables of the connectors whose time has come: of those with the same servers one after the other,
-        and beside others. Servers that do not answer delay the others for some seconds, and once.
+        """Scan the tables of the connectors whose time has come: those with the same servers one after the other, in a
+        thread beside others. Servers that do not answer delay the others for some seconds, and once.
         """
         self.connectors.add_from_files(self._keyspaces.find_connectors(self._tables, self._may_wait()))
         due_connectors: dict[object, list[tuple[str, Connector]]] = {}
@@ -299,7 +299,7 @@ class Worker:
                         connector.waiting = f"its servers have not answered for {_SLOW_S:.0f} s"
 
     def _scan_in_turn(self, connectors: Sequence[tuple[str, Connector]], directory: Path) -> None:
-        """Look at the tables of connectors with the same servers."""
+        """Scan the tables of connectors with the same servers, one after the other."""
         for name, connector in connectors:
             if self._stopping.is_set():
                 return
@@ -334,8 +334,8 @@ class Worker:
 
     @staticmethod
     def _next_scan_at(connector: Connector) -> float:
-        """When to look at a connector's tables, s since the epoch. A dropped one may exist again; one that a pattern
-        matched is to leave the connector soon.
+        """Return when to scan a connector's tables, s since the epoch. A dropped one may exist again; one that a
+        pattern matched is to leave the connector soon.
         """
         missing = {task.settings.table for task in list(connector.tasks.values()) if task.misses_table}
         if not missing:
@@ -367,11 +367,13 @@ class Worker:
                 _log.error("connector.failed", connector=name, error=str(error))
 
     def _may_wait(self) -> bool:
-        """Whether servers that start together with the worker, and tables that are created later, still have time."""
+        """Return whether servers that start together with the worker, and tables that are created later, still have
+        time.
+        """
         return (time.monotonic() - self._started) * 1000 < self.worker.startup_timeout_ms
 
     def _may_stand_by(self) -> bool:
-        """Whether another worker that has `checkpoint.dir` may still be waited for."""
+        """Return whether to go on waiting for another worker that has `checkpoint.dir`."""
         timeout_ms = self.worker.standby_timeout_ms
         if timeout_ms is None:
             return self._may_wait()
@@ -396,7 +398,7 @@ class Worker:
         return any(c.wanted == "RUNNING" for c in self.connectors.all().values())
 
     def _has_rows(self, group: str) -> bool:
-        """Whether a connector of this group keeps rows."""
+        """Return whether a connector of this group keeps rows."""
         of_group = (c.settings for c in self.connectors.all().values() if c.settings.query_group == group)
         return any(settings.state == "rows" for settings in of_group)
 
@@ -435,7 +437,7 @@ class Worker:
 
 
 def _run_in_thread(function: Callable[[], T]) -> Future[T]:
-    """Do this in a thread that the end of the process does not wait for: a server may never answer."""
+    """Run a function in a thread that the end of the process does not wait for: a server may never answer."""
     future: Future[T] = Future()
 
     def run() -> None:

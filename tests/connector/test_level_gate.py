@@ -494,12 +494,12 @@ class Waited(Staged):
     def report(
         self, change: Change, key: bytes | None, held: GateWaits = NOTHING_WAITS, offset: int = 7
     ) -> BatchOutcome:
-        return self.stage.run([Event(EVENTS, 0, offset, 1000, key, encode(change))], (), True, waits=held)
+        return self.stage.run([Event(EVENTS, 0, offset, 1000, key, encode(change))], (), True, gate_waits=held)
 
     def expire(self, *held: WaitingChange, early: bool = False) -> BatchOutcome:
         for one in held:
             one.is_early = early
-        return self.stage.run([], (), True, waits=waits(*held, overdue=held))
+        return self.stage.run([], (), True, gate_waits=waits(*held, overdue=held))
 
 
 def write(node: str = NODES[0], time: int = 5, digest: str = DIGEST) -> Change:

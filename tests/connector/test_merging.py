@@ -232,7 +232,7 @@ def test_records_are_made_by_no_older_definition(of_merge: str, of_stage: str, o
     given = {"name": "n", "keyspace": "ks", "table": "t", "columns": "(?!hidden).*", "output.format": "json"}
     made = MergedStage.__new__(MergedStage)
     made.settings, made._name, made._table = ConnectorSettings.from_properties(given, "test"), "ks.t", stage
-    made._versions = SimpleNamespace(now=SimpleNamespace(table=records))  # type: ignore[assignment]
+    made._versions = SimpleNamespace(current=SimpleNamespace(table=records))  # type: ignore[assignment]
     columns = {(column.name, column.type) for column in merge.values}
     if is_one:
         made.check(columns)

@@ -260,7 +260,7 @@ def test_a_change_is_a_record_of_its_cells_when_it_is_at_its_level(
     counts = []
     for n, node in enumerate(nodes):
         waits = waiting.hand_out(10).get(EVENTS, NOTHING_WAITS)
-        outcome = staged.stage.run(events(wrote(5), node=str(node), offset=n), (), True, waits=waits)
+        outcome = staged.stage.run(events(wrote(5), node=str(node), offset=n), (), True, gate_waits=waits)
         waiting.apply(EVENTS, outcome.at_gate, 999.0, 1000.0)
         assert outcome.keys_read == 0
         counts.append(len(said(staged)))

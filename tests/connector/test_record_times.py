@@ -135,7 +135,7 @@ class History:
     def batch(self, *events: Event) -> None:
         waits = self.waiting.hand_out(100).get(EVENTS, NOTHING_WAITS)
         due = self.keys.due(self.now, 100)
-        outcome = self.staged.stage.run(events, due, False, waits=waits)
+        outcome = self.staged.stage.run(events, due, False, gate_waits=waits)
         self.waiting.apply(EVENTS, outcome.at_gate, self.now, self.now)
         self.waiting.tick(EVENTS, self.now)
         self.keys.apply(outcome.done, outcome.waiting, self.now, outcome.places)

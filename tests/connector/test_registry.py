@@ -212,15 +212,15 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {table.full_name: table})
     Answer.away = True
     if format == "key-value-json":
-        assert TableDefinitions(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+        assert TableDefinitions(tmp_path / "kept").scan(settings, tmp_path) == {"t": None}
         return
     with pytest.raises(HelenusError) as failed:
-        TableDefinitions(tmp_path / "kept").look(settings, tmp_path)
+        TableDefinitions(tmp_path / "kept").scan(settings, tmp_path)
     assert failed.value.kind is Kind.REGISTRY_UNREACHABLE
     Answer.away = False
     Registry(settings, tmp_path / "run", tmp_path / "kept").register("data-ks.t-value", '"string"')
     Answer.away = True
-    assert TableDefinitions(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+    assert TableDefinitions(tmp_path / "kept").scan(settings, tmp_path) == {"t": None}
 
 
 def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
@@ -238,7 +238,7 @@ def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
     Answer.away = True
     with pytest.raises(HelenusError):
         tables.scan(settings_of(f"http://user:secret@127.0.0.1:{server}"), tmp_path)
-    monkeypatch.setattr("helenus_connector.control.tables._ANSWERED_S", 0.0)
+    monkeypatch.setattr("helenus_connector.control.tables._REGISTRY_CHECK_S", 0.0)
     with pytest.raises(HelenusError):
         tables.scan(settings, tmp_path)
 

@@ -96,7 +96,7 @@ class Flood:
         due = self.keys.due(self.now, 1000)
         if not (events or due or waits.overdue):
             return
-        outcome = self.staged.stage.run(events, due, True, waits=waits)
+        outcome = self.staged.stage.run(events, due, True, gate_waits=waits)
         self.waiting.apply(EVENTS, outcome.at_gate, self.now, self.now)
         self.keys.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         self.paused.update(outcome.paused)

@@ -65,7 +65,7 @@ class Path:
         self.shape = make_shape(table, self.settings, MemoryRegistry())
         self.last: dict[Any, Any] = {}
         self.log = Log()
-        version: Any = SimpleNamespace(now=SimpleNamespace(table=TABLE, topic="data"))
+        version: Any = SimpleNamespace(current=SimpleNamespace(table=TABLE, topic="data"))
         self.appending = RecordAppender(self.settings, version, Undeliverable(self.settings))
 
     def take(self, some: Sequence[Event], now: float = NOW) -> list[ShapedRecord]:

@@ -70,7 +70,7 @@ def test_a_table_that_the_topics_schemas_refuse_goes_on_in_another(tmp_path: Pat
     with capture_logs() as logs:
         for _ in range(2):
             topic, _ = stage._versions.make_shape_for(TABLE, stage.log)
-            assert (topic, stage._versions._declared(TABLE)) == (NEW, log.log.declared[NEW])
+            assert (topic, stage._versions._schemas_of(TABLE)) == (NEW, log.log.declared[NEW])
     assert log.topics() == {OLD: 3, NEW: 3}
     assert [entry["event"] for entry in logs] == ["data.new_topic"]
     stage.close()

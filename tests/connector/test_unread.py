@@ -83,7 +83,7 @@ class Driven(Staged):
     def codec_columns(self) -> Sequence[Any]:
         return (
             self.stage._versions.current.table.primary_key
-            if hasattr(self.stage._versions, "now")
+            if hasattr(self.stage._versions, "current")
             else SIMPLE.columns[:1]
         )
 

@@ -29,7 +29,7 @@ def _pem(value: str) -> str:
 
 
 def _refused(reason: str) -> Alias:
-    """A key that may only be empty."""
+    """Return an alias for a key that may only be empty."""
 
     def refuse(value: str) -> str:
         if value.strip():
@@ -49,7 +49,7 @@ def _login(provider: str) -> str | None:
 
 
 def snapshot_mode(value: object) -> object:
-    """Debezium's other names for a mode, in any case."""
+    """Translate Debezium's other names for a mode, in any case."""
     text = value.lower() if isinstance(value, str) else value
     return "never" if text in ("no_data", "schema_only") else text
 
@@ -68,7 +68,7 @@ _UNITS_MS |= {
 
 
 def _contact_points(value: str) -> str:
-    """The hosts of the Java driver's contact points."""
+    """Return the hosts of the Java driver's contact points."""
     points = hosts_and_ports(value.strip().strip("[]").replace('"', ""))
     ports = {port for _, port in points if port is not None}
     hosts = ",".join(host for host, _ in points)
@@ -78,7 +78,7 @@ def _contact_points(value: str) -> str:
 
 
 def _duration(value: str) -> str:
-    """A duration of the Java driver's, in ms."""
+    """Convert a duration of the Java driver's to ms."""
     match = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
     if match is None or match[2] not in _UNITS_MS:
         raise ValueError("set cassandra.request.timeout.ms, in milliseconds")

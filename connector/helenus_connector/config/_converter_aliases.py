@@ -25,7 +25,7 @@ _APICURIO = "how Apicurio's own client works, which is not used"
 
 
 def _only(reason: str, *accepted: str) -> Alias:
-    """A key that may have these values alone, in any case of letters, or be empty."""
+    """Return an alias for a key that may have these values alone, in any case of letters, or be empty."""
 
     def check(value: str) -> str:
         if value.strip() and value.strip().lower() not in accepted:
@@ -48,7 +48,9 @@ def _ca(value: str) -> str:
 
 
 def _confluent_url(value: str) -> str:
-    """The address at which Apicurio's registry answers as Confluent's. Raises ValueError for versions before 3."""
+    """Return the address at which Apicurio's registry answers as Confluent's. Raises ValueError for
+    versions before 3.
+    """
     addresses = [address.strip().rstrip("/") for address in value.split(",")]
     urls = [re.sub(r"/apis/registry/v\d+$", "", address) + "/apis/ccompat/v7" for address in addresses]
     if any(re.search(r"/(apis/registry/v[12]|api)$", address) for address in addresses):

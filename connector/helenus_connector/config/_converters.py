@@ -27,7 +27,9 @@ _DEBEZIUM_DEFAULTS = {
 
 
 def with_defaults(values: Mapping[str, str]) -> Mapping[str, str]:
-    """A connector's keys, with the format that its converters stand for, and defaults of format, resolver and state."""
+    """Return a connector's keys, with the format that its converters stand for, and defaults of format, resolver and
+    state.
+    """
     possible = formats(values.get("key.converter", ""), values.get("value.converter", ""))
     chosen = {"output.format": possible[0], **values} if possible else values
     if chosen.get("resolver") == "none" or chosen.get("state") == "rows":
@@ -36,7 +38,9 @@ def with_defaults(values: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def formats(key: str, value: str) -> tuple[Format, ...]:
-    """The formats that converters of these classes stand for, the likelier first; empty if they stand for none."""
+    """Return the formats that converters of these classes stand for, the likelier first; empty if they
+    stand for none.
+    """
     kinds = [_kind(name) for name in (key, value)]
     return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
 
@@ -47,5 +51,5 @@ def is_json(converter: str) -> bool:
 
 
 def _kind(converter: str) -> str:
-    """`Avro` of `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
+    """Return `Avro` for `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
     return next((kind for kind in ("Avro", "Json", "String") if converter.endswith(f"{kind}Converter")), converter)

@@ -6,7 +6,7 @@ import re
 
 
 def check_regex(value: str) -> str:
-    """The same. Raises ValueError for what is no regular expression."""
+    """Return the value. Raises ValueError if it is no regular expression."""
     try:
         re.compile(value)
     except re.error as error:
@@ -15,7 +15,9 @@ def check_regex(value: str) -> str:
 
 
 def check_names(value: str) -> str:
-    """As `check_regex`, for names of keyspaces and tables. Raises ValueError too for what no such name can have."""
+    """Check as `check_regex`, for names of keyspaces and tables. Raises ValueError too for what no such
+    name can have.
+    """
     if match := re.search("[\"';`]", value):
         reason = "put commas between several" if match[0] == ";" else "names are written without quotes, capitals too"
         raise ValueError(f"no name has a {match[0]} in it: {reason}")
@@ -34,19 +36,21 @@ def check_columns(value: str) -> str:
 
 
 def check_group(value: str) -> str:
-    """The same. Raises ValueError for what can't be the name of a group."""
+    """Return the value. Raises ValueError if it can't be the name of a group."""
     if not re.fullmatch("[A-Za-z0-9_-]+", value):
         raise ValueError("a name has letters, digits, _ and - alone")
     return value
 
 
 def is_pattern(part: str) -> bool:
-    """Names of Cassandra's tables have letters, digits and underscores: anything else is a regular expression."""
+    """Return whether this is a regular expression: names of Cassandra's tables have letters, digits and underscores
+    alone.
+    """
     return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None
 
 
 def check_excluded(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The same. Raises ValueError for what is not `keyspace.table.column`, each part a regular expression."""
+    """Return the columns. Raises ValueError for what is not `keyspace.table.column`, each part a regular expression."""
     for column in columns:
         parts = column_parts(column)
         if len(parts) != 3 or not all(parts):

@@ -351,7 +351,7 @@ class ConnectorSettings(StateSettings):
 
     @property
     def forms(self) -> dict[str, str]:
-        """How records show decimals, varints and times, by type name, where that is not their exact form."""
+        """Return how records show decimals, varints and times, by type name, where that is not their exact form."""
         modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
         forms = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
         return forms if self.time_precision_mode == "nanoseconds" else {**forms, "time": self.time_precision_mode}
@@ -363,12 +363,12 @@ class ConnectorSettings(StateSettings):
 
     @property
     def published(self) -> str:
-        """A regular expression for the names of the columns that are published, of settings of one table."""
+        """Return a regular expression for the names of the published columns, for settings of one table."""
         return _patterns.exclude_columns(self.columns, self.column_exclude_list, self.keyspace, self.table)
 
     @property
     def tables(self) -> list[str]:
-        """The tables that are named: all of them, unless there are patterns too."""
+        """Return the tables that are named: all of them, unless there are patterns too."""
         return [part for part in self._table_parts if not _patterns.is_pattern(part)]
 
     @property
@@ -385,7 +385,7 @@ class ConnectorSettings(StateSettings):
         return re.fullmatch(self.keyspace, keyspace) is not None
 
     def of_table(self, table: str) -> ConnectorSettings:
-        """What the connector is for one of its tables: `events`, `data` and `dead_letters` are of one table."""
+        """Return the settings of one of the connector's tables, to which `events`, `data` and `dead_letters` belong."""
         return self.model_copy(update={"table": table})
 
     @property
@@ -394,22 +394,22 @@ class ConnectorSettings(StateSettings):
 
     @property
     def events(self) -> str:
-        """The topic that is read."""
+        """Return the topic that is read."""
         return _topic(self.events_topic, "events-", self.keyspace, self.table)
 
     @property
     def data(self) -> str:
-        """The topic that is written."""
+        """Return the topic that is written."""
         return _topic(self.data_topic, "data-", self.keyspace, self.table)
 
     @property
     def dead_letters(self) -> str:
-        """The topic for events that cannot be published."""
+        """Return the topic for events that cannot be published."""
         return _topic(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
 
     @property
     def warnings(self) -> list[str]:
-        """What is allowed, and gives up a promise: each with its key, and what to set instead."""
+        """Return warnings of settings that give up a promise: each with its key, and what to set instead."""
         if self.query_consistency != "LOCAL_ONE":
             return []
         return [
@@ -419,14 +419,14 @@ class ConnectorSettings(StateSettings):
 
     @property
     def cleanup_policy(self) -> str:
-        """Of the data topic: records that say what one change wrote, or with the Sidecar's keys, must not replace each
-        other.
+        """Return the data topic's policy: records that say what one change wrote, or with the Sidecar's keys, must not
+        replace each other.
         """
         return "delete" if self.resolver == "none" or self.key_compat == "cep44" else "compact"
 
     @property
     def data_loss(self) -> str:
-        """What happens when events expired before they were read: a snapshot makes up for them, if it may."""
+        """Return what happens when events expired before they were read: a snapshot makes up for them, if it may."""
         return "continue" if self.snapshot_mode == "when_needed" else self.errors_data_loss
 
     @property

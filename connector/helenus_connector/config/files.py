@@ -30,7 +30,7 @@ _COLUMN_KEYS = re.compile(r"columns|(column|field)\.(exclude\.list|blacklist)")
 
 
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
-    """What a worker's file and its connectors' files say. Raises one ConfigError with all that is wrong in any."""
+    """Load a worker's file and its connectors' files. Raises one ConfigError with all that is wrong in any."""
     model = Model(ConnectorSettings)
 
     def load_worker() -> WorkerSettings | ConnectorSettings:
@@ -82,7 +82,7 @@ def _check_kind(properties: Mapping[str, str], path: Path, connectors: Sequence[
 
 
 def properties_of(worker: Path, connectors: Sequence[Path]) -> list[Mapping[str, str]]:
-    """The properties of each connector that `load` returns, as they were written. Raises ConfigError."""
+    """Return the properties of each connector that `load` returns, as they were written. Raises ConfigError."""
     files = ((path, read_properties(path)) for path in [*_combined_file(worker), *connectors])
     return [
         _translate(properties, path).properties if debezium.is_theirs(properties) else properties
@@ -116,7 +116,7 @@ def check_kafka(worker: WorkerSettings, source: Path) -> None:
 
 
 def _combined_file(worker: Path) -> list[Path]:
-    """The worker's file, if it is a connector's too."""
+    """Return the worker's file, if it is a connector's too."""
     try:
         return [worker] if debezium.is_theirs(read_properties(worker)) else []
     except ConfigError:

@@ -1,4 +1,4 @@
-"""How connectors' properties become settings, wherever they come from: files, REST, and what a worker kept."""
+"""Connectors' properties as settings, wherever they come from: files, REST, and what a worker kept."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Model:
     def read_settings(
         self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
     ) -> ConnectorSettings:
-        """As `Settings.of`. Properties that `file`, the connector's own file, has as well may refer to any secret, if
-        the servers are those of the file.
+        """Read settings as `Settings.from_properties`. Properties that `file`, the connector's own file, has as well
+        may refer to any secret, if the servers are those of the file.
         """
         context = {"events": self.events, "data": self.data}
         trusted = file if file and self.names_servers_of(file, properties) else None

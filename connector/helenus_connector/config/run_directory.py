@@ -35,7 +35,7 @@ _overflowing: set[Path] = set()
 
 
 def make() -> Path:
-    """A new directory, for this user alone. Removes what other runs left behind."""
+    """Make a new directory, for this user alone. Removes what other runs left behind."""
     disk = Path(tempfile.gettempdir())
     for root in {_MEMORY, disk, _SHORT_PATH}:
         _remove_leftovers(root)
@@ -61,7 +61,7 @@ def has_room(path: Path | int, size: int) -> bool:
 
 
 def use(directory: Path) -> Path:
-    """The same directory, made if it is not there, and locked for the life of this process.
+    """Make the directory if it does not exist, lock it for the life of this process, and return it.
 
     Raises HelenusError(STATE) if it is not this user's alone.
     """
@@ -84,7 +84,9 @@ def use(directory: Path) -> Path:
 
 
 def on_disk(file: Path) -> Path:
-    """The place on disk for a file that the directory in use has no room for. Raises OSError if it exists already."""
+    """Return the path on disk for a file that the directory in use has no room for. Raises OSError if it exists
+    already.
+    """
     directory = next((locked for locked in _locks if locked in file.parents), None)
     if directory is None or directory == _disk_directory(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))

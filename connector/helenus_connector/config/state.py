@@ -71,7 +71,7 @@ def _rows_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def marker_topic(data: str) -> str:
-    """The topic for delete markers that are not on this data topic."""
+    """Return the topic for the delete markers that are not on this data topic."""
     namespace, slash, name = data.rpartition("/")
     return f"{namespace}{slash}markers-{name}"
 

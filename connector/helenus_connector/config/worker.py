@@ -127,7 +127,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """As `Settings.load`; connectors that come over REST may then use none of the worker's own files."""
+        """Load as `Settings.load`; connectors that come over REST may then use none of the worker's own files."""
         settings = super().load(path)
         # By their names: what they lead to may be replaced while the worker runs.
         own = masking.absolute(path)
@@ -153,7 +153,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:
-        """As `Settings.of`. Of a file of Debezium's it takes what is the worker's."""
+        """Read settings as `Settings.from_properties`. Of a file of Debezium's it takes what is the worker's."""
         if not debezium.is_theirs(properties):
             return super().from_properties(properties, source, *more, **named)
         make = super().from_properties
@@ -207,19 +207,19 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @property
     def worker_id(self) -> str:
-        """`host:port` of this worker, as Kafka Connect's status shows it."""
+        """Return `host:port` of this worker, as Kafka Connect's status shows it."""
         host, port = self.listener
         everywhere = host in ("0.0.0.0", "::")
         return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
 
     @property
     def log_of_data(self) -> Literal["kafka", "pulsar"]:
-        """Where records go to."""
+        """Return where records go to."""
         return self.data_log or self.log
 
     @property
     def model(self) -> Model:
-        """How its connectors' properties are read."""
+        """Return how the properties of its connectors are read."""
         settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
         places = {"kafka": "", "pulsar": self.pulsar_topic_prefix}
         allowed = masking.Allowed(
@@ -231,12 +231,14 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @property
     def producer_config(self) -> dict[str, str]:
-        """librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and ends every batch."""
+        """Return librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and
+        ends every batch.
+        """
         return {"bootstrap.servers": self.bootstrap_servers, "linger.ms": "100", **self.kafka, **self.producer}
 
     @property
     def consumer_config(self) -> dict[str, str]:
-        """librdkafka's settings of every consumer."""
+        """Return librdkafka's settings of every consumer."""
         return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.consumer}
 
 
@@ -259,7 +261,7 @@ def _authentication_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def _address(listener: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port of a listener; None if it is none."""
+    """Return scheme, host and port of a listener; None if it is none."""
     try:
         parts = fields.http_address(listener)
     except ValueError:

@@ -36,7 +36,7 @@ class RestCall:
 
     @property
     def name(self) -> str:
-        """The connector that is asked for."""
+        """Return the requested connector's name."""
         return self.path["name"]
 
     def wants(self, flag: str) -> bool:
@@ -45,7 +45,7 @@ class RestCall:
 
     @property
     def task(self) -> int:
-        """The task that is asked for."""
+        """Return the requested task's number."""
         if not re.fullmatch(r"\d{1,9}", self.path["task"], re.ASCII):
             raise HTTPException(404)
         return int(self.path["task"])
@@ -55,7 +55,7 @@ class RestCall:
         return texts(self.body)
 
     def offsets(self) -> dict[str, dict[int, int | None]]:
-        """Topic -> partition -> offset of a body like GET's answer; None for an offset of null."""
+        """Return topic -> partition -> offset of a body like GET's answer; None for an offset of null."""
         if not isinstance(self.body, dict):
             raise HTTPException(500, "a JSON object with offsets is expected")
         if not (entries := self.body.get("offsets")):
@@ -80,14 +80,14 @@ Resources = dict[str, dict[str, Handler]]
 
 
 def texts(body: Any) -> dict[str, str | None]:
-    """A flat JSON object with its values as text, as Kafka Connect takes them."""
+    """Return a flat JSON object with its values as text, as Kafka Connect takes them."""
     if not isinstance(body, dict):
         raise HTTPException(500, "the configuration is expected, as a JSON object of texts")
     return {key: _text(key, value) for key, value in body.items()}
 
 
 def _whole(value: object) -> int:
-    """A whole number of 64 bits, or one as a text. Raises ValueError for all else that `int` takes: true, 3.9."""
+    """Return a whole number of 64 bits, or of its text. Raises ValueError for all else that `int` takes: true, 3.9."""
     is_text = isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value, re.ASCII)
     if is_text or (isinstance(value, int) and not isinstance(value, bool)):
         number = int(cast("str | int", value))
@@ -105,7 +105,7 @@ def _text(key: str, value: object) -> str | None:
 
 
 def with_name(name: str, properties: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The properties with the connector's name among them."""
+    """Return the properties with the connector's name among them. Raises 400 if they have another name."""
     given_name = properties.get("name")
     if given_name is not None and given_name != name:
         problem = f"Connector name configuration ({given_name}) doesn't match connector name in the URL ({name})"
@@ -120,7 +120,7 @@ def checked_properties(
     file: Mapping[str, str],
     request: Mapping[str, str | None] | None = None,
 ) -> dict[str, str]:
-    """Properties that a connector can have, with its stored secrets in the place of stars; `file` as of
+    """Return properties that a connector can have, with its stored secrets in the place of stars; `file` as of
     `Model.read_settings`. `request` are those of a request that has not all of them.
 
     Raises 400.
@@ -146,7 +146,7 @@ def checked_properties(
 
 @contextmanager
 def not_found(otherwise: str) -> Iterator[None]:
-    """404 for a connector that is not there."""
+    """Answer 404 for an unknown connector."""
     try:
         yield
     except UnknownConnector:

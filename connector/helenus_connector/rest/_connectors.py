@@ -242,7 +242,7 @@ class ConnectorResources:
 
 @contextmanager
 def _offset_errors(name: str) -> Iterator[None]:
-    """400 for a connector that is not stopped, and for offsets that cannot be."""
+    """Answer 400 for a connector that is not stopped, and for offsets that cannot be."""
     try:
         yield
     except NotStopped:

@@ -28,12 +28,12 @@ _WIDTHS = {"INT": "SHORT", "DOUBLE": "SHORT", "BOOLEAN": "SHORT", "LIST": "LONG"
 
 
 def unknown(name: str) -> str:
-    """The answer for a class that is not this connector."""
+    """Return the message for a class that is not this connector."""
     return f"Failed to find any class that implements Connector and which name matches {name}, available is: {CLASS}"
 
 
 def problems(properties: Mapping[str, str], source: str, model: Model, file: Mapping[str, str]) -> list[Problem]:
-    """All that is wrong with a connector's properties; `file` as of `Model.read_settings`."""
+    """Return all that is wrong with a connector's properties; `file` as of `Model.read_settings`."""
     try:
         model.read_settings(properties, source, file)
     except ConfigError as error:
@@ -42,12 +42,12 @@ def problems(properties: Mapping[str, str], source: str, model: Model, file: Map
 
 
 def shown(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties with stars for their secrets."""
+    """Return properties with stars for their secrets."""
     return {key: masking.shown(value, ConnectorSettings.hides(key, value)) for key, value in properties.items()}
 
 
 def restored(properties: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-    """Properties with the stored secret in place of the stars that were shown for it.
+    """Return properties with the stored secret in place of the stars that were shown for it.
 
     Raises ConfigError for stars without a stored secret: they would be taken for the secret.
     """
@@ -91,7 +91,7 @@ def refuse_carried(
 
 
 def definitions() -> list[Json]:
-    """The keys, by group."""
+    """Return the definitions of the keys, by group."""
     fields, texts = _fields(), ConnectorSettings.texts()
     order: dict[str, int] = {}
     entries = []
@@ -118,7 +118,7 @@ def definitions() -> list[Json]:
 
 
 def validated(properties: Mapping[str, str], model: Model, file: Mapping[str, str]) -> Json:
-    """The answer to `config/validate`: every key with its value, and the errors of each."""
+    """Return the answer to `config/validate`: every key with its value, and the errors of each."""
     fields = _fields()
     found_problems = problems(properties, "config", model, file)
     values = {ConnectorSettings.key_of(key): value for key, value in shown(properties).items()}
@@ -148,7 +148,7 @@ def _value(key: str, value: str | None, errors: list[str], recommended: list[str
 
 
 def _fields() -> dict[str, FieldInfo]:
-    """The fields by key, those that every connector of Kafka Connect has first."""
+    """Return the fields by key, those that every connector of Kafka Connect has first."""
     fields = {field.alias or name: field for name, field in ConnectorSettings.model_fields.items()}
     groups = list(dict.fromkeys(["Common", *(_group_of(field).group for field in fields.values())]))
     ordered = sorted(fields, key=lambda key: groups.index(_group_of(fields[key]).group))
@@ -160,14 +160,14 @@ def _group_of(field: FieldInfo) -> Group:
 
 
 def _types(field: FieldInfo) -> tuple[Any, ...]:
-    """The types that a field can be, None left out."""
+    """Return the types that a field can be, without None."""
     union = get_origin(field.annotation) in (Union, types.UnionType)
     members = get_args(field.annotation) if union else (field.annotation,)
     return tuple(kind for kind in members if kind is not types.NoneType)
 
 
 def _kind(field: FieldInfo) -> str:
-    """The type as Kafka Connect calls it."""
+    """Return the type as Kafka Connect calls it."""
     kind = _types(field)[0]
     names = {bool: "BOOLEAN", int: "INT", float: "DOUBLE", SecretStr: "PASSWORD", tuple: "LIST"}
     return names.get(get_origin(kind) or kind, "STRING")
@@ -179,7 +179,7 @@ def _options(field: FieldInfo) -> list[str]:
 
 
 def _text(value: object) -> str | None:
-    """A default as a properties file would have it; None for one that stands for nothing."""
+    """Return a default as a properties file would have it; None for one that stands for nothing."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -56,7 +56,7 @@ class OverviewResources:
         return {"/overview": {"GET": self._overview}}
 
     def _overview(self, call: RestCall) -> Response:
-        """All connectors and tables; with `?history=true` also the points of the last hour."""
+        """Answer with all connectors and tables; with `?history=true` also with the points of the last hour."""
         values = {name: metrics.by_table(metric) for name, metric in _VALUES.items()}
         dead = metrics.by_table(metrics.EVENTS, outcome="dead_lettered")
         values["dead_letters"] = dead

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 def resources(connectors: Connectors) -> Resources:
-    """The resources by path and method."""
+    """Return the resources by path and method."""
     return {
         "/connector-plugins": {"GET": lambda _: JSONResponse([plugin.INFO])},
         "/connector-plugins/{plugin}/config": {"GET": _definitions},

@@ -39,7 +39,7 @@ class SnapshotResources:
             return _answer(self._snapshots.of(call.name, _tables(call)))
 
     def _begin(self, call: RestCall) -> Response:
-        """202 with the snapshots; 400 for what can't be asked, 409 while another one is under way."""
+        """Answer 202 with the snapshots; 400 for a wrong request, 409 while another snapshot is running."""
         body = call.body if call.body is not None else {}
         if not isinstance(body, dict) or body.keys() - _FIELDS:
             raise HTTPException(400, f"a JSON object is expected, with any of {', '.join(sorted(_FIELDS))}")
@@ -62,7 +62,7 @@ class SnapshotResources:
 
 
 def _read_request(body: dict[str, Any]) -> SnapshotRequest:
-    """Raises HTTPException, and HelenusError CONFIG."""
+    """Return the request in a body. Raises HTTPException, and HelenusError CONFIG."""
     names = [name for name in ("token_range", "key", "where") if body.get(name) is not None]
     if not names:
         return SnapshotRequest()
@@ -80,13 +80,13 @@ def _read_request(body: dict[str, Any]) -> SnapshotRequest:
 
 
 def _tables(call: RestCall) -> Sequence[str]:
-    """The table of a path that ends in one."""
+    """Return the table of a path that ends in one."""
     return [call.path["table"]] if "table" in call.path else ()
 
 
 @contextmanager
 def _request_errors(call: RestCall) -> Iterator[None]:
-    """404 for a connector that is not there, 400 for what can't be asked of it."""
+    """Answer 404 for an unknown connector, 400 for what it can't do."""
     try:
         with not_found(f"Connector {call.name} not found"):
             yield

@@ -45,7 +45,7 @@ class WorkerClient:
             raise HelenusError(Kind.CONFIG, "--url is no address of a worker", self.url, advice)
 
     def get(self, path: str) -> str:
-        """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
+        """Return the body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
         status, body = self._answer("GET", path, None)
         if status in _NO_RESOURCE:
             raise self._no_worker(path)
@@ -54,8 +54,8 @@ class WorkerClient:
         return body
 
     def ask(self, method: str, path: str, body: Any = None, *, has: str) -> list[dict[str, Any]]:
-        """The objects that an answer's JSON has in this field. Raises HelenusError WORKER_UNREACHABLE, and CONFIG with
-        the worker's own words for what it refuses.
+        """Return the objects in the field `has` of an answer's JSON. Raises HelenusError WORKER_UNREACHABLE, and CONFIG
+        with the worker's own words for what it refuses.
         """
         status, text = self._answer(method, path, None if body is None else json.dumps(body).encode())
         try:

@@ -11,7 +11,9 @@ from helenus_schemas.service.connections import BoundedListener
 
 
 def listen(settings: WorkerSettings) -> BoundedListener:
-    """A socket that listens on `listeners`. Raises HelenusError CONFIG: the address is taken, or not this machine's."""
+    """Return a socket that listens on `listeners`. Raises HelenusError CONFIG: the address is taken, or not this
+    machine's.
+    """
     host, port = settings.listener
     try:
         return connections.listen(host, port)
@@ -21,7 +23,7 @@ def listen(settings: WorkerSettings) -> BoundedListener:
 
 
 def tls(settings: WorkerSettings) -> ssl.SSLContext:
-    """The certificates of an https listener. Raises HelenusError CONFIG."""
+    """Return the TLS settings of an https listener. Raises HelenusError CONFIG."""
     password = settings.listeners_https_ssl_keyfile_password
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     where = str(settings.listeners_https_ssl_certfile)

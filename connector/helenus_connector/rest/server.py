@@ -181,7 +181,7 @@ def application(
     ready: Ready,
     health: Ready,
 ) -> ASGIApp:
-    """What is served, as an ASGI application."""
+    """Return what is served, as an ASGI application."""
     resources: Resources = {
         **_Worker(settings, ready, health).resources(),
         **ConnectorResources(connectors, settings.worker_id).resources(),
@@ -194,7 +194,7 @@ def application(
 
 
 def _guarded(settings: WorkerSettings, resources: Resources) -> ASGIApp:
-    """These resources, for those who may see them."""
+    """Return these resources, for those who may see them."""
     secret = settings.rest_basic_auth_user_info
     host, _ = settings.listener
     names = {name.lower() for name in (host, settings.rest_advertised_host_name) if name}
