@@ -406,7 +406,7 @@ def test_a_table_of_a_pattern_that_fails_for_want_of_it_is_looked_for_at_once(
     worker.connectors.delete("shop")
     worker.connectors.put("shop", {**CONFIG, "table": "log_.*", "table.refresh.interval.ms": "600000"})
     found: dict[str, HelenusError | None] = {"log_a": None, "log_b": None}
-    monkeypatch.setattr(worker.tables, "look", lambda *_: found)
+    monkeypatch.setattr(worker.tables, "scan", lambda *_: found)
     worker.topics.there = True
     worker.look()
     connector = worker.connectors.all()["shop"]
@@ -426,7 +426,7 @@ def test_a_table_that_is_refused_is_logged_once(worker: Fake, monkeypatch: pytes
     """As for a column that it does not have; its connector goes on with others."""
     worker.connectors.put("shop", {**CONFIG, "table": "t,u|v"})
     monkeypatch.setattr(
-        worker.tables, "look", lambda *_: {"t": HelenusError(Kind.CONFIG, "no such column", "ks.t"), "u": None}
+        worker.tables, "scan", lambda *_: {"t": HelenusError(Kind.CONFIG, "no such column", "ks.t"), "u": None}
     )
     with capture_logs() as logged:
         for _ in range(3):

@@ -92,27 +92,39 @@ def check_connector(
         except HelenusError as error:
             errors[table.name] = error
     for entry in _exclusions(settings):
-        included = [table for table in tables if entry.includes(table)]
-        if included and (entry.names_table or any(_has_matches(entry, table) for table in included)):
-            continue
-        text = f"{_EXCLUDE_LIST}={entry.text}"
-        if included:
-            is_of_key = any(entry.matches(column.name for column in table.primary_key) for table in included)
-            for table in included:
-                wrong = _key_column(text, table) if is_of_key else _no_column(text, entry.column, [table])
-                errors.setdefault(table.name, wrong)
-        elif tables and not any(_is_column(entry, column) for column in other_columns()):
-            endangered = [table for table in tables if entry.endangers(table, settings.of_table(table.name))]
-            for table in endangered:
-                errors.setdefault(table.name, _no_table(text, table, tables))
-            if not endangered:
-                _warn(settings.name, text)
+        for table_name, unmatched in _unmatched_exclusion(entry, settings, tables, other_columns).items():
+            errors.setdefault(table_name, unmatched)
     for alternative in alternatives(settings.columns):
         if tables and not any(_has_matches(alternative, table) for table in tables):
             text = alternative.text or settings.columns
             for table in tables:
                 errors.setdefault(table.name, _no_column(f"columns={settings.columns}", text, tables))
     return errors
+
+
+def _unmatched_exclusion(
+    entry: Exclusion,
+    settings: ConnectorSettings,
+    tables: Sequence[Table],
+    other_columns: Callable[[], ColumnNames],
+) -> dict[str, HelenusError]:
+    """Return errors by table of an entry of `column.exclude.list` that matches no column; none if it matches one."""
+    included = [table for table in tables if entry.includes(table)]
+    if included and (entry.names_table or any(_has_matches(entry, table) for table in included)):
+        return {}
+    text = f"{_EXCLUDE_LIST}={entry.text}"
+    if included:
+        is_of_key = any(entry.matches(column.name for column in table.primary_key) for table in included)
+        return {
+            table.name: _key_column(text, table) if is_of_key else _no_column(text, entry.column, [table])
+            for table in included
+        }
+    if not tables or any(_is_column(entry, column) for column in other_columns()):
+        return {}
+    endangered = [table for table in tables if entry.endangers(table, settings.of_table(table.name))]
+    if not endangered:
+        _warn(settings.name, text)
+    return {table.name: _no_table(text, table, tables) for table in endangered}
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -164,7 +164,7 @@ class BatchPlanner:
         cut = cuts_in(end)
         begin.update({topic: {**begin.get(topic, {}), **offsets} for topic, offsets in cut.items()})
         # Events that an earlier run has read may be gone by now, and a cut is counted as a loss already.
-        unchecked = self._restart_positions.again(self.plan, begin) | cut.keys()
+        unchecked = self._restart_positions.repeated_topics(self.plan, begin) | cut.keys()
         # A batch in which a run was killed is repeated as it is. The next one steps back to what was unconfirmed then.
         fresh = self._restart_positions.fresh(start)
         # Of hundreds of topics, most have nothing to be read.
@@ -222,7 +222,7 @@ class BatchPlanner:
         # batch before it plans the next one, whose end is written already and has the topics of the plan before.
         plan, _ = self._changed_plan() or (self.plan, None)
         offsets = overlaid(end["topics"], plan.held)
-        for topic in self._restart_positions.again(self.plan, offsets):
+        for topic in self._restart_positions.repeated_topics(self.plan, offsets):
             del offsets[topic]
         if time.monotonic() - self._all_committed_at > _COMMIT_ALL_S:  # the broker may not have taken them all
             self._committed, self._all_committed_at = {}, time.monotonic()

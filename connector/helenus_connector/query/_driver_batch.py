@@ -128,15 +128,13 @@ class DriverBatches:
             if topic not in present and ends != committed_offsets.get(topic):
                 # The earlier run may have done it from a held position, which may lie before where Spark has it. In a
                 # topic that joins with the batch, this was to read nothing.
+                former = committed_offsets.get(topic, {})
                 self._held_positions.hold_unless_held(
-                    topic,
-                    {
-                        partition: min(committed_offsets.get(topic, {}).get(partition, end), end)
-                        for partition, end in ends.items()
-                    },
+                    topic, {p: min(former.get(p, end), end) for p, end in ends.items()}
                 )
 
     def _apply(self, tasks: Mapping[str, Task], results: list[TopicResult], stepped_back: bool) -> None:
+        """Apply the results to positions, unconfirmed keys, waiting changes and tasks, and save them."""
         now = time.time()
         self._tick(tasks, results, now)
         # An operator may move a topic at any time: then a batch's positions of it no longer count.
@@ -153,13 +151,7 @@ class DriverBatches:
                 self._held_positions.hold(result.topic, result.starts, result.epoch)
                 self.unconfirmed.forget_images(result.topic)
                 continue
-            self.unconfirmed.apply(result.outcome.done, result.outcome.waiting, now, result.outcome.places)
-            self.waiting.apply(result.topic, result.outcome.at_gate, result.outcome.read_from, now)
-            count_outcome(task, result.outcome, now)
-            if result.outcome.lost:
-                self._lost(task, f"{result.outcome.lost} events expired before they were read")
-            task.unread = result.outcome.error or task.unread
-            self._count_gaps(result, result.outcome, task)
+            self._apply_outcome(result, result.outcome, task, now)
             if _is_stuck(result.outcome):
                 where = f"topic {result.topic}, partition {', '.join(map(str, sorted(result.outcome.at_gate.stopped)))}"
                 problem = "as many changes wait at the gate as gate.max.waiting.bytes allows"
@@ -177,6 +169,16 @@ class DriverBatches:
             if is_done and not self._held_positions.release(result.topic, result.starts, result.epoch, result.ends):
                 self.unconfirmed.forget_images(result.topic)
         self._show(tasks)
+
+    def _apply_outcome(self, result: TopicResult, outcome: BatchOutcome, task: Task, now: float) -> None:
+        """Take over the keys and changes that wait now, count the outcome, and report losses."""
+        self.unconfirmed.apply(outcome.done, outcome.waiting, now, outcome.places)
+        self.waiting.apply(result.topic, outcome.at_gate, outcome.read_from, now)
+        count_outcome(task, outcome, now)
+        if outcome.lost:
+            self._lost(task, f"{outcome.lost} events expired before they were read")
+        task.unread = outcome.error or task.unread
+        self._count_gaps(result, outcome, task)
 
     def _tick(self, tasks: Mapping[str, Task], results: list[TopicResult], now: float) -> None:
         """Move the clocks on by which changes wait at the gate: those of topics of which nothing failed."""

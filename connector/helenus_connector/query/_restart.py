@@ -36,7 +36,7 @@ class RestartPositions:
         """
         if self._fresh_offsets[0] != start:
             self._fresh_offsets = start, {}
-            # A batch is done. Topics that are past where they stood are not read `again`; of hundreds, soon all are. Of
+            # A batch is done. Topics that are past where they stood are not repeated; of hundreds, soon all are. Of
             # one that is not in the plan now, as after a failure, what is held is not in `begin`.
             self._restart_offsets = {
                 topic: restart_offset
@@ -89,7 +89,7 @@ class RestartPositions:
         """Forget what an earlier run has read of these topics: they have other events at its offsets now."""
         self._exact_topics.difference_update(topics)
 
-    def again(self, plan: QueryPlan, offsets: Offsets) -> set[str]:
+    def repeated_topics(self, plan: QueryPlan, offsets: Offsets) -> set[str]:
         """Return the topics that are read again at these offsets: an earlier run has read the events of them that are
         gone by now.
         """
