@@ -93,8 +93,8 @@ def _fill(api: Api, column: str) -> None:
     for task in tasks.values():
         task.ready = True
     away = HelenusError(Kind.REGISTRY_UNREACHABLE, "the registry answered 503", "http://registry:8081")
-    tasks["shop.order_lines"].failed(away, time.time() - 95)
-    tasks["shop.order_lines"].succeeded()
+    tasks["shop.order_lines"].note_failure(away, time.time() - 95)
+    tasks["shop.order_lines"].note_success()
     tasks["shop.users"].error = HelenusError(
         Kind.TABLE_UNSUPPORTED, f"column {column} has a type that is not known", "shop.users"
     )
