@@ -53,7 +53,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> TopicWatch:
     monkeypatch.setattr(_kafka_watch, "Consumer", Consumer)
     monkeypatch.setattr(_kafka_watch, "_BUSY_S", 0.0)
     made = TopicWatch({})
-    made.add({A: 5, B: 7})
+    made.watch({A: 5, B: 7})
     return made
 
 
