@@ -61,7 +61,7 @@ def main(worker_file: str, events: str, target: str) -> None:
     worker = WorkerSettings.load(worker_file)
     keyspace, _, table = events.removeprefix("events-").partition(".")
     keys = {"name": "empty", "keyspace": keyspace, "table": table, "output.format": "json"}
-    connector = worker.model.of(keys, "empty")
+    connector = worker.model.read_settings(keys, "empty")
     directory = tempfile.mkdtemp()
     plan = QueryPlan(worker, {events: connector}, directory)
     plan.save()

@@ -94,7 +94,7 @@ def measure(
         },
         "worker",
     )
-    settings = worker.model.of(
+    settings = worker.model.read_settings(
         {
             "name": "scan",
             "keyspace": "bench",

@@ -136,9 +136,9 @@ class Bench:
             "cassandra.local.dc": self.status.local_dc,
             "events.topic": "events-bench.scanned",
         }
-        settings: ConnectorSettings = self.settings.model.of(properties, "scan")
+        settings: ConnectorSettings = self.settings.model.read_settings(properties, "scan")
         for turn in range(self.rounds):
-            at, rows = new_stretch(), 0
+            remaining, rows = new_stretch(), 0
             before, start, mine = self.costs(), time.monotonic(), time.process_time()
             while remaining is not None:
                 part = ScanSlice(

@@ -87,7 +87,7 @@ def measure(
         "cassandra.local.dc": status.local_dc,
         "value.converter.schema.registry.url": status.registry_url,
     }
-    settings = worker.model.of(properties, name)
+    settings = worker.model.read_settings(properties, name)
     fill(cassandra, worker, settings, name, count)
     for turn in ("first", "again"):
         peaks = [0.0]

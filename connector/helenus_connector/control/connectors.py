@@ -236,7 +236,7 @@ class Connectors:
         """
         offsets = self.held_positions(former_group).read_offsets()
         self.unconfirmed_keys(group).take(*self.unconfirmed_keys(former_group).give(topics), time.time())
-        self.waiting_changes(group).take(self.waiting_changes(former_group).give(topics))
+        self.waiting_changes(group).import_changes(self.waiting_changes(former_group).export_changes(topics))
         for topic in topics:
             if own_offsets := self.held_positions(former_group).owners.position_of(name, topic, offsets):
                 self.held_positions(group).move(topic, own_offsets, name)

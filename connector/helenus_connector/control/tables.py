@@ -137,9 +137,9 @@ class TableDefinitions:
 
     def _check_registry(self, registry: Registry) -> None:
         """Check the registry, once for connectors that are scanned in a row: each check takes a connection."""
-        if time.monotonic() - self._registry_answered_at.get(registry.place, -math.inf) > _REGISTRY_CHECK_S:
+        if time.monotonic() - self._registry_answered_at.get(registry.identity, -math.inf) > _REGISTRY_CHECK_S:
             registry.check()
-            self._registry_answered_at[registry.place] = time.monotonic()
+            self._registry_answered_at[registry.identity] = time.monotonic()
 
     def keyspaces(self, settings: ConnectorSettings) -> list[str]:
         """Return the keyspaces that match a connector's pattern and have tables with `cdc` for it.

@@ -302,7 +302,7 @@ class PulsarPartition:
                 return
             except HelenusError as error:
                 if error.kind is not Kind.BROKER_UNREACHABLE or time.monotonic() > deadline:
-                    raise error.at(self._where) from None
+                    raise error.with_location(self._where) from None
             time.sleep(_RETRY_S)
 
     async def _subscribe(self) -> None:

@@ -166,7 +166,7 @@ def read(
                     note_failed(offset_range, HelenusError(Kind.OFFSETS_LOST, problem, str(offset_range)))
         except HelenusError as error:
             _open_partitions.close_partition(name)
-            note_failed(offset_range, error if error.where else error.at(str(offset_range)))
+            note_failed(offset_range, error if error.where else error.with_location(str(offset_range)))
             if error.kind is Kind.BROKER_UNREACHABLE:
                 patience = _LATER_READ_TIMEOUT_S  # not the full time again for every partition of a broker that hangs
     _open_partitions.trim()

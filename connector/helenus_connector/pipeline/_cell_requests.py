@@ -120,7 +120,7 @@ class CellRequests:
             return self._log_answer(event, change, row, began_ms)
         if row is None and event is not None and change.origin is not Origin.REPAIR:
             return None
-        read_at_ms = began_ms if row is None else row.at
+        read_at_ms = began_ms if row is None else row.read_at_ms
         cells, gone_at = self._cells(row), change.write_time if event is None else None
         if change.origin is Origin.REPAIR:  # what the state has is wrong
             gone_at = int((read_at_ms / 1000 - self._patience_s) * 1e6)
@@ -136,7 +136,7 @@ class CellRequests:
         )  # the agent's clock may be ahead of this one, by years
         if not _shows(change, row) and began_ms / 1000 - asked_at < self._patience_s:
             return change._replace(digest=None, node=None, foreign=False, segment=int(asked_at * 1000), cells=None)
-        read_at_ms = began_ms if row is None else row.at
+        read_at_ms = began_ms if row is None else row.read_at_ms
         written = event.timestamp * 1000 if change.write_time is None else change.write_time
         cells, effect, expires = self._cells(row), change.effect, change.expires_at
         lives = expires is None or expires > read_at_ms // 1000

@@ -43,13 +43,13 @@ class Publisher:
         ordinary: list[ResolvedKey] = []
         records: list[Record | None] = []
         for resolved_key, record in zip(group, shaped, strict=True):
-            if record is None or resolved_key.known is not None or resolved_key.is_released:
+            if record is None or resolved_key.last_digest is not None or resolved_key.is_released:
                 records.append(None)
             else:
                 records.append(record)
                 ordinary.append(resolved_key)
         # 4. append
-        self._resolver.publishing(ordinary)
+        self._resolver.note_publishing(ordinary)
         append, topic = log.append, self._versions.current.topic
         record_count, newest_write_time = 0, None
         for resolved_key, record in zip(group, records, strict=True):

@@ -71,4 +71,8 @@ class BatchOutcome:
             resolver_outcome.contradicted,
             resolver_outcome.error,
         )
-        self.waiting, self.done, self.places = resolver_outcome.waiting, resolver_outcome.done, resolver_outcome.places
+        self.waiting, self.done, self.places = (
+            resolver_outcome.waiting_keys,
+            resolver_outcome.settled_keys,
+            resolver_outcome.published_keys,
+        )

@@ -102,11 +102,11 @@ class Stage:
         """
         self._replicas.check()
         self._versions.follow(self.log, version_request)
-        self._resolver.use(self._version.table, self._version.codec)
+        self._resolver.use_table(self._version.table, self._version.codec)
         # 1. gate: the resolver takes what goes on.
         intake = Intake()
         admitted = self._gate.admit(events, self._version.codec, self._version.created_at, intake, gate_waits)
-        self._resolver.take(admitted, due_keys, self._version.created_at)
+        self._resolver.take_changes(admitted, due_keys, self._version.created_at)
         if intake.poison:
             self._renew()  # or is it of a table that the node that was asked does not know yet?
         # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
@@ -120,7 +120,9 @@ class Stage:
         reach("connector.after-mark")
         # 7. hand back
         outcome.add(resolver_outcome)
-        outcome.dropped += settle_verified(intake.at_gate, resolver_outcome.verified, resolver_outcome.unseen)
+        outcome.dropped += settle_verified(
+            intake.at_gate, resolver_outcome.verified_changes, resolver_outcome.unseen_changes
+        )
         return outcome
 
     def close(self) -> None:
@@ -136,7 +138,7 @@ class Stage:
 
     def _renew(self) -> None:
         self._versions.renew(self.log)
-        self._resolver.use(self._version.table, self._version.codec, is_certain=True)
+        self._resolver.use_table(self._version.table, self._version.codec, is_certain=True)
 
     def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> BatchOutcome | None:
         """Do steps 2 to 5. Returns None if they are to be repeated; if it `is_last` that is an error."""

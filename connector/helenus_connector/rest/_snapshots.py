@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from helenus_connector.control.connectors import UnderWay
 from helenus_connector.rest._call import Resources, RestCall, not_found
-from helenus_connector.snapshot.request import SnapshotRequest, request_for_key, token_range
+from helenus_connector.snapshot.request import SnapshotRequest, request_for_key, request_for_tokens
 from helenus_connector.snapshot.snapshot_store import Snapshot
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_schemas.errors import HelenusError, Kind
@@ -76,7 +76,7 @@ def _read_request(body: dict[str, Any]) -> SnapshotRequest:
         return request_for_key(value)
     if not isinstance(value, str) or not value.strip():  # an empty one is a mistake, and not the whole table
         raise HTTPException(400, f"{name}: a text is expected")
-    return token_range(value) if name == "token_range" else SnapshotRequest(where=value)
+    return request_for_tokens(value) if name == "token_range" else SnapshotRequest(where=value)
 
 
 def _tables(call: RestCall) -> Sequence[str]:

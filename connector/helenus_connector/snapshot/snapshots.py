@@ -394,7 +394,7 @@ class Snapshots:
             end_snapshot(snapshot, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
 
     def _behind(self, run: SnapshotRun) -> int:
-        """How many events of the table are not processed."""
+        """Return how many events of the table are not processed."""
         unread = behind(run.task.events, self._connectors.offsets_of_task(run.task), self._ends(run))
         return sum(map(self._broker().size, unread))
 
@@ -408,9 +408,11 @@ class Snapshots:
         """Stop the connectors that only had to publish what was there."""
         names = {name for (name, _), (_, task) in tasks.items() if task.settings.snapshot_mode == "initial_only"}
         for name in names:
-            own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
-            known = [self.store.of(name, task.settings.table) for _, task in own]
-            if not own[0][0].is_scanned:
+            connector_tasks = [
+                (connector, task) for (connector_name, _), (connector, task) in tasks.items() if connector_name == name
+            ]
+            snapshots = [self.store.of(name, task.settings.table) for _, task in connector_tasks]
+            if not connector_tasks[0][0].is_scanned:
                 continue  # a pattern may name more tables
             if connector_tasks[0][0].wanted == "RUNNING" and all(table.is_published for table in snapshots):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")

@@ -109,7 +109,7 @@ def _names(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
 
 def key_type(t: CqlType, settings: ConnectorSettings) -> CqlType:
     """Return the type of a key column: its decimals and varints are shown as those of other columns."""
-    return t.shown(settings.forms)
+    return t.with_forms(settings.forms)
 
 
 def _connect(kind: str, name: str, **more: Any) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Avro:
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
         if not self._required:
             return self.row(values)
-        if self._codec.stand_in_places(values):
+        if self._codec.stand_in_indexes(values):
             return self._nullable_frame("value") + self._encode_all(values)
         width = len(self._required)
         required_bytes = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]

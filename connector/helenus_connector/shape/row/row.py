@@ -142,7 +142,7 @@ class RowShape:
         hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
             headers += self._hollow_header(values, image)
-            hollow = values if self._codec.stand_in_places(values) else ()
+            hollow = values if self._codec.stand_in_indexes(values) else ()
         try:
             if image is None:
                 return Record(self._form.key(key, hollow), self._form.absent_value, headers)

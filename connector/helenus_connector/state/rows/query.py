@@ -149,18 +149,20 @@ class RowsQuery:
             except Exception as error:
                 note_failed_attempt(task, _error(str(error)), time.time())
             finally:
-                self._plan, self._done = None, 0
+                self._plan, self._batches_done = None, 0
                 self._connectors.note_written_topics(self._group, ())
 
-    def _task(self) -> Task | None:
-        """The table to run now, if there is one. Others of the group fail: a place's state is of one table."""
+    def _find_task(self) -> Task | None:
+        """Return the table to run now, if there is one. Others of the group fail: a partition's state is of
+        one table.
+        """
         tasks = sorted(
             self._connectors.running_tasks(self._group, time.time()).values(), key=lambda t: (t.connector, t.id)
         )
-        for other in tasks[1:]:
-            what = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
+        for extra_task in tasks[1:]:
+            reason = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
             advice = "make a connector for each table, with a query.group of its own"
-            note_failed_attempt(other, HelenusError(Kind.CONFIG, what, other.table, advice), time.time())
+            note_failed_attempt(extra_task, HelenusError(Kind.CONFIG, reason, extra_task.table, advice), time.time())
         return tasks[0] if tasks else None
 
     def _is_wanted(self, task: Task) -> bool:
@@ -285,16 +287,16 @@ class RowsQuery:
         def process(batch: MicroBatch) -> None:
             self._has_begun = True
             reach("state.before-job")
-            begun = time.monotonic()
+            started_at = time.monotonic()
             self._connectors.note_written_topics(self._group, [task.data])
             try:
                 rows = batch.frame.mapInArrow(publish(plan, task.settings), DONE).collect()
             except PySparkException as failure:
                 raise error_in(str(failure)) or failure from None
-            self._apply(plan, task, [pickle.loads(row.done) for row in rows])
+            self._apply_results(plan, task, [pickle.loads(row.done) for row in rows])
             self._connectors.note_written_topics(self._group, ())
-            self._done += 1
-            seconds = time.monotonic() - begun
+            self._batches_done += 1
+            seconds = time.monotonic() - started_at
             metrics.BATCH_SECONDS.observe(seconds)
             metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
             reach("state.before-commit")
@@ -310,15 +312,15 @@ class RowsQuery:
     def _apply_results(self, plan: QueryPlan, task: Task, results: list[PublishResult]) -> None:
         """Report to the task what a batch did, and to the planner when the next row expires."""
         now = time.time()
-        for done in all_done:
-            count_outcome(task, done.outcome, now)
-            self._note_gaps(task, done.outcome)
-            for ended in done.ended:
-                self._note(ended)
-        self._note_light(task, [ended for done in all_done for ended in done.ended])
+        for result in results:
+            count_outcome(task, result.outcome, now)
+            self._note_gaps(task, result.outcome)
+            for place_result in result.ended:
+                self._note_place(place_result)
+        self._note_missing_cells(task, [place_result for result in results for place_result in result.ended])
         task.note_success()
-        metrics.ROWS_KEPT.labels(*task.labels).set(sum(kept for kept, _ in self._kept.values()))
-        metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._kept.values()))
+        metrics.ROWS_KEPT.labels(*task.labels).set(sum(rows for rows, _ in self._place_counts.values()))
+        metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._place_counts.values()))
         metrics.STATE_BYTES.labels(*task.labels).set(measure_state(self._query))
         replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
 
@@ -345,9 +347,11 @@ class RowsQuery:
         if self._nodes_without_cells:
             reason = f"changes of {task.table} come without their cells, and have their rows read; from nodes"
             advice = f"set cells.include.list={task.table} of these nodes' agents; if it is set, rows are too large"
-            error = HelenusError(Kind.CONFIG, f"{what} {', '.join(sorted(self._light))}", task.events, advice)
+            error = HelenusError(
+                Kind.CONFIG, f"{reason} {', '.join(sorted(self._nodes_without_cells))}", task.events, advice
+            )
         task.state_error = error
-        if new:
+        if new_nodes:
             _log.warning("state.without_cells", connector=task.connector, table=task.table, reason=str(error))
 
     def _note_gaps(self, task: Task, outcome: BatchOutcome) -> None:
