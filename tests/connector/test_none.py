@@ -227,7 +227,7 @@ def test_dropped_then_readded_column_hides_old_cells(
 def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(staged: Staged) -> None:
     resolver: Any = staged.stage._resolver
     staged.stage._versions.follow(staged.log)
-    resolver.use(staged.stage._version.table, staged.codec)
+    resolver.use_table(staged.stage._version.table, staged.codec)
     first, second = events(wrote(1), wrote(2, time=T + 1))
 
     def admitted(event: Event) -> AdmittedChange:

@@ -52,7 +52,7 @@ class Shape:
 
 
 def publishing(module: ModuleType, announced: list[ResolvedKey], own: list[ResolvedKey]) -> Any:
-    resolver = SimpleNamespace(publishing=announced.extend, failed=None)
+    resolver = SimpleNamespace(note_publishing=announced.extend, note_failure=None)
     versions = SimpleNamespace(
         current=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t"))
     )

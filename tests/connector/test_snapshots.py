@@ -265,7 +265,7 @@ class House:
         self.snapshots._tables = self  # type: ignore[assignment]
         self.snapshots._planner = Planner(self)
         self.connectors.held_positions("default").read_offsets = self.where  # type: ignore[method-assign]
-        self.most = 2
+        self.max_slices = 2
         self.flying: list[tuple[ScanSlice, Future[ScanResult]]] = []
 
     def _given(self) -> dict[str, Any]:

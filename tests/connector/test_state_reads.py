@@ -528,7 +528,7 @@ def test_the_last_word_is_read_though_clocks_differ(
 
     def found(key: Any, scope: Scope) -> ReadRow | None:
         row = real(key, scope)
-        return None if row is None else row._replace(at=int((cassandra.now + 0.15 - behind_s) * 1000))
+        return None if row is None else row._replace(read_at_ms=int((cassandra.now + 0.15 - behind_s) * 1000))
 
     monkeypatch.setattr(cassandra, "found", found)
     connector = Connector(cassandra)

@@ -487,8 +487,8 @@ def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeyp
     assert reader.budget is not None
     reader.budget.take(400)
     of_the_stage = budget.budget_for(tmp_path / "default", topic.job.settings)
-    with of_the_stage._state() as (state, _):
-        assert state.left == pytest.approx(600, abs=100)
+    with of_the_stage._locked_state() as (state, _):
+        assert state.paid_rows == pytest.approx(600, abs=100)
     assert _rows._reader(topic.job, times=False) is reader
     assert reader.budget is None, "nobody else reads"
 

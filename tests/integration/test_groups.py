@@ -171,7 +171,7 @@ def test_the_rows_of_a_topic_partition(
     execute_concurrent_with_args(session, insert, [(n, f"{n}") for n in range(2000)])
     keys = [(n.to_bytes(4, "big"), f"{n}".encode()) for n in range(2000)]
     stage = Staged(status, tmp_path / "cache", "groups.ring")
-    monkeypatch.setattr(reread, "_SKIP", skip)
+    monkeypatch.setattr(reread, "_MAX_SKIPPED_ROWS", skip)
     try:
         stage.run([])
         reader = stage.stage._resolver.reader

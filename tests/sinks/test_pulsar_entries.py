@@ -52,7 +52,7 @@ def test_a_batch_is_its_messages(entries: ModuleType, records: list[Any]) -> Non
     found = PulsarEntry(
         0, len(records), 0, messages.MessageMetadata(num_messages_in_batch=len(records)), b"".join(one_by_one)
     )
-    read = [(metadata.null_partition_key, metadata.null_value, value) for metadata, value in found.singles()]
+    read = [(metadata.null_partition_key, metadata.null_value, value) for metadata, value in found.parse_messages()]
     assert read == [(key is None, value is None, value or b"") for key, value, _ in records]
 
 
