@@ -42,7 +42,6 @@ cdef class Slots:
     @cython.locals(has_reported=bint, is_rewrite=bint)
     cpdef bint hears(self, CacheEntry entry, Reporter reporter, long long segment, long long position)
 
-    @cython.locals(repeats=int)
     cpdef double pause(self, CacheEntry entry) except? -1
 
     cpdef report(self, bytes change, CacheEntry entry, unsigned long long bit)

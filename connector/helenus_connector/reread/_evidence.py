@@ -40,20 +40,20 @@ def note_deletion(caches: Caches, admitted: AdmittedChange) -> None:
     times: these may explain what is missing.
     """
     change = admitted.change
-    effect, at = change.effect, change.write_time
+    effect, write_time = change.effect, change.write_time
     if not effect & _DELETES and change.expires_at is None and change.scope is not _TABLE:
         return  # the ordinary case
     cache = caches.cache_for(admitted.event.topic, admitted.event.partition)
     if change.expires_at is not None:
         cache.note_expiry()
-    if at is None:
+    if write_time is None:
         return
     if change.scope is Scope.TABLE:
-        cache.delete(MAY + change.scope, admitted.key, at, ALL_COLUMNS)
+        cache.delete(MAY + change.scope, admitted.key, write_time, ALL_COLUMNS)
     elif effect & _DELETES:
         columns = 0 if effect & _GONE else effect & ALL_COLUMNS
         kind = _WHOLE if change.scope is Scope.ROW and not columns else change.scope
-        cache.delete(kind + (MAY if effect & _LIVE else 0), admitted.key, at, columns or ALL_COLUMNS)
+        cache.delete(kind + (MAY if effect & _LIVE else 0), admitted.key, write_time, columns or ALL_COLUMNS)
 
 
 class Evidence:
@@ -92,34 +92,34 @@ class Evidence:
             self._least[consistency] = 0 if least == 1 and self._replicas.are_all_read() else least
         return self._least[consistency]
 
-    def has_deletions(self, place: Place) -> bool:
+    def has_deletions(self, topic_partition: Place) -> bool:
         """Whether any deletion was reported in an events partition, of whichever key."""
-        return self._caches.cache_for(*place).has_deletions
+        return self._caches.cache_for(*topic_partition).has_deletions
 
-    def is_undone(self, work: KeyRead) -> bool:
+    def is_undone(self, key_read: KeyRead) -> bool:
         """Whether a row that was read may show what a deletion takes away that was reported: of the row, of columns of
         it or of its partition. If not, it is as if there were none for the changes that the row shows.
         """
-        deletions = self._deletions(self._caches.cache_for(work.topic, work.partition), work)
+        deletions = self._deletions(self._caches.cache_for(key_read.topic, key_read.partition), key_read)
         if not deletions:
             return False
-        row = _row(work.after)
+        row = _row(key_read.after)
         return not row.times or any(deletion.undone_by(row) for deletion in deletions)
 
-    def proof(self, work: KeyRead) -> Proof:
+    def proof(self, key_read: KeyRead) -> Proof:
         """What the read of a key proves of its changes."""
-        if work.read_at is None:
-            return Proof(work.awaited)
-        if work.scope is _TABLE:
+        if key_read.read_at is None:
+            return Proof(key_read.awaited)
+        if key_read.scope is _TABLE:
             return PROVEN  # each node reports its own truncation: after the last one's, no replica holds the rows
-        image, nodes = work.after, self._gate.count_replicas
-        least = self.nodes_needed(work.consistency)
-        cache = self._caches.cache_for(work.topic, work.partition)
-        deletions = self._deletions(cache, work) if cache.has_deletions else []
-        may_show = image is not None and not deletions and not (work.is_marked and self._has_rows)
+        image, nodes = key_read.after, self._gate.count_replicas
+        least = self.nodes_needed(key_read.consistency)
+        cache = self._caches.cache_for(key_read.topic, key_read.partition)
+        deletions = self._deletions(cache, key_read) if cache.has_deletions else []
+        may_show = image is not None and not deletions and not (key_read.is_marked and self._has_rows)
         others: list[tuple[bytes, UnprovenChange, bool, Witness | None]] = []
-        for change, awaited in work.awaited.items():
-            met = not least or nodes(work.topic, work.partition, work.values, change) >= least
+        for change, awaited in key_read.awaited.items():
+            met = not least or nodes(key_read.topic, key_read.partition, key_read.values, change) >= least
             effect = awaited.effect
             if may_show and (not effect or effect & _LIVE) and image.shows_write(awaited.write_time, effect):  # type: ignore[union-attr]
                 if not met:
@@ -127,25 +127,25 @@ class Evidence:
                 # Else it is the ordinary case, by its bytes.
             else:
                 others.append((change, awaited, met, None))
-        return self._judged(work, others, cache, deletions) if others else PROVEN
+        return self._judged(key_read, others, cache, deletions) if others else PROVEN
 
-    def unseen(self, work: KeyRead) -> set[bytes]:
+    def unseen(self, key_read: KeyRead) -> set[bytes]:
         """The changes of a row that its read speaks against. Of more than a row it never does: what lives in the scope
         is read, and follows the marker.
         """
-        if work.is_marked and self._has_rows:
+        if key_read.is_marked and self._has_rows:
             return set()
-        cache = self._caches.cache_for(work.topic, work.partition)
-        row, deletions = _row(work.after), self._deletions(cache, work) if cache.has_deletions else []
+        cache = self._caches.cache_for(key_read.topic, key_read.partition)
+        row, deletions = _row(key_read.after), self._deletions(cache, key_read) if cache.has_deletions else []
         return {
             change
-            for change, awaited in work.awaited.items()
-            if self._witness(work, awaited, row, deletions, cache) is Witness.AGAINST
+            for change, awaited in key_read.awaited.items()
+            if self._witness(key_read, awaited, row, deletions, cache) is Witness.AGAINST
         }
 
     def _judged(
         self,
-        work: KeyRead,
+        key_read: KeyRead,
         changes: Iterable[tuple[bytes, UnprovenChange, bool, Witness | None]],
         cache: ChangeCache,
         deletions: Sequence[ReportedDeletion],
@@ -153,27 +153,27 @@ class Evidence:
         """The proof of changes, each with whether the read meets a replica that reported it, and what its row says of
         it if that is known.
         """
-        row = _row(work.after)
-        handed = work.unconfirmed.handed if work.unconfirmed else 0.0
+        row = _row(key_read.after)
+        handed = key_read.unconfirmed.handed if key_read.unconfirmed else 0.0
         unproven: dict[bytes, UnprovenChange] = {}
         by_age: list[bytes] = []
-        contradicted, rest = 0, math.inf
+        contradicted, pause_s = 0, math.inf
         for change, awaited, met, shown in changes:
-            said = self._witness(work, awaited, row, deletions, cache) if shown is None else shown
+            verdict = self._witness(key_read, awaited, row, deletions, cache) if shown is None else shown
             waited = awaited.waited(handed)
-            if met and is_proven(said, waited, self._min_age):
-                if said in (Witness.SILENT, Witness.AGAINST):
+            if met and is_proven(verdict, waited, self._min_age):
+                if verdict in (Witness.SILENT, Witness.AGAINST):
                     by_age.append(change)
-                    contradicted += said is Witness.AGAINST
+                    contradicted += verdict is Witness.AGAINST
                 continue
             unproven[change] = awaited
-            rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
-        rest = max(0.0, rest) if work.unconfirmed and rest < math.inf else 0.0
-        return Proof(unproven, tuple(by_age), contradicted, rest)
+            pause_s = min(pause_s, self._min_age - waited if met and verdict is Witness.SILENT else 0.0)
+        pause_s = max(0.0, pause_s) if key_read.unconfirmed and pause_s < math.inf else 0.0
+        return Proof(unproven, tuple(by_age), contradicted, pause_s)
 
     def _witness(
         self,
-        work: KeyRead,
+        key_read: KeyRead,
         awaited: UnprovenChange,
         row: RowEvidence,
         deletions: Sequence[ReportedDeletion],
@@ -181,19 +181,19 @@ class Evidence:
     ) -> Witness:
         now = time.time()
         # What is not of the whole scope is of a partition's static columns.
-        of_statics = work.scope is Scope.PARTITION and awaited.effect and not awaited.effect & _GONE
-        if work.is_marked and self._has_rows and not of_statics:
-            return _of_scope(work, awaited, row)
+        of_statics = key_read.scope is Scope.PARTITION and awaited.effect and not awaited.effect & _GONE
+        if key_read.is_marked and self._has_rows and not of_statics:
+            return _of_scope(key_read, awaited, row)
         if row.exists and any(deletion.undone_by(row) for deletion in deletions):
             return Witness.AGAINST  # cells that are there will go
-        said = judge_row(awaited, row, deletions, now)
-        if said is Witness.AGAINST and self._is_unsure(work, awaited, deletions, cache, now):
+        verdict = judge_row(awaited, row, deletions, now)
+        if verdict is Witness.AGAINST and self._is_unsure(key_read, awaited, deletions, cache, now):
             return judge_row(awaited, row, deletions, now, unsure=True)
-        return said
+        return verdict
 
     def _is_unsure(
         self,
-        work: KeyRead,
+        key_read: KeyRead,
         awaited: UnprovenChange,
         deletions: Sequence[ReportedDeletion],
         cache: ChangeCache,
@@ -204,38 +204,42 @@ class Evidence:
         """
         if awaited.write_time is None:
             return False
-        found = [*deletions, self._of_partition(cache, Scope.RANGE, work), _known(cache, MAY + Scope.TABLE, b"")]
+        known_deletions = [
+            *deletions,
+            self._of_partition(cache, Scope.RANGE, key_read),
+            _known(cache, MAY + Scope.TABLE, b""),
+        ]
         kinds = (Scope.ROW, Scope.STATIC, Scope.PARTITION, _WHOLE)
-        found += [_known(cache, MAY + kind, work.key) for kind in kinds]
-        if any(one is not None and one.time >= awaited.write_time for one in found):
+        known_deletions += [_known(cache, MAY + kind, key_read.key) for kind in kinds]
+        if any(deletion is not None and deletion.time >= awaited.write_time for deletion in known_deletions):
             return True
-        return any(other.may_hide(awaited, now) for other in work.awaited.values() if other is not awaited)
+        return any(other.may_hide(awaited, now) for other in key_read.awaited.values() if other is not awaited)
 
-    def _deletions(self, cache: ChangeCache, work: KeyRead) -> list[ReportedDeletion]:
+    def _deletions(self, cache: ChangeCache, key_read: KeyRead) -> list[ReportedDeletion]:
         """The newest deletions that were reported of a row's columns, of it, and of its whole partition."""
-        kinds: tuple[int, ...] = (work.scope,)
+        kinds: tuple[int, ...] = (key_read.scope,)
         if not self._has_rows:
             kinds = (Scope.ROW, _WHOLE, Scope.PARTITION)
-        elif work.scope is Scope.ROW:
+        elif key_read.scope is Scope.ROW:
             kinds = (Scope.ROW, _WHOLE)
-        elif work.scope is Scope.PARTITION:
+        elif key_read.scope is Scope.PARTITION:
             kinds = (Scope.STATIC, Scope.PARTITION)
-        found = [_known(cache, kind, work.key) for kind in kinds]
-        if not work.is_marked:
-            found.append(self._of_partition(cache, Scope.PARTITION, work))
-        return [one for one in found if one is not None]
+        known_deletions = [_known(cache, kind, key_read.key) for kind in kinds]
+        if not key_read.is_marked:
+            known_deletions.append(self._of_partition(cache, Scope.PARTITION, key_read))
+        return [deletion for deletion in known_deletions if deletion is not None]
 
-    def _of_partition(self, cache: ChangeCache, scope: Scope, work: KeyRead) -> ReportedDeletion | None:
+    def _of_partition(self, cache: ChangeCache, scope: Scope, key_read: KeyRead) -> ReportedDeletion | None:
         """The newest deletion of this scope that was reported of a row's partition."""
         if not self._has_rows or not cache.deletes(scope):
             return None
         n = self._codec.partition_columns
-        return _known(cache, scope, self._codec.encode([*work.values[:n], *[None] * (len(work.values) - n)]))
+        return _known(cache, scope, self._codec.encode([*key_read.values[:n], *[None] * (len(key_read.values) - n)]))
 
 
 def _known(cache: ChangeCache, kind: int, key: bytes) -> ReportedDeletion | None:
-    found = cache.deletion(kind, key)
-    return None if found is None else ReportedDeletion(*found)
+    deletion = cache.deletion(kind, key)
+    return None if deletion is None else ReportedDeletion(*deletion)
 
 
 def _row(image: Image | None) -> RowEvidence:
@@ -246,14 +250,14 @@ def _row(image: Image | None) -> RowEvidence:
     return RowEvidence(True, times, image.timed) if len(times) == len(image.timed.bits) else RowEvidence(True)
 
 
-def _of_scope(work: KeyRead, awaited: UnprovenChange, row: RowEvidence) -> Witness:
+def _of_scope(key_read: KeyRead, awaited: UnprovenChange, row: RowEvidence) -> Witness:
     """What the rows that live in a marker's scope, and a partition's static `row`, say of a change."""
     written, effect = awaited.write_time, awaited.effect
     if written is None or not effect:
         return Witness.SILENT
-    statics = row.times if work.scope is Scope.PARTITION else ()  # a range has none
-    oldest = min((time for time in (work.oldest, *statics) if time is not None), default=None)
+    statics = row.times if key_read.scope is Scope.PARTITION else ()  # a range has none
+    oldest = min((time for time in (key_read.oldest, *statics) if time is not None), default=None)
     if oldest is not None and oldest <= written:
         return Witness.AGAINST
     # Of a range no bounds are remembered: rows of before it that come late are found by a second look.
-    return Witness.SILENT if work.timeless or work.scope is Scope.RANGE else Witness.ABSENT
+    return Witness.SILENT if key_read.timeless or key_read.scope is Scope.RANGE else Witness.ABSENT

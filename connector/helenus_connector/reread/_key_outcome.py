@@ -8,49 +8,49 @@ from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, Unconfi
 from helenus_connector.unconfirmed.unproven_changes import pack_changes
 
 
-def hand_back(work: KeyRead, handed: ResolverOutcome, image: bytes | None) -> None:
+def hand_back(key_read: KeyRead, handed: ResolverOutcome, image: bytes | None) -> None:
     """Count a key's events, and have it wait if a change of it is not confirmed. `image` is the digest of what was
     published last.
     """
-    unconfirmed = work.unconfirmed
+    unconfirmed = key_read.unconfirmed
     copies = unconfirmed.copies if unconfirmed else 0
-    events = work.events + copies
-    if work.is_outdated:
+    events = key_read.events + copies
+    if key_read.is_outdated:
         handed.outdated += events
-    elif work.dead_lettered:
+    elif key_read.dead_lettered:
         handed.dead_lettered += events
-    elif work.published:
+    elif key_read.published:
         handed.published += events
-    waits = 0 if work.is_outdated or work.dead_lettered or work.published else copies
-    is_read = work.read_at is not None
-    proof = work.proof if is_read else Proof(work.awaited)
+    waits = 0 if key_read.is_outdated or key_read.dead_lettered or key_read.published else copies
+    is_read = key_read.read_at is not None
+    proof = key_read.proof if is_read else Proof(key_read.awaited)
     unproven = proof.unproven
     handed.contradicted += proof.contradicted
     # What is left when others are confirmed came later: it waits as a new one.
-    is_new = len(unproven) < len(work.awaited)
+    is_new = len(unproven) < len(key_read.awaited)
     is_confirmed = is_read and not unproven
-    if unconfirmed and (is_confirmed or is_new or unconfirmed.key != work.key):
+    if unconfirmed and (is_confirmed or is_new or unconfirmed.key != key_read.key):
         handed.settled_keys.append(unconfirmed)
     if is_confirmed:
         handed.unchanged += waits
         return
     if not unconfirmed and not unproven:
         return
-    attempts = unconfirmed.attempts + 1 if unconfirmed and not is_new and unconfirmed.key == work.key else 0
-    topic, partition, key, bounds = work.name
-    again = UnconfirmedKey(
-        topic, partition, key, work.scope, pack_changes(unproven), image, waits, attempts, bounds=bounds
+    attempts = unconfirmed.attempts + 1 if unconfirmed and not is_new and unconfirmed.key == key_read.key else 0
+    topic, partition, key, bounds = key_read.name
+    waiting_key = UnconfirmedKey(
+        topic, partition, key, key_read.scope, pack_changes(unproven), image, waits, attempts, bounds=bounds
     )
-    again.since, again.rest = work.since, proof.rest
-    again.newest, again.deleted_at = work.newest, work.deleted_at
-    handed.waiting_keys.append(again)
+    waiting_key.since, waiting_key.rest = key_read.since, proof.rest
+    waiting_key.newest, waiting_key.deleted_at = key_read.newest, key_read.deleted_at
+    handed.waiting_keys.append(waiting_key)
 
 
-def last_published(work: KeyRead, published: PublishedKeys, is_scope: bool) -> bytes | None:
+def last_published(key_read: KeyRead, published: PublishedKeys, is_scope: bool) -> bytes | None:
     """The digest of what was published last of a key, or of a marker's scope; None if that is not known."""
-    is_read = work.read_at is not None
-    if is_scope and published.touches(work.key, more_than=int(is_read and work.published)):
+    is_read = key_read.read_at is not None
+    if is_scope and published.touches(key_read.key, more_than=int(is_read and key_read.published)):
         return None  # records of its scope are newer, or not all of them were read
-    if not is_read and published.covers(work.key):
+    if not is_read and published.covers(key_read.key):
         return None  # a marker took it away, or published it otherwise
-    return work.digest or (work.unconfirmed.image if work.unconfirmed else None)
+    return key_read.digest or (key_read.unconfirmed.image if key_read.unconfirmed else None)

@@ -143,6 +143,6 @@ def known_effect(effect: int) -> int:
     return effect if 0 <= effect < 1 << 32 else 0
 
 
-def known_expiry(at: int | None) -> int | None:
+def known_expiry(expiry: int | None) -> int | None:
     """When a change's last cell expires; a time that no agent writes counts as none."""
-    return at if at is None or 0 < at < 1 << 32 else None
+    return expiry if expiry is None or 0 < expiry < 1 << 32 else None

@@ -29,22 +29,26 @@ class LiveRows:
         self._codec = codec
         self._late = time.monotonic() + _SCAN_S
 
-    def of_scope(self, work: KeyRead) -> Iterator[LiveRow]:
+    def of_scope(self, key_read: KeyRead) -> Iterator[LiveRow]:
         """Of a partition, or a range of it."""
-        rows = self.ahead.pop(id(work), None)
+        rows = self.ahead.pop(id(key_read), None)
         if rows is None:
-            rows = self._reader.range(work.values, work.bounds or (None, None), work.consistency)
-        return self._live(work, rows)
+            rows = self._reader.range(key_read.values, key_read.bounds or (None, None), key_read.consistency)
+        return self._live(key_read, rows)
 
-    def of_table(self, work: KeyRead) -> Iterator[LiveRow]:
+    def of_table(self, key_read: KeyRead) -> Iterator[LiveRow]:
         """Of the table in a topic partition, for some seconds."""
-        return self._live(work, self._scan(work))
+        return self._live(key_read, self._scan(key_read))
 
-    def _live(self, work: KeyRead, rows: Rows) -> Iterator[LiveRow]:
+    def _live(self, key_read: KeyRead, rows: Rows) -> Iterator[LiveRow]:
         """The rows with their keys; the work takes note of what they show."""
-        work.oldest, work.timeless = None, False
-        if work.scope is Scope.PARTITION and work.after and work.after.values.count(None) < len(work.after.values):
-            work.saw(work.after)
+        key_read.oldest, key_read.timeless = None, False
+        if (
+            key_read.scope is Scope.PARTITION
+            and key_read.after
+            and key_read.after.values.count(None) < len(key_read.after.values)
+        ):
+            key_read.saw(key_read.after)
         encode = self._codec.encode
         try:
             for values, image in rows:
@@ -52,26 +56,28 @@ class LiveRows:
                     key: bytes | None = encode(values)
                 except Malformed:
                     key = None  # the agent skips its events too
-                work.saw(image if key is not None else None)
+                key_read.saw(image if key is not None else None)
                 yield LiveRow(key, values, image)
         except (HelenusError, SchemaChanged, KeyRefused) as error:
             raise RowsFailed(error) from None
 
-    def _scan(self, work: KeyRead) -> Rows:
+    def _scan(self, key_read: KeyRead) -> Rows:
         """`left` says where to go on; it says nothing when all are read."""
         reached: int | None = None
-        for values, image in self._reader.part(work.partition, work.parts, work.consistency, first_stripe(work)):
+        for values, image in self._reader.part(
+            key_read.partition, key_read.parts, key_read.consistency, first_stripe(key_read)
+        ):
             stripe = stripe_of(values[: self._codec.partition_columns])
             if stripe != reached:
                 if reached is not None:
-                    self.left[id(work)] = stripe
+                    self.left[id(key_read)] = stripe
                     if time.monotonic() > self._late:
                         return
                 reached = stripe
             yield values, image
-        self.left.pop(id(work), None)
+        self.left.pop(id(key_read), None)
 
 
-def first_stripe(work: KeyRead) -> int:
+def first_stripe(key_read: KeyRead) -> int:
     """Of the ring, where a truncation is to be read from: an earlier batch may have begun it."""
-    return work.unconfirmed.stripe if work.unconfirmed and not work.event else 0
+    return key_read.unconfirmed.stripe if key_read.unconfirmed and not key_read.event else 0

@@ -124,12 +124,12 @@ def _of_write(
     columns = effect & ALL_COLUMNS
     null = older = newer = 0
     unclear = columns & timed.untimed
-    for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
-        if at is None:
+    for cell_time, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
+        if cell_time is None:
             null |= bit
         elif not single:
             unclear |= bit
-        elif at > time:
+        elif cell_time > time:
             newer |= bit
         else:
             older |= bit
@@ -153,8 +153,8 @@ def _of_write(
         return Witness.ABSENT
     if not columns and row.exists:
         # The row itself was written, and is there: by this change, if no cell holds it and no later deletion is known.
-        held = any(at is not None for at in row.times) or timed.untimed
-        return Witness.SILENT if held or later else Witness.SHOWN
+        has_cells = any(cell_time is not None for cell_time in row.times) or timed.untimed
+        return Witness.SILENT if has_cells or later else Witness.SHOWN
     if unsure:
         return Witness.SILENT
     if effect & (_DELETES | _GONE) and (newer or (row.exists and effect & _ROW)):
@@ -168,16 +168,16 @@ def _of_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
     timed = row.timed
     columns = ALL_COLUMNS if effect & _GONE else effect & ALL_COLUMNS
     shown, unclear, lives = 0, columns & timed.untimed, False
-    for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
+    for cell_time, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
         if not bit & columns:
             continue
         shown |= bit
-        if at is None:
+        if cell_time is None:
             continue
         lives = True
         if not single:
             unclear |= bit  # of many cells some may be older
-        elif at <= time:
+        elif cell_time <= time:
             if effect & _GONE or not bit & timed.shared:
                 return Witness.AGAINST
             unclear |= bit
@@ -187,10 +187,10 @@ def _of_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
     return Witness.SILENT if unclear or columns & ~shown else Witness.ABSENT
 
 
-def is_proven(said: Witness, waited: float, min_age_s: float) -> bool:
+def is_proven(verdict: Witness, waited: float, min_age_s: float) -> bool:
     """Whether a read is a proof that met a replica which reported, `waited` seconds after the last report."""
-    if said is Witness.SILENT:
+    if verdict is Witness.SILENT:
         return waited >= min_age_s
-    if said is Witness.AGAINST:
+    if verdict is Witness.AGAINST:
         return waited >= AGAINST * min_age_s
     return True

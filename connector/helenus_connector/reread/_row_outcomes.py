@@ -16,50 +16,50 @@ COMPILED = not __file__.endswith(".py")
 
 def note_published(resolved: Iterable[ResolvedKey], published: Mapping[Place, PublishedKeys]) -> None:
     """Note what is about to be published where, by its place."""
-    place: Place | None = None
+    topic_partition: Place | None = None
     keys: list[bytes] = []
-    for one in resolved:
-        topic, partition = one.topic, one.partition
-        if place is None or place[1] != partition or place[0] != topic:
-            place = (topic, partition)
-            to = published[place]
+    for resolved_key in resolved:
+        topic, partition = resolved_key.topic, resolved_key.partition
+        if topic_partition is None or topic_partition[1] != partition or topic_partition[0] != topic:
+            topic_partition = (topic, partition)
+            to = published[topic_partition]
             keys, to.is_sorted = to.keys, False
-        if one.read_rows is None:
-            keys.append(one.key)
+        if resolved_key.read_rows is None:
+            keys.append(resolved_key.key)
         else:
-            published[place].add(one.key, True)
+            published[topic_partition].add(resolved_key.key, True)
 
 
 def mark_confirmed(
-    works: Iterable[KeyRead],
-    left: Mapping[int, int],
+    reads: Iterable[KeyRead],
+    unfinished: Mapping[int, int],
     mark: Callable[[str, int, Iterable[bytes], bool], None],
-    rest: Callable[[KeyRead], None],
+    hand_back: Callable[[KeyRead], None],
 ) -> int:
     """How many events are published and confirmed: each such change is `mark`ed, those of a partition at once. What is
-    more than that to do of a work is for `rest`; so is one of which a part is `left`.
+    more than that to do of a work is for `hand_back`; so is one of which a part is `unfinished`.
     """
     events = 0
     changes: dict[Place, list[bytes]] = {}
-    place: Place | None = None
+    topic_partition: Place | None = None
     names: list[bytes] = []
-    for work in works:
+    for key_read in reads:
         if (
-            not work.published
-            or work.proof is not PROVEN
-            or work.unconfirmed is not None
-            or work.dead_lettered
-            or work.verifying is not None
-            or (left and id(work) in left)
+            not key_read.published
+            or key_read.proof is not PROVEN
+            or key_read.unconfirmed is not None
+            or key_read.dead_lettered
+            or key_read.verifying is not None
+            or (unfinished and id(key_read) in unfinished)
         ):
-            rest(work)
+            hand_back(key_read)
             continue
-        events += work.events
-        topic, partition = work.topic, work.partition
-        if place is None or place[1] != partition or place[0] != topic:
-            place = (topic, partition)
-            names = changes.setdefault(place, [])
-        names.extend(work.awaited)
+        events += key_read.events
+        topic, partition = key_read.topic, key_read.partition
+        if topic_partition is None or topic_partition[1] != partition or topic_partition[0] != topic:
+            topic_partition = (topic, partition)
+            names = changes.setdefault(topic_partition, [])
+        names.extend(key_read.awaited)
     for (topic, partition), names in changes.items():
         mark(topic, partition, names, True)
     return events

@@ -9,14 +9,14 @@ cdef tuple _OF_ROWS
 cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
 cdef long long _LIVE, _UNSURE
 
-@cython.locals(group=list, place=tuple, some_deleted=bint, work=KeyRead)
+@cython.locals(group=list, topic_partition=tuple, some_deleted=bint, key_read=KeyRead)
 cpdef list prove_row_reads(
-    object works, list answers, object more, object start, long long least, object nodes, object has_deletions,
+    object reads_by_key, list answers, object more, object start, long long least, object nodes, object has_deletions,
     object is_undone, bint shows_all_times, object prepare
 )
 
 @cython.locals(unproven=dict, effect=cython.longlong)
-cdef object prove_row_read(KeyRead work, object image, long long least, object nodes)
+cdef object prove_row_read(KeyRead key_read, object image, long long least, object nodes)
 
 @cython.locals(i=Py_ssize_t, bits=tuple)
 cdef bint shows_write(object image, long long time, long long effect) except -1

@@ -33,7 +33,7 @@ Answers = Sequence[tuple[Key, "Image | None"]]
 
 
 def prove_row_reads(
-    works: Mapping[Key, KeyRead],
+    reads_by_key: Mapping[Key, KeyRead],
     answers: Answers,
     more: Mapping[Key, Sequence[KeyRead]],
     start: float,
@@ -49,49 +49,49 @@ def prove_row_reads(
     as a row that shows what a deletion takes away that was reported, as `is_undone` says.
     """
     group = []
-    place: Place | None = None
+    topic_partition: Place | None = None
     some_deleted = False
     for key, image in answers:
-        work = works[key]
-        work.read_at = start
-        work.after = image
-        group.append(work)
-        if work.unconfirmed is not None or work.verifying is not None or work.scope not in _OF_ROWS:
-            prepare(work)
+        key_read = reads_by_key[key]
+        key_read.read_at = start
+        key_read.after = image
+        group.append(key_read)
+        if key_read.unconfirmed is not None or key_read.verifying is not None or key_read.scope not in _OF_ROWS:
+            prepare(key_read)
             continue
-        topic, partition = work.topic, work.partition
-        if place is None or place[1] != partition or place[0] != topic:
-            place = (topic, partition)
-            some_deleted = has_deletions(place)
+        topic, partition = key_read.topic, key_read.partition
+        if topic_partition is None or topic_partition[1] != partition or topic_partition[0] != topic:
+            topic_partition = (topic, partition)
+            some_deleted = has_deletions(topic_partition)
         proof = None
-        if not some_deleted or image is None or not is_undone(work):
-            proof = prove_row_read(work, image, least, nodes)
+        if not some_deleted or image is None or not is_undone(key_read):
+            proof = prove_row_read(key_read, image, least, nodes)
         if proof is None:
-            prepare(work)
+            prepare(key_read)
             continue
-        work.proof = proof
-        work.is_confirmed = proof is PROVEN
-        write_time = work.newest
+        key_read.proof = proof
+        key_read.is_confirmed = proof is PROVEN
+        write_time = key_read.newest
         if image is not None:
             of_row = image[_WRITE_TIME]
             if of_row is not None and (write_time is None or shows_all_times or write_time <= of_row):
                 write_time = of_row
-            expires, of_row = work.first_expires, image[_EXPIRES]
+            expires, of_row = key_read.first_expires, image[_EXPIRES]
             if expires is None or (of_row is not None and of_row < expires):
                 expires = of_row
             if expires is not None:
-                work.expires = expires
-        work.write_time = write_time
+                key_read.expires = expires
+        key_read.write_time = write_time
     for key, image in answers if more else ():
-        for work in more.get(key, ()):
-            work.read_at, work.after = start, image
-            prepare(work)
-            group.append(work)
+        for key_read in more.get(key, ()):
+            key_read.read_at, key_read.after = start, image
+            prepare(key_read)
+            group.append(key_read)
     return group
 
 
 def prove_row_read(
-    work: KeyRead,
+    key_read: KeyRead,
     image: Image | None,
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
@@ -100,7 +100,7 @@ def prove_row_read(
     that lives no deletion is known. None if more is to be asked.
     """
     unproven: dict[bytes, UnprovenChange] | None = None
-    for name, awaited in work.awaited.items():
+    for name, awaited in key_read.awaited.items():
         time, effect = awaited[0], awaited[2]
         if time is None:
             return None
@@ -109,7 +109,7 @@ def prove_row_read(
                 return None
         elif (effect and not effect & _LIVE) or not shows_write(image, time, effect):
             return None
-        if least > 0 and nodes(work.topic, work.partition, work.values, name) < least:
+        if least > 0 and nodes(key_read.topic, key_read.partition, key_read.values, name) < least:
             if unproven is None:
                 unproven = {}
             unproven[name] = awaited

@@ -11,14 +11,14 @@ cdef long long _DELETES
 
 @cython.locals(
     admitted=AdmittedChange, match=Match, has=int, effect=cython.longlong, values=tuple, name=tuple, name_of=bytes,
-    awaited=dict, some_asked=bint, is_row=bint, key=bytes, work=KeyRead,
+    awaited=dict, some_asked=bint, is_row=bint, key=bytes, key_read=KeyRead,
 )
 cpdef bint collect_row_reads(
-    object changes, dict by_name, list taken, object consistency, bint has_rows, object note, object add
+    object changes, dict by_name, list collected, object consistency, bint has_rows, object note, object add
 ) except -1
 
-@cython.locals(found=dict, more=dict, work=KeyRead)
-cpdef tuple index_by_key(object works)
+@cython.locals(reads_by_key=dict, more=dict, key_read=KeyRead)
+cpdef tuple index_by_key(object reads)
 
-@cython.locals(found=dict, others=list, members=list, is_row=bint, work=KeyRead)
-cpdef tuple group_by_level(object works, bint clustered)
+@cython.locals(reads_by_level=dict, others=list, members=list, is_row=bint, key_read=KeyRead)
+cpdef tuple group_by_level(object reads, bint clustered)

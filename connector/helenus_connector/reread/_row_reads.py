@@ -30,7 +30,7 @@ _Awaited = UnprovenChange
 def collect_row_reads(
     changes: Iterable[AdmittedChange],
     by_name: dict[Name, KeyRead],
-    taken: list[tuple[KeyRead, AdmittedChange]],
+    collected: list[tuple[KeyRead, AdmittedChange]],
     consistency: int,
     has_rows: bool,
     note: Callable[[AdmittedChange], None],
@@ -65,64 +65,68 @@ def collect_row_reads(
         key = admitted.key
         topic, partition = event.topic, event.partition
         name = (topic, partition, key, None)
-        work = by_name.get(name)
-        if work is None:
+        key_read = by_name.get(name)
+        if key_read is None:
             if name_of is not None and (admitted.is_published or admitted.pause_s):
                 add(admitted)
                 continue
-            work = KeyRead(topic, partition, key, values, scope, None, parts, event, consistency)
-            work.events = 1
-            work.newest = written
+            key_read = KeyRead(topic, partition, key, values, scope, None, parts, event, consistency)
+            key_read.events = 1
+            key_read.newest = written
             if origin is not _LOG:
-                work.is_scanned = origin not in _UNSCANNED
-            by_name[name] = work
+                key_read.is_scanned = origin not in _UNSCANNED
+            by_name[name] = key_read
         else:
-            work.events += 1
-            if scope is _PARTITION and scope > work.scope:
-                work.scope = scope
-            if written is not None and (work.newest is None or written > work.newest):
-                work.newest = written
-        if scope is _PARTITION and written is not None and (work.deleted_at is None or written > work.deleted_at):
-            work.deleted_at = written
+            key_read.events += 1
+            if scope is _PARTITION and scope > key_read.scope:
+                key_read.scope = scope
+            if written is not None and (key_read.newest is None or written > key_read.newest):
+                key_read.newest = written
+        if (
+            scope is _PARTITION
+            and written is not None
+            and (key_read.deleted_at is None or written > key_read.deleted_at)
+        ):
+            key_read.deleted_at = written
         if admitted.is_released:
-            work.is_released = True
-        taken.append((work, admitted))
-        if expires is not None and (work.first_expires is None or expires < work.first_expires):
-            work.first_expires = expires
+            key_read.is_released = True
+        collected.append((key_read, admitted))
+        if expires is not None and (key_read.first_expires is None or expires < key_read.first_expires):
+            key_read.first_expires = expires
         if name_of is not None:
-            awaited = work.awaited
+            awaited = key_read.awaited
             if name_of not in awaited:
                 awaited[name_of] = _new(_Awaited, (written, _NAN, known_effect(effect), known_expiry(expired)))
     return some_asked
 
 
-def index_by_key(works: Sequence[KeyRead]) -> tuple[dict[Key, KeyRead], dict[Key, list[KeyRead]]]:
+def index_by_key(reads: Sequence[KeyRead]) -> tuple[dict[Key, KeyRead], dict[Key, list[KeyRead]]]:
     """Works by the keys that they read; and more of them, where several read one key."""
-    found = {work.values: work for work in works}
+    reads_by_key = {key_read.values: key_read for key_read in reads}
     more: dict[Key, list[KeyRead]] = {}
-    if len(found) < len(works):
-        for work in works:
-            if found[work.values] is not work:
-                more.setdefault(work.values, []).append(work)
-    return found, more
+    if len(reads_by_key) < len(reads):
+        for key_read in reads:
+            if reads_by_key[key_read.values] is not key_read:
+                more.setdefault(key_read.values, []).append(key_read)
+    return reads_by_key, more
 
 
-def group_by_level(works: Iterable[KeyRead], clustered: bool) -> tuple[dict[int, list[KeyRead]], list[KeyRead]]:
+def group_by_level(reads: Iterable[KeyRead], clustered: bool) -> tuple[dict[int, list[KeyRead]], list[KeyRead]]:
     """The works of rows that changes alone ask for, by the level to read them at; and the others. Unless a table's rows
     are `clustered` in partitions, a partition is one row.
     """
-    found: dict[int, list[KeyRead]] = {}
+    reads_by_level: dict[int, list[KeyRead]] = {}
     others: list[KeyRead] = []
     level: int | None = None
     members: list[KeyRead] = []
-    for work in works:
-        scope = work.scope
+    for key_read in reads:
+        scope = key_read.scope
         is_row = scope is _ROW or (scope is _PARTITION and not clustered)
-        if not is_row or work.unconfirmed is not None or work.verifying is not None:
-            others.append(work)
+        if not is_row or key_read.unconfirmed is not None or key_read.verifying is not None:
+            others.append(key_read)
             continue
-        if level is None or work.consistency != level:
-            level = work.consistency
-            members = found.setdefault(level, [])
-        members.append(work)
-    return found, others
+        if level is None or key_read.consistency != level:
+            level = key_read.consistency
+            members = reads_by_level.setdefault(level, [])
+        members.append(key_read)
+    return reads_by_level, others

@@ -38,11 +38,11 @@ class UnreadKeys:
         """Forget the causes of the batch before."""
         self._causes.clear()
 
-    def note(self, work: KeyRead, cause: UnreadReason) -> None:
+    def note(self, key_read: KeyRead, cause: UnreadReason) -> None:
         """A key was not read."""
-        self._causes.setdefault(id(work), cause)
-        if work.is_asked_for and not cause.is_away:  # else only its confirmation was not to be had
-            self._stuck[work.name] = None
+        self._causes.setdefault(id(key_read), cause)
+        if key_read.is_asked_for and not cause.is_away:  # else only its confirmation was not to be had
+            self._stuck[key_read.name] = None
             if len(self._stuck) > _MOST_STUCK:
                 del self._stuck[next(iter(self._stuck))]
 
@@ -51,70 +51,70 @@ class UnreadKeys:
         """Whether the last read of any key failed though its replicas were there."""
         return bool(self._stuck)
 
-    def is_stuck(self, work: KeyRead) -> bool:
+    def is_stuck(self, key_read: KeyRead) -> bool:
         """Whether a key's last read failed though its replicas were there."""
-        if work.unconfirmed is not None and work.unconfirmed.unread == STUCK:
+        if key_read.unconfirmed is not None and key_read.unconfirmed.unread == STUCK:
             return True
-        return bool(self._stuck) and work.name in self._stuck
+        return bool(self._stuck) and key_read.name in self._stuck
 
-    def cut(self, work: KeyRead) -> None:
+    def cut(self, key_read: KeyRead) -> None:
         """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
-        self._cut.add(work.name)
+        self._cut.add(key_read.name)
 
-    def was_cut(self, work: KeyRead) -> bool:
+    def was_cut(self, key_read: KeyRead) -> bool:
         """Whether the attempt before failed for this marker; it is tried again after this one."""
-        if work.name not in self._cut:
+        if key_read.name not in self._cut:
             return False
-        self._cut.remove(work.name)
+        self._cut.remove(key_read.name)
         return True
 
-    def left(self, works: Iterable[KeyRead]) -> list[KeyRead]:
+    def left(self, reads: Iterable[KeyRead]) -> list[KeyRead]:
         """Those that were to be published and were not read."""
-        found = []
-        for work in works:
-            if work.read_at is not None:
+        unread = []
+        for key_read in reads:
+            if key_read.read_at is not None:
                 if self._stuck:
-                    self._stuck.pop(work.name, None)
-            elif not work.is_outdated and work.is_asked_for:
-                found.append(work)
-        return found
+                    self._stuck.pop(key_read.name, None)
+            elif not key_read.is_outdated and key_read.is_asked_for:
+                unread.append(key_read)
+        return unread
 
-    def is_away(self, work: KeyRead) -> bool:
+    def is_away(self, key_read: KeyRead) -> bool:
         """Whether a key that is left waits for its replicas alone."""
-        cause = self._causes.get(id(work))
+        cause = self._causes.get(id(key_read))
         return cause is None or cause.is_away
 
-    def attempts(self, work: KeyRead) -> int:
+    def attempts(self, key_read: KeyRead) -> int:
         """How many reads of a key that is left failed before this one. An outage is not the key's fault, and counts for
         a part of them only.
         """
-        failed = work.unconfirmed.attempts + 1 if work.unconfirmed and work.unconfirmed.unread else 0
-        return min(failed, _MOST_WHILE_AWAY) if self.is_away(work) else failed
+        failed = key_read.unconfirmed.attempts + 1 if key_read.unconfirmed and key_read.unconfirmed.unread else 0
+        return min(failed, _MOST_WHILE_AWAY) if self.is_away(key_read) else failed
 
-    def cause(self, work: KeyRead, table: Table) -> HelenusError:
+    def cause(self, key_read: KeyRead, table: Table) -> HelenusError:
         """Why a key that is left was not read."""
-        cause = self._causes.get(id(work))
+        cause = self._causes.get(id(key_read))
         why = cause.error.what if cause else "cannot read rows"
-        where = ", ".join(filter(None, (table.full_name, key_text(table, work.values))))
-        return HelenusError(Kind.CASSANDRA_READ if self.is_away(work) else Kind.ROW_UNREADABLE, why, where)
+        where = ", ".join(filter(None, (table.full_name, key_text(table, key_read.values))))
+        return HelenusError(Kind.CASSANDRA_READ if self.is_away(key_read) else Kind.ROW_UNREADABLE, why, where)
 
-    def unconfirmed(self, work: KeyRead) -> UnconfirmedKey:
+    def unconfirmed(self, key_read: KeyRead) -> UnconfirmedKey:
         """A key that is left, as it waits: its events have no outcome yet."""
-        unconfirmed = work.unconfirmed
+        unconfirmed = key_read.unconfirmed
         return UnconfirmedKey(
-            work.topic,
-            work.partition,
-            work.key,
-            work.scope,
-            pack_changes(work.awaited),
-            copies=work.events + (unconfirmed.copies if unconfirmed else 0),
-            attempts=self.attempts(work),
-            bounds=work.bounds,
-            since=work.since,
-            unread=AWAY if self.is_away(work) else STUCK,
-            stripe=unconfirmed.stripe if unconfirmed and not work.events else 0,
-            newest=work.newest,
-            deleted_at=work.deleted_at,
+            key_read.topic,
+            key_read.partition,
+            key_read.key,
+            key_read.scope,
+            pack_changes(key_read.awaited),
+            copies=key_read.events + (unconfirmed.copies if unconfirmed else 0),
+            attempts=self.attempts(key_read),
+            bounds=key_read.bounds,
+            since=key_read.since,
+            unread=AWAY if self.is_away(key_read) else STUCK,
+            stripe=unconfirmed.stripe if unconfirmed and not key_read.events else 0,
+            newest=key_read.newest,
+            deleted_at=key_read.deleted_at,
         )
 
 
@@ -127,8 +127,8 @@ def key_text(table: Table, key: Key) -> str:
     )
 
 
-def _text(of: CqlType, value: bytes) -> str:
-    make = as_text(of)
+def _text(cql_type: CqlType, value: bytes) -> str:
+    make = as_text(cql_type)
     try:
         text = make(value) if make else f"0x{value.hex()}"
     except (ValueError, struct.error):
@@ -136,5 +136,5 @@ def _text(of: CqlType, value: bytes) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _name(work: KeyRead) -> Name:
-    return work.topic, work.partition, work.key, work.bounds
+def _name(key_read: KeyRead) -> Name:
+    return key_read.topic, key_read.partition, key_read.key, key_read.bounds

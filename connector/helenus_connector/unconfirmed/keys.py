@@ -124,9 +124,9 @@ class UnconfirmedKeys:
             unconfirmed.due == due_at and self._keys.get(unconfirmed.place, {}).get(unconfirmed.within) is unconfirmed
         )
 
-    def _wait(self, unconfirmed: UnconfirmedKey, due: float) -> None:
-        unconfirmed.due = due
-        self._queues.setdefault(unconfirmed.topic, {}).setdefault(due, []).append(unconfirmed)
+    def _wait(self, unconfirmed: UnconfirmedKey, due_at: float) -> None:
+        unconfirmed.due = due_at
+        self._queues.setdefault(unconfirmed.topic, {}).setdefault(due_at, []).append(unconfirmed)
 
     def due(self, now: float, limit: int) -> list[UnconfirmedKey]:
         """At most so many keys to read again by now: what is due longest comes first. They stay until `apply` hears of
@@ -160,7 +160,7 @@ class UnconfirmedKeys:
     def apply(
         self,
         resolved: Iterable[UnconfirmedKey],
-        found: Iterable[UnconfirmedKey],
+        waiting: Iterable[UnconfirmedKey],
         now: float,
         published: Mapping[Place, PublishedKeys] | None = None,
     ) -> None:
@@ -168,47 +168,47 @@ class UnconfirmedKeys:
         a key's image is what was published last, and unknown once other reads published it.
         """
         with self._lock:
-            self._apply(resolved, found, now, published or {})
+            self._apply(resolved, waiting, now, published or {})
 
     def _apply(
         self,
         resolved: Iterable[UnconfirmedKey],
-        found: Iterable[UnconfirmedKey],
+        waiting: Iterable[UnconfirmedKey],
         now: float,
         published: Mapping[Place, PublishedKeys],
     ) -> None:
-        for place, newer in published.items():
-            self._overtake(self._keys.get(place, {}), newer)
+        for topic_partition, newer in published.items():
+            self._overtake(self._keys.get(topic_partition, {}), newer)
         for unconfirmed in resolved:
             self._keys.get(unconfirmed.place, {}).pop(unconfirmed.within, None)
         same: dict[float, float] = {}  # keys share numbers
         age = self._age(now)
-        for unconfirmed in found:
+        for unconfirmed in waiting:
             unconfirmed.awaited = stamp_changes(unconfirmed.awaited, age)
             keys = self._keys.setdefault(unconfirmed.place, {})
-            held = keys.get(unconfirmed.within)
+            earlier = keys.get(unconfirmed.within)
             unconfirmed.since = same.setdefault(unconfirmed.since // 1, unconfirmed.since // 1)
-            if held is None or unconfirmed.since < held.since or unconfirmed.scope > held.scope:
+            if earlier is None or unconfirmed.since < earlier.since or unconfirmed.scope > earlier.scope:
                 self._is_old |= self._is_kept(unconfirmed, now)
-            if held is not None and held is not unconfirmed and unconfirmed.attempts == 0:
+            if earlier is not None and earlier is not unconfirmed and unconfirmed.attempts == 0:
                 # A later change or copy of a key that waits already: one re-read serves both, at its time.
-                held.awaited = _few({**unpack_changes(held.awaited), **unpack_changes(unconfirmed.awaited)}, age)
-                held.copies += unconfirmed.copies
-                held.image = unconfirmed.image or held.image
-                held.since = min(held.since, unconfirmed.since)
-                held.scope = max(held.scope, unconfirmed.scope)
-                held.unread = max(held.unread, unconfirmed.unread)
-                held.stripe = min(held.stripe, unconfirmed.stripe)
-                held.newest = later_time(held.newest, unconfirmed.newest)
-                held.deleted_at = later_time(held.deleted_at, unconfirmed.deleted_at)
+                earlier.awaited = _few({**unpack_changes(earlier.awaited), **unpack_changes(unconfirmed.awaited)}, age)
+                earlier.copies += unconfirmed.copies
+                earlier.image = unconfirmed.image or earlier.image
+                earlier.since = min(earlier.since, unconfirmed.since)
+                earlier.scope = max(earlier.scope, unconfirmed.scope)
+                earlier.unread = max(earlier.unread, unconfirmed.unread)
+                earlier.stripe = min(earlier.stripe, unconfirmed.stripe)
+                earlier.newest = later_time(earlier.newest, unconfirmed.newest)
+                earlier.deleted_at = later_time(earlier.deleted_at, unconfirmed.deleted_at)
                 continue
             if len(unconfirmed.awaited) > _MOST_AWAITED * CHANGE_BYTES:
                 unconfirmed.awaited = _few(unpack_changes(unconfirmed.awaited), age)
             keys[unconfirmed.within] = unconfirmed
             wait = self._timeout.get(unconfirmed.topic, 0.0) * 2 ** min(unconfirmed.attempts, _MOST_DOUBLED)
             self._longest = max(self._longest, unconfirmed.rest)
-            due = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
-            self._wait(unconfirmed, same.setdefault(due, due))
+            due_at = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
+            self._wait(unconfirmed, same.setdefault(due_at, due_at))
 
     def _overtake(self, waiting_keys: Mapping[NameInPlace, UnconfirmedKey], newer: PublishedKeys) -> None:
         if not waiting_keys:
@@ -249,10 +249,10 @@ class UnconfirmedKeys:
                 self._save_ended(now)
 
     def _save_keys(self, now: float) -> None:
-        kept = files.as_text(p for p in self._all() if self._is_kept(p, now))
-        if hash(kept) != self._kept:
-            files.save_keys(self._file, kept)
-        self._kept, self._kept_at, self._is_old = hash(kept), now, False
+        content = files.as_text(p for p in self._all() if self._is_kept(p, now))
+        if hash(content) != self._kept:
+            files.save_keys(self._file, content)
+        self._kept, self._kept_at, self._is_old = hash(content), now, False
 
     def _is_kept(self, unconfirmed: UnconfirmedKey, now: float) -> bool:
         """Whether no event of those to which a start steps back brings a key again: it waits for longer; or it waits to
@@ -277,7 +277,7 @@ class UnconfirmedKeys:
         """
         with self._lock:
             damage: list[str] = []
-            found: list[UnconfirmedKey] = []
+            loaded: list[UnconfirmedKey] = []
             try:
                 self._ended = files.load_ended(self._file)
             except Damaged as error:
@@ -285,12 +285,14 @@ class UnconfirmedKeys:
             try:
                 waits = pack_unknown_changes(self._age(now))
                 for topic, partition, scope, key, bounds, awaited in files.load_keys(self._file):
-                    one = UnconfirmedKey(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
-                    one.newest, one.deleted_at = newest_write_times(unpack_changes(awaited))
-                    found.append(one)
+                    loaded_key = UnconfirmedKey(
+                        topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY
+                    )
+                    loaded_key.newest, loaded_key.deleted_at = newest_write_times(unpack_changes(awaited))
+                    loaded.append(loaded_key)
             except Damaged as error:
                 damage.append(f"{self._file}.keys: {error}")
-            self._apply([], found, now, {})
+            self._apply([], loaded, now, {})
             self._saved = dict(self._ended)
             if damage:
                 advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
@@ -312,17 +314,21 @@ class UnconfirmedKeys:
     def shrink(self, topic: str, partitions: Collection[int]) -> int:
         """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""
         with self._lock:
-            gone = [place for place in self._keys if place[0] == topic and place[1] not in partitions]
-            copies = sum(p.copies for place in gone for p in self._keys[place].values())
-            for place in gone:
-                del self._keys[place]
+            gone = [
+                topic_partition
+                for topic_partition in self._keys
+                if topic_partition[0] == topic and topic_partition[1] not in partitions
+            ]
+            copies = sum(p.copies for topic_partition in gone for p in self._keys[topic_partition].values())
+            for topic_partition in gone:
+                del self._keys[topic_partition]
             self._is_old |= bool(gone)
             return copies
 
     def give(self, topics: Collection[str]) -> tuple[dict[str, ReadEnd], list[UnconfirmedKey]]:
         """When these topics were last read, and their keys: for another query, which goes on with them."""
         with self._lock:
-            ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
+            ended = {topic: read_end for topic in topics if (read_end := self._ended.get(topic, self._ended.get("")))}
             return ended, [p for p in self._all() if p.topic in topics]
 
     def take(self, ended: Mapping[str, ReadEnd], keys: Iterable[UnconfirmedKey], now: float) -> None:
@@ -338,7 +344,11 @@ class UnconfirmedKeys:
     def drop(self, topics: Collection[str], now: float) -> None:
         """Another query goes on with these topics. Raises HelenusError(STATE)."""
         with self._lock:
-            self._keys = {place: keys for place, keys in self._keys.items() if place[0] not in topics}
+            self._keys = {
+                topic_partition: keys
+                for topic_partition, keys in self._keys.items()
+                if topic_partition[0] not in topics
+            }
             for topic in topics:
                 self._queues.pop(topic, None)
                 self._ended.pop(topic, None)
@@ -352,6 +362,6 @@ def _few(awaited: Mapping[bytes, UnprovenChange], now: float) -> bytes:
     """
     if len(awaited) <= _MOST_AWAITED:
         return pack_changes(awaited)
-    some = {change: one for change, one in awaited.items() if change in _SOME}
-    young = _SOME[1] if _SOME[0] in some else _SOME[0]
-    return pack_changes({**some, young: UnprovenChange(None, now)})
+    few = {change: change_state for change, change_state in awaited.items() if change in _SOME}
+    young = _SOME[1] if _SOME[0] in few else _SOME[0]
+    return pack_changes({**few, young: UnprovenChange(None, now)})

@@ -21,11 +21,11 @@ NameInPlace = bytes | tuple[bytes, Bounds]
 """What names a key, or a range, within its place."""
 
 
-def later_time(one: int | None, other: int | None) -> int | None:
+def later_time(first: int | None, second: int | None) -> int | None:
     """Return the later of two times, each of which may not be known."""
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one, other)
+    if first is None or second is None:
+        return second if first is None else first
+    return max(first, second)
 
 
 @dataclass(slots=True)
@@ -103,8 +103,8 @@ class PublishedKeys:
             self.keys.sort()
             self.is_sorted = True
         scope = self._scope(key)
-        at = bisect_left(self.keys, scope) + more_than
-        return at < len(self.keys) and self.keys[at].startswith(scope)
+        index = bisect_left(self.keys, scope) + more_than
+        return index < len(self.keys) and self.keys[index].startswith(scope)
 
     def _scope(self, key: bytes) -> bytes:
         return key[: max(len(key) - self.clustering, len(key.rstrip(b"\0")))]
