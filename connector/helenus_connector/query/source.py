@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 PLACED = "place int, turn int, notes binary, events binary"
 """What an operator with state gets: each row is of one partition, which `place` names, and has
-`Note`s of it or events, as `packs.packed`; `turn` counts its rows from 0.
+`PartitionNote`s of it or events, as `event_packs.pack_events`; `turn` counts its rows from 0.
 """
 
 
 class EventsSource(DataSource):
     """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `QueryPlan`'s path. With the option
-    `placed` it has rows of `PLACED`. Otherwise it has none: `job.run` runs the tasks, which read their events
+    `placed` it has rows of `PLACED`. Otherwise it has none: `_spark_job.run` runs the tasks, which read their events
     themselves.
     """
 

@@ -1,4 +1,4 @@
 """What the change itself says, without a read.
 
-Others use `none` (`AsWritten`) and `merge` (`FromState`: what an operator with state made of it).
+Others use `none` (`WrittenResolver`) and `merge` (`StateResolver`: what an operator with state made of it).
 """
