@@ -70,7 +70,7 @@ def topic_task(
     may_wait: int = MOST_WAITING,
     gate_waits: Mapping[str, GateWaits] | None = None,
 ) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
-    """Return the function for `_spark_job.run`, which yields one `TopicResult` a topic. `due_keys` are unconfirmed keys by
+    """Return the function for `_spark_job.run`: it yields one `TopicResult` a topic. `due_keys` are unconfirmed keys by
     events topic. `may_wait` is how many more may wait. `gate_waits` is what waits at the gates, by events topic too.
 
     As all functions for Spark, it is one of a module: of a nested one, Spark makes a copy in each task, which has
