@@ -76,26 +76,29 @@ def load(session: Any, rows: int, more: bool = False) -> None:
         future.result()
 
 
-def pieces(raw: Path) -> Iterator[tuple[bytes, int, int]]:
-    """The sections of all segments: content, offset, segment id."""
+def pieces(raw: Path) -> Iterator[tuple[bytes, int, Segment]]:
+    """The sections of all segments: content, offset, segment."""
     for path in sorted(raw.glob("*.log")):
         segment = Segment(path)
         while segment.look():
             data, base, final = segment.read(1 << 30)
             assert final
-            yield data, base, segment.id
+            yield data, base, segment
             segment.skip()
         segment.close()
 
 
-def decode_all(decoder: ModuleType, sections: list[tuple[bytes, int, int]], plans: dict[bytes, Any]) -> tuple[int, int]:
+def decode_all(
+    decoder: ModuleType, sections: list[tuple[bytes, int, Segment]], plans: dict[bytes, Any]
+) -> tuple[int, int]:
     """Mutations and events in the sections, taken in pieces as the agent does."""
     mutations = events = 0
     for data, base, segment in sections:
         offset = 0
         while offset < len(data):
             piece = data[offset : offset + PIECE]
-            batch = decoder.decode(piece, base + offset, offset + len(piece) == len(data), plans, NODE, segment, 4096)
+            final = offset + len(piece) == len(data)
+            batch = decoder.decode(piece, base + offset, final, plans, NODE, segment.id, segment.version, 4096)
             assert not batch.problems
             if batch.unknown:
                 plans[batch.unknown.table] = decoder.TablePlan(is_known=False)

@@ -84,15 +84,16 @@ def main() -> None:
                     print(f"state={state}: {kept(bench, state)}", flush=True)
                 if state == "keys":
                     print(f"state={state}: {expiry(bench, min(options.events, MOST_EXPIRING))}", flush=True)
-            restart(bench, state)
+                many = 0.0 if state == "none" else count(bench, state)  # of keys, none is left when all expired
+            restart(bench, many, state)
 
 
-def restart(bench: Backlog, state: str) -> None:
-    """How long a worker with what is kept takes until it is ready, and until its state is."""
+def restart(bench: Backlog, many: float, state: str) -> None:
+    """How long a worker takes until it is ready, and until its state is, with so `many` keys or rows in it."""
     began = time.monotonic()
     with bench:
         print(f"state={state}: ready {time.monotonic() - began:.1f} s after a restart", flush=True)
-        if state != "none":
+        if many:
             wait(lambda: count(bench, state) > 0, "a batch of the state", 900)
             print(f"state={state}: a batch after {time.monotonic() - began:.1f} s", flush=True)
 
@@ -116,7 +117,7 @@ def known(status: Status, cassandra: Any, folder: Path, many: int, state: str) -
             wait(lambda part=part: count(bench, state) >= part, f"{part} {state}", 3600)
             seconds = time.monotonic() - began
             print(f"{part} {state}: {part / seconds:.0f}/s since the start; {kept(bench, state)}", flush=True)
-    restart(bench, state)
+    restart(bench, many, state)
 
 
 def publish(status: Status, bench: Backlog, keys: int) -> None:

@@ -283,7 +283,7 @@ class Agent:
             data, final = data[: truncation_position - base], False
         plans, node = self._followed.tables.plans, self._positions.host_id
         # 5 decode
-        batch = decode(data, base, final, plans, node, segment.id, _EVENTS, live, padded)
+        batch = decode(data, base, final, plans, node, segment.id, segment.version, _EVENTS, live, padded)
         # 6 append
         self._append_batch(segment, batch)
         if batch.broken:

@@ -30,6 +30,7 @@ from helenus_agent.node import identity
 from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.segments.reprocess import reprocess
+from helenus_agent.segments.segment_queue import list_segment_ids
 from helenus_agent.segments.transfer import transfer_of
 from helenus_agent.state import StateDirectory, note_cdc_off, owned
 from helenus_agent.validate_command import refusals, unasked
@@ -242,7 +243,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         node = waiting(cassandra.node)
         identity.check(node, settings, directory)
         check_places(settings, directory, node.settings)
-        positions = state.load(str(node.host_id))
+        positions = state.load(str(node.host_id), node.cluster, list_segment_ids(directory))
         agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
         waiting(agent.start)
         if settings.log == "pulsar":

@@ -23,7 +23,7 @@ from helenus_agent.node.drops import Drops
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.node.tables import KnownTables, SchemaUpdate
 from helenus_agent.node.truncations import Truncations
-from helenus_agent.positions import LogPosition, Positions
+from helenus_agent.positions import LogPosition, Positions, is_numbered, is_renamed
 from helenus_agent.segments import gaps
 from helenus_agent.segments.headroom import Headroom
 from helenus_agent.segments.segment_queue import SegmentQueue
@@ -66,6 +66,7 @@ class FollowedTables:
         self._is_outdated = True
         self._written_positions: dict[int, int] = {}  # how far segments were, when the schema was learned
         self._asked_at = 0.0
+        self._renamed_to = ""
         self._not_durable: set[str] = set()
         self._unmatched: set[tuple[str, str]] = set()  # patterns that were warned of
         self.reached = positions.reached
@@ -107,6 +108,7 @@ class FollowedTables:
         before = self._positions.cdc_off, self._positions.deletes
         gaps.note_cdc_state(self._positions, node.has_cdc)
         self._positions.deletes = not node.blocks_writes
+        self._note_host_id(node)
         if (self._positions.cdc_off, self._positions.deletes) != before:
             self.must_save = True
         # While CDC is off nothing is linked into cdc_raw, and what is logged is not wanted.
@@ -114,6 +116,14 @@ class FollowedTables:
         off = self._positions.cdc_off
         self._queue.commit_log = None if off else commit_log_directory(config, raw, node.settings)
         return node
+
+    def _note_host_id(self, node: Node) -> None:
+        host_id = str(node.host_id)
+        self._renamed_to = host_id if is_renamed(self._positions.host_id, host_id) else ""
+        if self._renamed_to:
+            self.must_save = True
+        elif is_numbered(host_id) and host_id == self._positions.host_id:
+            self._positions.cluster = node.cluster
 
     def learn(self) -> None:
         """Ask for the schema and use it from here on."""
@@ -273,7 +283,14 @@ class FollowedTables:
     # What is saved with the positions.
 
     def note_positions(self) -> None:
-        """Note in the positions, to be saved, that all that was appended is acknowledged."""
+        """Note in the positions, to be saved, that all that was appended is acknowledged.
+
+        A node that has a new host id takes it over here alone: no event of before is appended again with it, and the
+        connector counts a node once for each mutation.
+        """
+        if self._renamed_to:
+            _log.warning("node.renamed", before=self._positions.host_id, node=self._renamed_to)
+            self._positions.host_id, self._renamed_to = self._renamed_to, ""
         self._positions.followed = [str(table) for table in self.tables.followed_ids]
         self._positions.paused = [str(table) for table in self.tables.paused]
         self._positions.refused = [str(table) for table in self.tables.refused]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,8 +12,24 @@ _FORMAT = 1
 # A restarted node links segments again that it has to replay. So many ids are kept to recognise them.
 _REMEMBERED = 512
 
+# How Cassandra 6.0 names its nodes: by their number in the cluster (NodeId.toUUID). Before, host ids are random.
+_NUMBERED_NODE = re.compile(r"6d194555-f6eb-41d0-c000-[0-9a-f]{12}")
+
 LogPosition = tuple[int, int]
 """A segment's id and a position in it. Places compare in the log's order."""
+
+
+def is_numbered(host_id: str) -> bool:
+    """Return whether a host id is one of Cassandra 6.0's, which the nodes of each cluster have."""
+    return _NUMBERED_NODE.fullmatch(host_id) is not None
+
+
+def is_renamed(before: str, host_id: str) -> bool:
+    """Return whether a node that had one host id may have the other since an upgrade to Cassandra 6.0.
+
+    `nodetool cms initialize` gives each node of an upgraded cluster a new one (UpgradeMigrationListener, Register).
+    """
+    return is_numbered(host_id) and not is_numbered(before)
 
 
 @dataclass
@@ -41,6 +59,7 @@ class Positions:
     """What is saved of one agent.
 
     `done`: segments all of whose changes are acknowledged; their files may still be there.
+    `cluster`: the node's cluster, if it was ever seen with a host id that nodes of other clusters have as well.
     `followed`, `paused`: tables that are followed, and those that were followed until they lost CDC.
     `reached`: up to where the log was read.
     `truncated`: per table the time of its last acknowledged TRUNCATE, ms since the epoch.
@@ -66,6 +85,7 @@ class Positions:
     cdc_off: bool = False
     deletes: bool = False
     dropped: dict[str, int] = field(default_factory=dict)
+    cluster: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `json` writes."""
@@ -99,9 +119,14 @@ class Positions:
             bool(saved.get("cdc_off", False)),
             bool(saved.get("deletes", False)),
             {str(uuid.UUID(table)): int(time) for table, time in saved.get("dropped", {}).items()},
+            str(saved.get("cluster", "")),
         )
         _ = positions.followed_ids, positions.paused_ids, positions.refused_ids
         return positions
+
+    def knows_segment(self, segments: Iterable[int]) -> bool:
+        """Return whether one of these segments was read before, so that they are of the same node."""
+        return any(segment in self.segments or segment in self.done for segment in segments)
 
     def reopen(self, segment: int) -> None:
         """Have a segment read again, from its start."""

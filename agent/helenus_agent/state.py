@@ -11,12 +11,12 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import structlog
 
-from helenus_agent.positions import Positions
+from helenus_agent.positions import Positions, is_numbered, is_renamed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 from helenus_schemas.service.ownership import check_directory, open_lock
@@ -52,21 +52,27 @@ class StateDirectory:
         advice = "stop the other agent, or give this one a state.dir of its own"
         raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory), advice)
 
-    def load(self, host_id: str = "") -> Positions:
-        """Return what was saved, if anything. The state of another node than `host_id`, if that is given, is
-        refused.
+    def load(self, host_id: str = "", cluster: str = "", segments: Collection[int] = ()) -> Positions:
+        """Return what was saved, if anything.
+
+        If a `host_id` is given, with its cluster's name and the ids of the segments that are there, the state of
+        another node is refused. One that an upgrade to Cassandra 6.0 has renamed is the same node if it has a segment
+        that was read before; its positions keep the host id of before (see `FollowedTables.note_positions`).
         """
         saved = read(self.directory)
         if saved is None:
             return Positions(host_id)
         if host_id and saved.host_id != host_id:
-            raise HelenusError(
-                Kind.STATE,
-                f"state.dir belongs to the node {saved.host_id}, but Cassandra is {host_id}",
-                str(self.directory / _FILE),
-                "correct cassandra.contact.points or state.dir, or name an empty one for a node that is new",
-            )
+            if not is_renamed(saved.host_id, host_id) or not saved.knows_segment(segments):
+                raise self._foreign_error(f"the node {saved.host_id}", host_id)
+        elif is_numbered(host_id) and saved.cluster not in ("", cluster):
+            raise self._foreign_error(f"a node of the cluster {saved.cluster!r}", f"one of {cluster!r}")
         return saved
+
+    def _foreign_error(self, owner: str, node: str) -> HelenusError:
+        message = f"state.dir belongs to {owner}, but Cassandra is {node}"
+        advice = "correct cassandra.contact.points or state.dir, or name an empty one for a node that is new"
+        return HelenusError(Kind.STATE, message, str(self.directory / _FILE), advice)
 
     def save(self, positions: Positions) -> None:
         """Replace the file durably: after this returns, no crash brings the old one back."""

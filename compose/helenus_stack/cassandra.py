@@ -66,6 +66,7 @@ class Version:
 
 _YAML = {"commitlog_sync_period": "10000ms", "commitlog_segment_size": "8MiB"}
 VERSIONS = {
+    "6.0": Version("cassandra-6.0", 17, _YAML),
     "5.0": Version("cassandra", 17, _YAML),
     "4.1": Version("cassandra-4.1", 11, _YAML),
     "4.0": Version("cassandra-4.0", 11, {"commitlog_sync_period_in_ms": 10_000, "commitlog_segment_size_in_mb": 8}),

@@ -32,6 +32,7 @@ class Kind(enum.Enum):
     ROW_UNREADABLE = "row-unreadable"
     CDC_DISABLED = "cdc-disabled"
     CDC_ENCRYPTED = "cdc-encrypted"
+    CDC_VERSION = "cdc-version"
     CDC_DIRECTORY = "cdc-directory"
     TRANSFER_FAILED = "transfer-failed"
     TABLE_MISSING = "table-missing"
@@ -82,6 +83,11 @@ POLICIES: dict[Kind, Policy] = {
         Action.STOP,
         "encrypted segments are not supported: set transparent_data_encryption_options: enabled: false and restart the "
         "node; changes in encrypted segments have to be read from the tables",
+    ),
+    Kind.CDC_VERSION: Policy(
+        Action.STOP,
+        "start an agent of a Helenus that knows this Cassandra; until then segments stay in cdc_raw, and writes to "
+        "tables with CDC are refused when it is full",
     ),
     Kind.CDC_DIRECTORY: Policy(
         Action.STOP, "run the agent as a user that may read and delete in cdc_raw, or correct cdc.raw.dir"

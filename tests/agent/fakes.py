@@ -13,6 +13,7 @@ from helenus_agent.config import AgentSettings
 from helenus_agent.node.cassandra import Node, Schema
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation
+from helenus_agent.segments.segment_queue import list_segment_ids
 from helenus_agent.segments.transfer import delete
 from helenus_agent.state import StateDirectory
 from helenus_connector.testing.log import MemoryLog
@@ -79,6 +80,7 @@ class FakeCassandra:
         self.not_durable: tuple[str, ...] = ()
         self.truncations: dict[uuid.UUID, Truncation] = {}
         self.settings: dict[str, str] = {}
+        self.host_id = HOST
         self.stamps: dict[uuid.UUID, Stamp] = {}
 
     def set(self, *tables: Table) -> None:
@@ -93,7 +95,7 @@ class FakeCassandra:
         return Schema(dict(self.tables), self.views, self.not_durable, dict(self.truncations), dict(self.stamps))
 
     def node(self) -> Node:
-        return Node(uuid.UUID(HOST), "5.0", self.settings)
+        return Node(uuid.UUID(self.host_id), "5.0", self.settings, cluster="c")
 
     def changed(self) -> bool:
         return self.is_changed
@@ -173,5 +175,5 @@ def agent_on(
         },
         "test",
     )
-    positions = state.load(HOST)
+    positions = state.load(cassandra.host_id, "c", list_segment_ids(raw.path))
     return Agent(settings, raw.path, cassandra, log, state, positions, delete)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
-"""Segments recorded from a real Cassandra 5.0.9, and the events that the statements in them must give.
+"""Segments recorded from a real Cassandra 5.0.9, and 6.0-alpha2 for version 9, and the events that the statements in
+them must give.
 
-`python tests/agent/golden.py directory [name ...]` records them again, in each form of that Cassandra's log:
+`python tests/agent/golden.py directory [name ...]` records them again, in each form of their logs:
 it runs the statements below, one after the other, on a node of helenus_stack in the directory, and keeps the segments
 that have an index. The expected events follow from the statements, not from a decoder.
 """
@@ -39,6 +40,8 @@ RECORDINGS: dict[str, dict[str, Any]] = {
     "8-snappy": {**_NATIVE, "commitlog_compression": [{"class_name": "SnappyCompressor"}]},
     "8-deflate": {**_NATIVE, "commitlog_compression": [{"class_name": "DeflateCompressor"}]},
     "8-zstd": {**_NATIVE, "commitlog_compression": [{"class_name": "ZstdCompressor"}]},
+    "9-plain": {},
+    "9-lz4": {"commitlog_compression": [{"class_name": "LZ4Compressor"}]},
 }
 """The name of each recording, its version and how it is compressed, and what cassandra.yaml said for it."""
 
@@ -347,7 +350,7 @@ def read(decoder: Any, follow: SegmentQueue, plans: dict[bytes, Any]) -> tuple[l
     while segment := follow.next():
         live, padded = segment.live, segment.padded
         data, base, final = segment.read(PIECE)
-        batch = decoder.decode(data, base, final, plans, NODE, segment.id, 100, live, padded)
+        batch = decoder.decode(data, base, final, plans, NODE, segment.id, segment.version, 100, live, padded)
         assert (batch.problems, batch.broken) == ([], False)
         assert batch.next or batch.unknown
         changes += batch.changes
@@ -384,7 +387,8 @@ def record(name: str, directory: Path) -> None:
         "materialized_views_enabled": "true",
         **RECORDINGS[name],
     }
-    with Stack(directory / name, only=["cassandra"], cassandra_yaml=options) as stack:
+    version = "6.0" if name.startswith("9") else "5.0"
+    with Stack(directory / name, only=["cassandra"], cassandra=version, cassandra_yaml=options) as stack:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port)
         session = cluster.connect()

@@ -22,7 +22,7 @@ from helenus_agent.node.cassandra import Schema
 from helenus_agent.state import StateDirectory
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement, wire
-from helenus_schemas.event.change import Scope
+from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import decode
 
 TABLE = table_of("t", "pk int pk, v int")
@@ -87,9 +87,17 @@ class Bench:
     @property
     def keys(self) -> list[int]:
         """Keys of the acknowledged events of rows, in the order of the commit log: a topic has one per partition."""
+        return [int.from_bytes(self.number(key), "big") for _, key in self._sorted]
+
+    @property
+    def events(self) -> list[Change]:
+        """Those events."""
+        return [event for event, _ in self._sorted]
+
+    @property
+    def _sorted(self) -> list[tuple[Change, bytes]]:
         events = [(wire.decode(value or b""), key) for _, _, key, value, _ in self.log.acknowledged if key is not None]
-        events.sort(key=lambda event: (event[0].segment, event[0].position, event[0].part))
-        return [int.from_bytes(self.number(key), "big") for _, key in events]
+        return sorted(events, key=lambda event: (event[0].segment or 0, event[0].position or 0, event[0].part))
 
     @staticmethod
     def number(key: bytes | None) -> bytes:
@@ -713,3 +721,35 @@ def test_the_age_of_the_oldest_data_grows_while_the_broker_is_away(
     bench.agent.start()
     bench.work()
     assert metric("oldest_unsent_seconds") == 0
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_no_mutation_is_sent_with_two_names_of_one_node(bench: Bench, crashed: bool) -> None:
+    """An upgrade to Cassandra 6.0 renames the node while the agent runs, or while it is down and its last events were
+    appended but not acknowledged: consumers that count nodes must not count it twice.
+    """
+    renamed = "6d194555-f6eb-41d0-c000-000000000001"
+    bench.raw.segment(10)
+    bench.raw.write(10, *(write_of(TABLE, n) for n in range(5)))
+    agent = bench.start()
+    bench.work()
+    bench.raw.write(10, *(write_of(TABLE, n) for n in range(5, 10)))
+    agent._listed_at = 0.0
+    agent.step()
+    sent = [message for message in bench.log.waiting if message[2] is not None]
+    assert len(sent) == 5, "appended, not acknowledged"
+    bench.cassandra.host_id, bench.cassandra.is_changed = renamed, True
+    if crashed:
+        agent._queue.close()
+        bench.start()
+        bench.log.acknowledged += sent  # they had arrived all the same
+    bench.work()
+    bench.raw.write(10, *(write_of(TABLE, n) for n in range(10, 15)))
+    bench.work()
+    assert bench.state.load(renamed, "c").host_id == renamed
+    nodes: dict[int, set[str]] = {}
+    for key, event in zip(bench.keys, bench.events, strict=True):
+        nodes.setdefault(key, set()).add(str(event.node))
+    assert {key: len(names) for key, names in nodes.items()} == dict.fromkeys(range(15), 1)
+    assert nodes[14] == {renamed}
+    assert nodes[4] == {"ad310466-96a7-4cb2-acf4-59535a960812"}

@@ -37,7 +37,7 @@ def decoded(decoder: ModuleType, updates: list[list[Update]], cells: bool) -> An
         for t in tables.values()
     }
     data = b"".join(entry(mutation(*parts)) for parts in updates)
-    return decoder.decode(data, 100, True, plans, NODE, 1795262845123, 10**6)
+    return decoder.decode(data, 100, True, plans, NODE, 1795262845123, 8, 10**6)
 
 
 def of_row(table: Table, row: Row) -> tuple[Any, ...]:

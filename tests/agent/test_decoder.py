@@ -30,7 +30,7 @@ def plans(decoder: ModuleType, *tables: Table) -> dict[bytes, Any]:
 
 def decode(decoder: ModuleType, payloads: list[bytes], *tables: Table, base: int = 100) -> Any:
     data = b"".join(entry(p) for p in payloads)
-    return decoder.decode(data, base, True, plans(decoder, *tables), NODE, SEGMENT, 10**6)
+    return decoder.decode(data, base, True, plans(decoder, *tables), NODE, SEGMENT, 8, 10**6)
 
 
 def events_of(batch: Any, *tables: Table) -> list[Event]:
@@ -368,7 +368,7 @@ def test_an_unknown_table_stops_decoding_until_the_agent_gives_up(decoder: Modul
     table_plans = plans(decoder, known)
     table_plans[other.id.bytes] = decoder.TablePlan(is_known=False)
     stream = b"".join(entry(p) for p in [*data, data[0]])
-    batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
+    batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 8, 100)
     assert batch.unknown is None
     assert batch.skipped == ["unknown_table"]
     assert (scopes(batch), batch.problems) == ([(Scope.ROW, 0, 1)] * 3, [])
@@ -381,7 +381,7 @@ def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
     table_plans[other.id.bytes] = decoder.TablePlan(is_known=False)
     updates = [Update(known, KEY, [row]), Update(other, KEY, [row]), Update(known, KEY, [row])]
     stream = entry(mutation(*updates)) + entry(mutation(updates[0]))
-    batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
+    batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 8, 100)
     # What precedes it is emitted. What follows it can't be separated from it: the segment has to be kept.
     assert (len(batch.changes), batch.skipped, batch.broken) == (2, ["unknown_table"], False)
     assert [position for position, _ in batch.problems] == [100]
@@ -395,7 +395,7 @@ def test_an_unknown_column_stops_decoding_until_the_agent_gives_up(decoder: Modu
     assert (batch.unknown.table, batch.unknown.column) == (now.id.bytes, b"u")
     table_plans = plans(decoder, now)
     table_plans[now.id.bytes].give_up(b"u")
-    batch = decoder.decode(entry(payload) * 2, 100, True, table_plans, NODE, SEGMENT, 100)
+    batch = decoder.decode(entry(payload) * 2, 100, True, table_plans, NODE, SEGMENT, 8, 100)
     assert [position for position, _ in batch.problems] == [100, 100 + len(payload) + 12]
     assert (batch.unknown, batch.changes, batch.broken) == (None, [], False)
 
@@ -417,7 +417,7 @@ def test_reading_stops_after_a_schema_mutation(decoder: ModuleType) -> None:
     row = Row((), {"v": Cell(b"1234")}, time=T)
     ddl = entry(mutation(Update(schema, b"ks", [Row((b"a",), {"v": Cell(b"1234")}, time=T)])))
     dml = entry(mutation(Update(known, KEY, [row])))
-    batch = decoder.decode(dml + ddl + dml, 100, True, table_plans, NODE, SEGMENT, 100)
+    batch = decoder.decode(dml + ddl + dml, 100, True, table_plans, NODE, SEGMENT, 8, 100)
     assert batch.schema
     assert (len(batch.changes), batch.next) == (1, len(dml + ddl))
 
@@ -426,7 +426,7 @@ def test_reasons_of_tables_that_are_not_followed(decoder: ModuleType) -> None:
     table = table_of("a", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
     table_plans = {table.id.bytes: decoder.plan_table(table, reason="excluded")}
-    batch = decoder.decode(entry(mutation(Update(table, KEY, [row]))), 0, True, table_plans, NODE, SEGMENT, 9)
+    batch = decoder.decode(entry(mutation(Update(table, KEY, [row]))), 0, True, table_plans, NODE, SEGMENT, 8, 9)
     assert (batch.skipped, batch.changes, batch.mutations) == (["excluded"], [], 1)
 
 
@@ -434,12 +434,12 @@ def test_limits_of_changes_and_pieces(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
     one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
     table_plans = plans(decoder, table)
-    batch = decoder.decode(one * 10, 0, True, table_plans, NODE, SEGMENT, 4)
+    batch = decoder.decode(one * 10, 0, True, table_plans, NODE, SEGMENT, 8, 4)
     assert (len(batch.changes), batch.next) == (4, 4 * len(one))
     for cut in range(1, len(one)):
-        batch = decoder.decode(one + one[:cut], 0, False, table_plans, NODE, SEGMENT, 99)
+        batch = decoder.decode(one + one[:cut], 0, False, table_plans, NODE, SEGMENT, 8, 99)
         assert (len(batch.changes), batch.next, batch.problems, batch.broken) == (1, len(one), [], False)
-        batch = decoder.decode(one + one[:cut], 0, True, table_plans, NODE, SEGMENT, 99)
+        batch = decoder.decode(one + one[:cut], 0, True, table_plans, NODE, SEGMENT, 8, 99)
         # A small size begins with three zeros: as few at the end are padding.
         assert (len(batch.changes), len(batch.problems), batch.broken) == ((1, 1, True) if cut > 3 else (1, 0, False))
 
@@ -448,9 +448,9 @@ def test_zeros_end_a_section(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
     one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
     for zeros in (1, 4, 8, 11, 12, 13, 500):
-        batch = decoder.decode(one + bytes(zeros), 0, True, plans(decoder, table), NODE, SEGMENT, 99)
+        batch = decoder.decode(one + bytes(zeros), 0, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
         assert (len(batch.changes), batch.next, batch.problems) == (1, len(one) + zeros, [])
-    batch = decoder.decode(one + bytes(20) + one, 0, True, plans(decoder, table), NODE, SEGMENT, 99)
+    batch = decoder.decode(one + bytes(20) + one, 0, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
     assert (len(batch.changes), batch.broken, [p for p, _ in batch.problems]) == (1, True, [len(one)])
 
 
@@ -461,7 +461,7 @@ def test_bytes_after_the_last_sync_marker(decoder: ModuleType) -> None:
     data = b"".join(entries)
     for cut in range(len(data)):
         for rest in (b"", bytes(len(data) - cut), b"\xff" * (len(data) - cut), bytes(5) + data[cut + 5 :]):
-            batch = decoder.decode(data[:cut] + rest, 100, False, plans(decoder, table), NODE, SEGMENT, 10**6, True)
+            batch = decoder.decode(data[:cut] + rest, 100, False, plans(decoder, table), NODE, SEGMENT, 8, 10**6, True)
             # The last bytes of an entry may by chance be what belongs there.
             whole = (data[:cut] + rest).startswith(entries[0]) + (data[:cut] + rest).startswith(data)
             assert (len(batch.changes), batch.next) == (whole, sum(map(len, entries[:whole])))
@@ -472,11 +472,11 @@ def test_a_wrong_crc_costs_one_entry_if_the_size_is_right(decoder: ModuleType) -
     table = table_of("t", "pk int pk, v int")
     one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
     bad = one[:-9] + bytes((one[-9] ^ 1,)) + one[-8:]
-    batch = decoder.decode(one + bad + one, 7, True, plans(decoder, table), NODE, SEGMENT, 99)
+    batch = decoder.decode(one + bad + one, 7, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
     assert (len(batch.changes), batch.broken) == (2, False)
     assert [p for p, _ in batch.problems] == [7 + len(one)]
     lost = bytes((0, 0, 0, one[3] ^ 1)) + one[4:]
-    batch = decoder.decode(one + lost + one, 7, True, plans(decoder, table), NODE, SEGMENT, 99)
+    batch = decoder.decode(one + lost + one, 7, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
     assert (len(batch.changes), batch.broken) == (1, True)
 
 

@@ -24,7 +24,7 @@ BASE = 4000
 
 def decode(decoder: ModuleType, data: bytes, some: list[list[Update]]) -> Any:
     tables = {u.table.id: u.table for updates in some for u in updates}
-    return decoder.decode(data, BASE, True, plans(decoder, *tables.values()), NODE, SEGMENT, 10**9)
+    return decoder.decode(data, BASE, True, plans(decoder, *tables.values()), NODE, SEGMENT, 8, 10**9)
 
 
 def plainly(batch: Any) -> Any:

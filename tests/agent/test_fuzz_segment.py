@@ -208,7 +208,7 @@ def test_round_trip(
     at = 18 + len(options(compressor))
     for content in contents:
         tables = {u.table.id: u.table for updates in some for u in updates}
-        whole += plain.decode(content, at + 8, True, plans(plain, *tables.values()), NODE, ID, 10**9).changes
+        whole += plain.decode(content, at + 8, True, plans(plain, *tables.values()), NODE, ID, 8, 10**9).changes
         at += 8 + len(content)
     assert found[0].changes == whole
 

@@ -38,7 +38,7 @@ def decode(decoder: ModuleType, payload: bytes, tables: Any, cells: bool = True)
         known = {t.id.bytes: decoder.plan_table(t, 0, cells=True) for t in tables}
     while len(payload) < 10:
         payload += b"\0"
-    return decoder.decode(entry(payload), 4000, True, known, NODE, SEGMENT, 10**9)
+    return decoder.decode(entry(payload), 4000, True, known, NODE, SEGMENT, 8, 10**9)
 
 
 @slow

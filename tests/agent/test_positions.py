@@ -46,6 +46,33 @@ def test_the_state_of_another_node_is_refused(tmp_path: Path) -> None:
     state.close()
 
 
+NUMBERED = "6d194555-f6eb-41d0-c000-000000000001"
+
+
+@pytest.mark.parametrize("known", [Positions(HOST, {7: SegmentMark(20)}), Positions(HOST, done=[7])])
+def test_a_node_that_an_upgrade_renamed_is_the_same_node(tmp_path: Path, known: Positions) -> None:
+    """Cassandra 6.0 gives each node a new host id. A segment that was read before shows that it is the same."""
+    state = StateDirectory(tmp_path)
+    state.save(known)
+    assert state.load(NUMBERED, "c", [7, 8]).host_id == HOST, "until all that was appended is acknowledged"
+    with pytest.raises(HelenusError, match=f"belongs to the node {HOST}, but Cassandra is {NUMBERED}"):
+        state.load(NUMBERED, "c", [8])
+    with pytest.raises(HelenusError, match="belongs to the node"):
+        state.load(str(uuid.uuid4()), "c", [7, 8])
+    state.close()
+
+
+def test_numbered_nodes_of_two_clusters_are_told_apart_by_the_cluster(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path)
+    state.save(Positions(NUMBERED, cluster="one"))
+    assert state.load(NUMBERED, "one").cluster == "one"
+    with pytest.raises(HelenusError, match="belongs to a node of the cluster 'one', but Cassandra is one of 'two'"):
+        state.load(NUMBERED, "two")
+    with pytest.raises(HelenusError, match=f"belongs to the node {NUMBERED}"):
+        state.load(NUMBERED[:-1] + "2", "one")
+    state.close()
+
+
 @pytest.mark.parametrize(
     "text",
     [

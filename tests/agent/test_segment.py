@@ -14,6 +14,7 @@ from agent.writer import COMPRESS, entry, file_name, header, options, segment_by
 from helenus_agent.commitlog import _compression as compression
 from helenus_agent.commitlog import segment as module
 from helenus_agent.commitlog.segment import Corrupt, ReadMode, Segment, parse_name, read_header, read_index, read_marker
+from helenus_schemas.errors import HelenusError
 
 ID = 1795262845123
 HEAD = len(header(ID))
@@ -73,11 +74,11 @@ def test_names() -> None:
         assert parse_name(name) is None
 
 
-@pytest.mark.parametrize("version", [6, 7, 8])
+@pytest.mark.parametrize("version", [6, 7, 8, 9])
 def test_header(version: int) -> None:
     good = header(ID, version)
     for named in (version, 0):
-        assert read_header(good + bytes(100), named, ID) == (len(good), None) == (20, None)
+        assert read_header(good + bytes(100), named, ID) == (len(good), version, None) == (20, version, None)
     for cut in range(len(good)):
         assert read_header(good[:cut], version, ID) is None
         assert read_header(good[:cut] + bytes(100), version, ID) is None
@@ -89,7 +90,6 @@ def test_header(version: int) -> None:
 @pytest.mark.parametrize(
     ("version", "text", "message"),
     [
-        (9, b"{}", "version 9: only 6, 7, 8"),
         (7, options("org.example.BrotliCompressor"), r"org\.example\.BrotliCompressor; only LZ4Compressor, .*Zstd"),
         (7, b"[]", "a header that says"),
         (7, b"{", "a header that says"),
@@ -100,6 +100,12 @@ def test_header(version: int) -> None:
 def test_headers_of_unsupported_segments(version: int, text: bytes, message: str) -> None:
     with pytest.raises(Corrupt, match=message):
         read_header(header(ID, version, text), version, ID)
+
+
+@pytest.mark.parametrize("version", [5, 10, 0x7FFFFFFF])
+def test_unknown_versions_stop_the_agent(version: int) -> None:
+    with pytest.raises(HelenusError, match=f"a commit log of version {version}; this agent reads versions 6 to 9"):
+        read_header(header(ID, version), version, ID)
 
 
 @pytest.mark.parametrize("compressor", [*COMPRESS, "org.apache.cassandra.io.compress.LZ4Compressor"])

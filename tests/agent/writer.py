@@ -229,8 +229,15 @@ class _Body:
 
 
 def mutation(*updates: Update) -> bytes:
-    """A mutation's bytes."""
+    """A mutation's bytes, as versions 6 to 8 have them."""
     return vint(len(updates)) + b"".join(_Body(u).bytes() for u in updates)
+
+
+def flagged_mutation(flags: int, epochs: Sequence[int], *updates: Update) -> bytes:
+    """A mutation's bytes as version 9 has them, with the epoch of each update's table."""
+    bodies = [_Body(update).bytes() for update in updates]
+    with_epochs = [body[:16] + vint(epoch) + body[16:] for body, epoch in zip(bodies, epochs, strict=True)]
+    return bytes((flags,)) + vint(len(updates)) + b"".join(with_epochs)
 
 
 def entry(payload: bytes) -> bytes:

@@ -22,7 +22,7 @@ def events(*updates: Update, node: str = NODE, offset: int = 0, cells: bool = Tr
     found: list[Event] = []
     for update in updates:
         plans: Any = {update.table.id.bytes: decoder.plan_table(update.table, 0, cells=cells)}
-        batch: Any = decoder.decode(entry(mutation(update)), 100, True, plans, node, SEGMENT, 10**6)
+        batch: Any = decoder.decode(entry(mutation(update)), 100, True, plans, node, SEGMENT, 8, 10**6)
         assert not batch.problems
         for _, _, key, value in batch.changes:
             found.append(Event(f"events-{update.table.full_name}", 0, offset + len(found), 1000, key, value))

@@ -325,7 +325,7 @@ def test_mixed_cdc_batch(made: Made) -> None:
     plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=True), other.id.bytes: decoder.plan_table(other)}
     of_other = Update(other, K, [Row((), {"w": Cell(int32(2))}, time=T)], lowest=LOWEST)
     for mixed in ((of_other, row(("v", Cell(int32(1))))), (row(("v", Cell(int32(1)))), of_other)):
-        batch: Any = decoder.decode(entry(mutation(*mixed)), 100, True, plans, NODE, SEGMENT, 10**6)
+        batch: Any = decoder.decode(entry(mutation(*mixed)), 100, True, plans, NODE, SEGMENT, 8, 10**6)
         ((_, _, key, value),) = batch.changes
         ((_, found),) = made.of(made.resolved(Event("events-ks.t", 0, 0, 1000, key, value)))
         assert (found["op"], cells(found)) == ("i", {"v": cell(1)})

@@ -9,6 +9,7 @@ cdef unsigned long long _TIMESTAMP_EPOCH, _DELETION_EPOCH
 cdef long long _NONE, _NEVER
 cdef int _ROW, _STATIC, _PARTITION, _RANGE
 cdef int _SCHEMA, _HIDDEN
+cdef int _FLAGGED
 cdef long long _LIVE, _DELETES, _WRITES_ROW, _GONE, _COUNTER
 cdef bytes _OF_RANGE
 cdef tuple _SCOPES
@@ -41,24 +42,33 @@ cdef class TablePlan:
     node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, left=Py_ssize_t, size=Py_ssize_t,
     payload=bytes, size_crc=Py_ssize_t, raw=cython.p_const_char, after=Py_ssize_t, mark=Py_ssize_t,
     digest=bytes, position=bytes, parts=bytes,
-    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, what=str,
+    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, what=str, epochs=list,
 )
 cpdef object decode(
-    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t max_changes, bint live=*, bint padded=*
+    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, int version,
+    Py_ssize_t max_changes, bint live=*, bint padded=*
 )
 
-@cython.locals(updates=cython.ulonglong, p=Py_ssize_t, met=int, plan=TablePlan, table=bytes, raw=cython.p_const_char)
-cdef int mutation(bytes d, dict plans, list found, list notes) except -1
+@cython.locals(pieces=list, start=Py_ssize_t, i=Py_ssize_t)
+cdef bytes unflagged(bytes payload, list epochs)
 
 @cython.locals(
-    start=Py_ssize_t, size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
+    updates=cython.ulonglong, p=Py_ssize_t, start=Py_ssize_t, met=int, flagged=bint, plan=TablePlan, table=bytes,
+    raw=cython.p_const_char,
+)
+cdef int mutation(bytes d, int version, dict plans, list found, list notes, list epochs) except -1
+
+@cython.locals(
+    size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
     _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, emits=bint, prefix=bytes, row_flags=int,
     newest=cython.longlong, expires=cython.longlong, effect=cython.longlong, expired=cython.longlong, values=list,
     key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list, first=Py_ssize_t, empty=list,
     i=Py_ssize_t, index=int, scope=int, of_statics=bytes, lows=bytes, first_ttl=Py_ssize_t, low_ttl=cython.ulonglong,
     at=Py_ssize_t,
 )
-cdef Py_ssize_t update(bytes d, Py_ssize_t p, TablePlan plan, list found, list notes) except -1
+cdef Py_ssize_t update(
+    bytes d, Py_ssize_t start, Py_ssize_t p, TablePlan plan, list found, list notes
+) except -1
 
 @cython.locals(
     headers=list, i=Py_ssize_t, known=tuple, first=Py_ssize_t, count=cython.ulonglong, named=list, size=Py_ssize_t,

@@ -7,18 +7,20 @@ It is one long module on purpose. A call into another module costs as much as de
 built of this module's own C classes and constants, which another module can't see. Tests load the plain form next to
 the compiled one, and each builds the plans that it can read.
 
-The grammar, as Cassandra 4.0 - 5.0 writes version 7 (CommitLog.add, Mutation.serializer, PartitionUpdate.serializer,
-UnfilteredRowIteratorSerializer, UnfilteredSerializer, Cell.serializer, ClusteringPrefix.serializer). Big-endian.
+The grammar, as Cassandra 4.0 - 6.0 writes versions 7 to 9 (CommitLog.add, Mutation.serializer,
+PartitionUpdate.serializer, UnfilteredRowIteratorSerializer, UnfilteredSerializer, Cell.serializer,
+ClusteringPrefix.serializer). Big-endian.
 
     entry      = int size, int crc(size), mutation of `size` bytes, int crc; size 0: nothing more in this section.
                  The last crc continues the first: crc32(mutation, crc32(size)).
     vint       = as many leading one bits in the first byte as bytes follow; the value is what is left. Unsigned.
     vbytes     = vint length, bytes
-    mutation   = vint n, n updates
-    update     = 16 bytes of table id, vbytes partition key, byte flags: 1 empty (the end), 4 partition deletion,
-                 8 static row, 16 row estimate; vint timestamp - epoch, vint local deletion time - epoch, vint ttl
-                 (the lowest of the update: the others are differences to them); [8] columns of the statics;
-                 columns; [4] deletion; [8] row; [16] vint; rows and markers up to flags 1
+    mutation   = [from version 9 on] byte flags: 1 may conflict with transactions; vint n, n updates
+    update     = 16 bytes of table id, [from version 9 on] vint epoch of the table's last schema change, vbytes
+                 partition key, byte flags: 1 empty (the end), 4 partition deletion, 8 static row, 16 row estimate;
+                 vint timestamp - epoch, vint local deletion time - epoch, vint ttl (the lowest of the update: the
+                 others are differences to them); [8] columns of the statics; columns; [4] deletion; [8] row;
+                 [16] vint; rows and markers up to flags 1
     columns    = vint n, n vbytes of names. Their types are the schema's.
     deletion   = vint timestamp, vint local deletion time; "none" is the lowest timestamp there is
     row        = byte flags: 4 timestamp, 8 expires, 16 deletion, 32 has all columns, 64 a complex column is deleted,
@@ -60,6 +62,9 @@ except ImportError:
 
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
+
+# From this version on a mutation has flags, and its updates have their table's epoch.
+_FLAGGED = 9
 
 # The code of a column: the width of its values, or one of these.
 _VBYTES = 0
@@ -266,11 +271,13 @@ def decode(
     plans: dict[bytes, TablePlan],
     node: str,
     segment: int,
+    version: int,
     max_changes: int,
     live: bool = False,
     padded: bool = True,
 ) -> DecodedBatch:
-    """Decode the entries in `data`, whose first byte is an entry's first, at the position `base` of a `segment`.
+    """Decode the entries in `data`, whose first byte is an entry's first, at the position `base` of a `segment` of this
+    `version`.
 
     `final` says that `data` ends where its section does; else an entry cut off at the end is left for the next call.
     `live` says that no sync marker vouches for `data` yet: what is no whole entry with right CRCs is not written yet.
@@ -281,6 +288,7 @@ def decode(
     notes: list[str] = []
     problems: list[tuple[int, str]] = []
     found: list[Found] = []
+    epochs: list[int] = []
     unknown: UnknownSchema | None = None
     schema = False
     broken = False
@@ -325,7 +333,7 @@ def decode(
             continue
         mark = len(notes)
         try:
-            met = mutation(payload, plans, found, notes)
+            met = mutation(payload, version, plans, found, notes, epochs)
             schema = met == _SCHEMA
             if met == _HIDDEN:
                 problems.append((base + p, "a batch over an unknown table, which hides what follows it"))
@@ -335,14 +343,14 @@ def decode(
             break
         except (IndexError, Corrupt) as error:
             what = str(error) if isinstance(error, Corrupt) else "a mutation that ends too early"
-            first = plans.get(payload[1:17])
+            first = plans.get(payload[2:18] if version >= _FLAGGED else payload[1:17])
             problems.append((base + p, what if first is None else f"{what}, table {first.name or 'a view'}"))
             del notes[mark:]
             found.clear()
         mutations += 1
         p = after
         if found:
-            digest = md5(payload).hexdigest().encode()
+            digest = md5(unflagged(payload, epochs) if version >= _FLAGGED else payload).hexdigest().encode()
             position = long_bytes(base + after)
             if len(found) == 1:
                 index, partition, key, scope, last = found[0]
@@ -361,17 +369,40 @@ def decode(
     return DecodedBatch(changes, p, mutations, notes, problems, broken, schema, unknown)
 
 
-def mutation(d: bytes, plans: dict[bytes, TablePlan], found: list[Found], notes: list[str]) -> int:
-    """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`.
+def unflagged(payload: bytes, epochs: list[int]) -> bytes:
+    """Return a mutation of version 9 as versions 6 to 8 have it: without its flags, and the `epochs`, by their bounds.
+
+    Replicas of one mutation may differ in both, as each serialises a large mutation anew, with the schema that it has;
+    and a node that is not upgraded yet writes neither. The digest is of what all of them have.
+    """
+    pieces: list[bytes] = []
+    start = 1
+    for i in range(0, len(epochs), 2):
+        pieces.append(payload[start : epochs[i]])
+        start = epochs[i + 1]
+    pieces.append(payload[start:])
+    return b"".join(pieces)
+
+
+def mutation(
+    d: bytes, version: int, plans: dict[bytes, TablePlan], found: list[Found], notes: list[str], epochs: list[int]
+) -> int:
+    """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`, the bounds of its tables'
+    epochs to `epochs`, which is cleared first.
 
     Returns _SCHEMA if it is of the schema, _HIDDEN if something in it can't be reached, else 0.
-    Raises Unknown, and Corrupt or IndexError for bytes outside the grammar.
+    Raises UnknownSchema, and Corrupt or IndexError for bytes outside the grammar.
     """
     raw = d
-    updates = d[0]
-    p = 1
+    flagged = version >= _FLAGGED
+    p = 0
+    if flagged:
+        epochs.clear()
+        p = 1
+    updates = d[p]
+    p += 1
     if updates > 127:
-        updates, p = vint(d, 0)
+        updates, p = vint(d, p - 1)
     if updates == 0:
         raise Corrupt("a mutation without updates")
     met = 0
@@ -383,6 +414,12 @@ def mutation(d: bytes, plans: dict[bytes, TablePlan], found: list[Found], notes:
         plan = plans.get(table)
         if plan is None:
             raise UnknownSchema(table)
+        start = p
+        p += 16
+        if flagged:
+            epochs.append(p)
+            p += _SIZES[d[p]]
+            epochs.append(p)
         if plan.index < 0:
             if not plan.is_known:
                 # Without its schema its end can't be found.
@@ -396,17 +433,16 @@ def mutation(d: bytes, plans: dict[bytes, TablePlan], found: list[Found], notes:
                 notes.append(plan.reason)
             if updates == 0:
                 return met
-        p = update(d, p, plan, found, notes)
+        p = update(d, start, p, plan, found, notes)
     if p != len(d):
         raise Corrupt(f"{len(d) - p} bytes after a mutation")
     return met
 
 
-def update(d: bytes, p: int, plan: TablePlan, found: list[Found], notes: list[str]) -> int:
-    """Walk the update at `p`, its table id; returns the offset after it."""
-    start = p
-    size = d[p + 16]
-    p += 17
+def update(d: bytes, start: int, p: int, plan: TablePlan, found: list[Found], notes: list[str]) -> int:
+    """Walk the update whose table id is at `start` and whose key at `p`; returns the offset after it."""
+    size = d[p]
+    p += 1
     if size > 127 or size > len(d) - p:
         size, p = length(d, p - 1)
     raw = d

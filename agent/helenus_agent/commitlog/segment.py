@@ -1,4 +1,4 @@
-"""A commit-log segment as a file: its name, header, index and sections. Versions 6 to 8, Cassandra 3.11 - 5.0.
+"""A commit-log segment as a file: its name, header, index and sections. Versions 6 to 9, Cassandra 3.11 - 6.0.
 
     name    = CommitLog-<version>-<id>.log; very old ones leave the version out. Ids rise with time.
     header  = int version, long id, ushort length, `length` bytes of JSON, int crc over version, the id's low and high
@@ -37,7 +37,8 @@ ReadMode = Literal["marker", "idx", "eager"]
 marker, or after the last one an entry's own CRCs. See `helenus_agent.segments.segment_queue`."""
 
 _NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
-_VERSIONS = (6, 7, 8)
+VERSIONS = (6, 7, 8, 9)
+"""Versions that are read: of Cassandra 3.11; 4.x, or 5.0 and 6.0 in a mode compatible with it; 5.0; 6.0."""
 _INDEXED = 7  # the first version with an index
 _MARKER = 8  # bytes of a sync marker
 _EMPTY_MARKER = bytes(_MARKER)
@@ -83,14 +84,19 @@ def read_index(path: Path) -> tuple[int, bool] | None:
 
 
 class Header(NamedTuple):
-    """A segment's header: its size, and how to read the blocks after it, None if they are plain."""
+    """A segment's header: its size, its version, and how to read the blocks after it, None if they are plain."""
 
     size: int
+    version: int
     decompress: Decompress | None
 
 
 def read_header(data: bytes, version: int, id: int) -> Header | None:
-    """Return the header at the start of `data`, None if it isn't (wholly) written. `version` 0: any. Raises Corrupt."""
+    """Return the header at the start of `data`, None if it isn't (wholly) written. `version` 0: any.
+
+    Raises Corrupt, and HelenusError(CDC_VERSION) for a version that is not read: whoever took such a segment for
+    corrupt would report one after the other as lost, and a newer agent reads them all.
+    """
     if len(data) < 18:
         return None
     header_version, header_id, size = struct.unpack_from(">iqH", data)
@@ -103,9 +109,11 @@ def read_header(data: bytes, version: int, id: int) -> Header | None:
         return None
     if (header_version, header_id) != (version or header_version, id):
         raise Corrupt(f"the header of segment {header_id} of version {header_version}")
-    if header_version not in _VERSIONS:
-        raise Corrupt(f"a segment of version {header_version}: only {', '.join(map(str, _VERSIONS))} are read")
-    return Header(18 + size, _block_reader(options))
+    if header_version not in VERSIONS:
+        read = f"versions {VERSIONS[0]} to {VERSIONS[-1]}"
+        message = f"a commit log of version {header_version}; this agent reads {read}"
+        raise HelenusError(Kind.CDC_VERSION, message, f"CommitLog-{header_version}-{id}.log")
+    return Header(18 + size, header_version, _block_reader(options))
 
 
 def _block_reader(options: bytes) -> Decompress | None:
@@ -186,6 +194,11 @@ class Segment:
     def position(self) -> int:
         """Return the position up to which all is read."""
         return self.unread[0].start if self.unread else max(self._position, self._end)
+
+    @property
+    def version(self) -> int:
+        """Return the version that its header says, or its name until that is read; 0 if neither does."""
+        return self._header.version if self._header else self._version
 
     @property
     def live(self) -> bool:

@@ -26,13 +26,13 @@ _log = structlog.get_logger(__name__)
 _POLL = 1.0
 _TRIES = 5
 _NODE = (
-    "SELECT host_id, release_version, data_center, listen_address, broadcast_address, rpc_address "
+    "SELECT host_id, cluster_name, release_version, data_center, listen_address, broadcast_address, rpc_address "
     "FROM system.local WHERE key = 'local'"
 )
 _ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
 _RECONNECT_S = 15.0  # s without any node that the driver takes for up, after which the session is recreated
-# The generation is another one with every start of the node.
-_VERSION = "SELECT schema_version, truncated_at, gossip_generation FROM system.local WHERE key = 'local'"
+# The generation is another one with every start of the node; the host id is, once it is upgraded to Cassandra 6.0.
+_VERSION = "SELECT schema_version, truncated_at, gossip_generation, host_id FROM system.local WHERE key = 'local'"
 _SETTINGS = ("cdc", "commitlog_directory")
 _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
@@ -49,6 +49,7 @@ class Node:
     settings: Mapping[str, str]
     data_center: str = ""
     addresses: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = ""
 
     @property
     def has_cdc(self) -> bool | None:
@@ -116,7 +117,9 @@ class Cassandra:
                 self._is_refused = True
                 _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
         addresses = {name: str(value) for name in _ADDRESSES if (value := getattr(local, name))}
-        return Node(local.host_id, local.release_version, settings, local.data_center, addresses)
+        return Node(
+            local.host_id, local.release_version, settings, local.data_center, addresses, local.cluster_name or ""
+        )
 
     def schema(self) -> Schema:
         """Return the schema as it is now."""

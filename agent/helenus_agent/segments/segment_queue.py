@@ -50,6 +50,14 @@ _RESCAN_S = 10.0  # s after which closed segments are looked at again: with a cl
 _MAX_ID_STEP = 1000  # ids that differ by less are of one run of the node: another one's begin at the ms of its start
 
 
+def list_segment_ids(directory: Path) -> list[int]:
+    """Return the ids of the segments in a directory. Raises HelenusError(CDC_DIRECTORY)."""
+    try:
+        return [parsed[1] for path in directory.iterdir() if (parsed := parse_name(path.name))]
+    except OSError as error:
+        raise HelenusError(Kind.CDC_DIRECTORY, f"cannot list: {error.strerror}", str(directory)) from None
+
+
 class SegmentQueue:
     """The segments of a cdc_raw directory: `refresh` lists them, `next` says where there is something to read.
 

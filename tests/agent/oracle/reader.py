@@ -201,7 +201,7 @@ def decoded(
             while True:
                 padded = segment.padded
                 data, at, final = segment.read(size)
-                batch = decoder.decode(data, at, final, plans, NODE, segment.id, 10**6, padded=padded)
+                batch = decoder.decode(data, at, final, plans, NODE, segment.id, segment.version, 10**6, padded=padded)
                 assert (batch.problems, batch.broken) == ([], False), path
                 if batch.next or batch.unknown or final:
                     break
@@ -213,7 +213,7 @@ def decoded(
                 assert batch.next, path
             segment.advance(at + batch.next)
             without = decoder.decode(
-                data[: batch.next], at, False, light, NODE, segment.id, 10**6, padded=padded
+                data[: batch.next], at, False, light, NODE, segment.id, segment.version, 10**6, padded=padded
             ).changes
             for (place, partition, key, value), change_without in zip(batch.changes, without, strict=True):
                 assert change_without == (place, partition, key, wire.without_cells(value))

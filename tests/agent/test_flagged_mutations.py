@@ -1,0 +1,59 @@
+"""Mutations of version 9, as Cassandra 6.0 writes them: what a node of 4.x or 5.0 logs of the same mutation gives the
+same events, digest included, whatever flags and epochs the node of 6.0 has put in.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from agent.strategies import mutations
+from agent.test_decoder import NODE, SEGMENT, plans
+from agent.test_fuzz import plainly, slow
+from agent.writer import Update, entry, flagged_mutation, mutation
+from hypothesis import given
+from hypothesis import strategies as st
+
+EPOCHS = st.one_of(st.integers(0, 200), st.integers(0, 2**64 - 1))
+
+
+def decode(decoder: ModuleType, version: int, base: int, payload: bytes, updates: list[Update]) -> Any:
+    tables = {update.table.id: update.table for update in updates}
+    known = plans(decoder, *tables.values())
+    return decoder.decode(entry(payload), base, True, known, NODE, SEGMENT, version, 10**6)
+
+
+@slow
+@given(batches=mutations(), data=st.data())
+def test_the_same_events_as_an_older_node_gives(
+    decoder: ModuleType, batches: list[list[Update]], data: st.DataObject
+) -> None:
+    for updates in batches:
+        older, epochs = mutation(*updates), [data.draw(EPOCHS) for _ in updates]
+        newer = flagged_mutation(data.draw(st.integers(0, 255)), epochs, *updates)
+        batch = decode(decoder, 9, 100, newer, updates)
+        # A position is where an entry ends: they end at the same.
+        wanted = decode(decoder, 8, 100 + len(newer) - len(older), older, updates)
+        assert batch.problems == []
+        assert batch.changes == wanted.changes
+        assert (batch.skipped, batch.mutations, batch.next) == (wanted.skipped, 1, len(newer) + 12)
+
+
+@slow
+@given(batches=mutations(), data=st.data())
+def test_damage_is_found_alike_in_both_forms(
+    plain: ModuleType, compiled: ModuleType, batches: list[list[Update]], data: st.DataObject
+) -> None:
+    updates = batches[0]
+    payload = bytearray(flagged_mutation(0, [data.draw(EPOCHS) for _ in updates], *updates))
+    position = data.draw(st.integers(0, len(payload) - 1))
+    payload[position] = data.draw(st.integers(0, 255))
+    end = data.draw(st.one_of(st.just(len(payload)), st.integers(1, len(payload))))
+    damaged = bytes(payload[:end])
+    read = [plainly(decode(decoder, 9, 0, damaged, updates)) for decoder in (plain, compiled)]
+    assert read[0] == read[1]
+
+
+def test_a_mutation_that_ends_in_its_flags(decoder: ModuleType) -> None:
+    batch = decoder.decode(entry(b"\0\1" + bytes(8)), 0, True, {}, NODE, SEGMENT, 9, 10)
+    assert batch.problems == [(0, "an update that is cut off")]
