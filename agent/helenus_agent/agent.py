@@ -132,7 +132,7 @@ class Agent:
         if self._positions.cdc_off and not self._offline:
             advice = "set it to true and restart it"
             return f"the node runs with cdc_enabled: false, so nothing that it writes is published: {advice}"
-        if trouble := self._removal.error or self._followed.refused.summary:
+        if trouble := self._removal.error or self._followed.refused.summary or self._followed.transactional.summary:
             return trouble
         count, where = self._removal.count_quarantined(self._queue.segments)
         return f"{counted(count, 'segment')} could not be read wholly, see {where}" if count else None

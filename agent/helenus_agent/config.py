@@ -31,6 +31,8 @@ from helenus_schemas.settings.properties import ConfigError, Problem
 from helenus_schemas.settings.shared import BROKERS, CassandraSettings, LogSettings, PulsarSettings
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
+TransactionalPolicy = Literal["refuse", "gap"]
+
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in patterns:
@@ -127,6 +129,10 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     errors_large_event: Annotated[Literal["light"], Group("Tables", "LOW")] = "light"
     """What becomes of an event that is too large for its topic with its cells. `light`: it goes without them, counted,
     and whoever needs them reads the row. There is no other way: none is left out, and no value is cut."""
+    transactional_tables: Annotated[TransactionalPolicy, Group("Tables", "LOW")] = "refuse"
+    """What becomes of tables of Cassandra 6.0 with a `transactional_mode`: their writes are in no commit log. `refuse`:
+    they are not followed, and the agent is not ready. `gap`: they are, and their topics receive an event of scope GAP.
+    """
     read_mode: Annotated[ReadMode, Group("Commit log")] = "marker"
     """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as it is fsynced, by its index.
     `eager`: beyond the last marker, as far as the entries' checksums are right.

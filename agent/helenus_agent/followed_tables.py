@@ -22,6 +22,7 @@ from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_agent.node.drops import Drops
 from helenus_agent.node.offline import SavedNode
 from helenus_agent.node.tables import KnownTables, SchemaUpdate
+from helenus_agent.node.transactional import TransactionalTables
 from helenus_agent.node.truncations import Truncations
 from helenus_agent.positions import LogPosition, Positions, is_numbered, is_renamed
 from helenus_agent.segments import gaps
@@ -82,6 +83,7 @@ class FollowedTables:
             cells=settings.cells_include_list,
         )
         self.truncations = Truncations(positions)
+        self.transactional = TransactionalTables(positions, settings.transactional_tables)
         self.refused = RefusedTopics()
         self._drops = Drops(positions)
         self.tables.unemitted_drops = self._drops.pending
@@ -136,7 +138,8 @@ class FollowedTables:
         schema = self._cassandra.schema()
         self._queue.refresh()
         newest, meanwhile = self._queue.newest, schema.altered_meanwhile
-        report = self.tables.update(schema.tables, schema.views, newest, schema.stamps, meanwhile)
+        tables = self.transactional.learn(schema.tables, schema.transactional, self.tables.is_included)
+        report = self.tables.update(tables, schema.views, newest, schema.stamps, meanwhile)
         self._report(report)
         self._warn_of_patterns()
         self._other_tables = self.tables.other_ids

@@ -27,6 +27,9 @@ WITHOUT_CELLS = Counter(
     ["topic"],
 )
 SKIPPED = Counter("helenus_agent_skipped", "Changes that are not published, by reason.", ["reason"])
+TRANSACTIONAL = Gauge(
+    "helenus_agent_transactional_tables", "Tables with CDC whose writes are transactions, which are in no commit log."
+)
 REFUSED = Gauge("helenus_agent_refused_tables", "Tables that are left out because the broker refuses their topics.")
 PROBLEMS = Counter("helenus_agent_undecodable", "Places in the log that could not be read.")
 QUARANTINED = Gauge("helenus_agent_quarantined_segments", "Segments in quarantine or bound for it.")

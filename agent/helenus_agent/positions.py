@@ -60,6 +60,7 @@ class Positions:
 
     `done`: segments all of whose changes are acknowledged; their files may still be there.
     `cluster`: the node's cluster, if it was ever seen with a host id that nodes of other clusters have as well.
+    `transactional`: tables whose writes are in no commit log, as far as that was said.
     `followed`, `paused`: tables that are followed, and those that were followed until they lost CDC.
     `reached`: up to where the log was read.
     `truncated`: per table the time of its last acknowledged TRUNCATE, ms since the epoch.
@@ -86,6 +87,7 @@ class Positions:
     deletes: bool = False
     dropped: dict[str, int] = field(default_factory=dict)
     cluster: str = ""
+    transactional: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `json` writes."""
@@ -120,6 +122,7 @@ class Positions:
             bool(saved.get("deletes", False)),
             {str(uuid.UUID(table)): int(time) for table, time in saved.get("dropped", {}).items()},
             str(saved.get("cluster", "")),
+            [str(uuid.UUID(table)) for table in saved.get("transactional", ())],
         )
         _ = positions.followed_ids, positions.paused_ids, positions.refused_ids
         return positions

@@ -82,6 +82,7 @@ class FakeCassandra:
         self.settings: dict[str, str] = {}
         self.host_id = HOST
         self.stamps: dict[uuid.UUID, Stamp] = {}
+        self.transactional: dict[uuid.UUID, str] = {}
 
     def set(self, *tables: Table) -> None:
         self.tables = {t.id: t for t in tables}
@@ -92,7 +93,10 @@ class FakeCassandra:
             self.away -= 1
             raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "fake")
         self.is_changed = False
-        return Schema(dict(self.tables), self.views, self.not_durable, dict(self.truncations), dict(self.stamps))
+        truncations, stamps = dict(self.truncations), dict(self.stamps)
+        return Schema(
+            dict(self.tables), self.views, self.not_durable, truncations, stamps, transactional=dict(self.transactional)
+        )
 
     def node(self) -> Node:
         return Node(uuid.UUID(self.host_id), "5.0", self.settings, cluster="c")

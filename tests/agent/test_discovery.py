@@ -148,7 +148,7 @@ def test_a_missing_answer_is_not_taken_for_the_default_settings(
     session: Session, monkeypatch: pytest.MonkeyPatch, release: str, error: Exception, raises: bool
 ) -> None:
     """What is known of cdc_block_writes and the commit log's directory stays so until the node says otherwise."""
-    local = SimpleNamespace(host_id=uuid.UUID(int=1), release_version=release, data_center="dc1")
+    local = SimpleNamespace(host_id=uuid.UUID(int=1), cluster_name="c", release_version=release, data_center="dc1")
     for name in module._ADDRESSES:
         setattr(local, name, "10.0.0.1")
 

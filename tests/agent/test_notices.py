@@ -129,7 +129,7 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     at = header.size
     found = []
     while at + 8 < len(data) and (end := int.from_bytes(data[at : at + 4], "big")):
-        batch = decode_log(data[at + 8 : end], at + 8, True, agent._followed.tables.plans, "n", segment, 99)
+        batch = decode_log(data[at + 8 : end], at + 8, True, agent._followed.tables.plans, "n", segment, 7, 99)
         found += [decode(value) for _, _, _, value in batch.changes]
         at = end
     return found
@@ -554,3 +554,44 @@ def test_a_key_that_cannot_be_encoded_is_a_gap(bench: Bench) -> None:
     assert found == [("events-ks.odd", key, scope) for key, scope in expected]
     bench.work()
     assert len(bench.log.acknowledged) == 3
+
+
+@pytest.mark.parametrize("policy", ["refuse", "gap"])
+def test_a_table_that_becomes_transactional_and_back(bench: Bench, policy: str) -> None:
+    """What it logged before is published, what it wrote meanwhile is a gap, and it is said while it lasts."""
+    bench.cassandra.set(TABLE, LOCAL, OTHER)
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    agent = bench.start(topic_partitions="1", transactional_tables=policy)
+    bench.work()
+    bench.raw.write(10, write_of(TABLE, 2), write_of(OTHER, 3))
+    bench.cassandra.transactional, bench.cassandra.is_changed = {TABLE.id: "full"}, True
+    bench.work()
+    refused = "the writes of transactional tables are in no commit log (ks.t): ALTER TABLE"
+    assert (agent.ready() or "").startswith(refused) == (policy == "refuse")
+    assert metric("transactional_tables") == 1
+    agent = bench.start(topic_partitions="1", transactional_tables=policy)
+    bench.raw.segment(11)
+    bench.work()
+    assert (agent.ready() or "").startswith(refused) == (policy == "refuse"), "after a restart"
+    bench.cassandra.transactional, bench.cassandra.is_changed = {}, True
+    bench.work()
+    bench.raw.write(11, write_of(TABLE, 4))
+    bench.work()
+    assert agent.ready() is None
+    assert metric("transactional_tables") == 0
+    events = emitted(bench)
+    assert [event for event in events if event != "GAP"] == [1, 2, 4]
+    assert events.count("GAP") == (1 if policy == "refuse" else 2), (
+        "once for each of its ends, as far as it is followed"
+    )
+    assert events[-2:] == ["GAP", 4]
+    assert emitted(bench, "events-ks.other") == [3]
+
+
+def test_transactional_tables_that_are_not_wanted_are_not_mentioned(bench: Bench) -> None:
+    bench.cassandra.set(TABLE, LOCAL, OTHER)
+    bench.cassandra.transactional = {TABLE.id: "full"}
+    agent = bench.start(topic_partitions="1", table_exclude_list=r"ks\.t")
+    assert agent.ready() is None
+    assert metric("transactional_tables") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import structlog
 from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
+from cassandra.metadata import protect_name
 from cassandra.policies import WhiteListRoundRobinPolicy
 
 from helenus_agent.node.tables import Stamp
@@ -33,7 +35,9 @@ _ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
 _RECONNECT_S = 15.0  # s without any node that the driver takes for up, after which the session is recreated
 # The generation is another one with every start of the node; the host id is, once it is upgraded to Cassandra 6.0.
 _VERSION = "SELECT schema_version, truncated_at, gossip_generation, host_id FROM system.local WHERE key = 'local'"
-_SETTINGS = ("cdc", "commitlog_directory")
+_SETTINGS = ("cdc", "commitlog_directory", "accord.enabled")
+# A table that moves away from transactions is one that has them until it has moved.
+_MODE = re.compile(r"\b(?:transactional_mode|transactional_migration_from) = '(?!off')(\w+)'")
 _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 
@@ -76,7 +80,8 @@ class Node:
 class Schema:
     """All tables by id, the ids of materialised views, keyspaces whose writes are not logged, for each table that was
     truncated its last TRUNCATE, and when each table was last altered before it was read. Those that were altered while
-    they were read are in `altered_meanwhile`, with the time after that, µs since the epoch."""
+    they were read are in `altered_meanwhile`, with the time after that, µs since the epoch. `transactional` are tables
+    with CDC whose writes are transactions, with their mode."""
 
     tables: Mapping[uuid.UUID, Table]
     views: tuple[uuid.UUID, ...]
@@ -84,6 +89,7 @@ class Schema:
     truncations: Mapping[uuid.UUID, Truncation]
     stamps: Mapping[uuid.UUID, Stamp]
     altered_meanwhile: Mapping[uuid.UUID, int] = field(default_factory=dict)
+    transactional: Mapping[uuid.UUID, str] = field(default_factory=dict)
 
 
 class Cassandra:
@@ -95,6 +101,8 @@ class Cassandra:
         self._session = self._connect()
         self._down_since: float | None = None
         self._is_refused = False
+        self._has_transactions = False
+        self._modes: dict[uuid.UUID, tuple[int | None, str]] = {}
         self._version: Any = None
         self._altered: list[Any] = []
         self._question: Any = None
@@ -112,10 +120,13 @@ class Cassandra:
             is_refused = error.kind is Kind.CASSANDRA_AUTH
             if not is_refused and _has_virtual_tables(local.release_version):
                 raise  # no answer must not be taken for the defaults
-            settings = {}
+            settings = {"accord.enabled": "true"}  # maybe
             if is_refused and not self._is_refused:
                 self._is_refused = True
                 _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
+        self._has_transactions = settings.pop("accord.enabled", "false") == "true" and _has_accord(
+            local.release_version
+        )
         addresses = {name: str(value) for name in _ADDRESSES if (value := getattr(local, name))}
         return Node(
             local.host_id, local.release_version, settings, local.data_center, addresses, local.cluster_name or ""
@@ -144,13 +155,15 @@ class Cassandra:
                 break
         if torn is not None:
             raise HelenusError(Kind.TABLE_UNSUPPORTED, f"the schema is not understood: {torn}", self._where)
+        transactional = self._read_modes(tables, altered)
         return Schema(
             tables,
             tuple(r.id for r in views),
             tuple(r.keyspace_name for r in keyspaces if not r.durable_writes),
             read_truncations(self._version.truncated_at),
-            _stamps(altered, options),
+            _stamps(altered, options, transactional),
             _altered_since(altered, altered_since),
+            transactional,
         )
 
     def changed(self) -> bool:
@@ -193,6 +206,24 @@ class Cassandra:
         # One that was created between the queries may be without its columns: leave it out.
         return {table.id: table for table in tables.values() if table.partition_key}
 
+    def _read_modes(self, tables: Mapping[uuid.UUID, Table], altered: list[Any]) -> dict[uuid.UUID, str]:
+        """Return the modes of transactional tables with CDC. Only DESCRIBE shows them; each table that was altered is
+        described again, once.
+        """
+        times = {row.id: row.time for row in altered}
+        wanted = [table for table in tables.values() if table.cdc] if self._has_transactions else []
+        modes = {}
+        for table in wanted:
+            cached = self._modes.get(table.id)
+            if cached is None or cached[0] is None or cached[0] != times.get(table.id):
+                name = f"{protect_name(table.keyspace)}.{protect_name(table.name)}"
+                described = self._rows(f"DESCRIBE TABLE {name}")
+                match = _MODE.search(described[0].create_statement) if described else None
+                cached = times.get(table.id), match[1] if match else ""
+            modes[table.id] = cached
+        self._modes = modes
+        return {table: mode for table, (_, mode) in modes.items() if mode}
+
     def _rows(self, query: str) -> list[Any]:
         try:
             rows = list(self._session.execute(query))
@@ -232,9 +263,16 @@ def _has_virtual_tables(release: str) -> bool:
     return major.isdigit() and int(major) >= 4
 
 
-def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Stamp]:
+def _has_accord(release: str) -> bool:
+    major, _, _ = release.partition(".")
+    return major.isdigit() and int(major) >= 6
+
+
+def _stamps(
+    altered: list[Any], options: list[list[Any]], transactional: Mapping[uuid.UUID, str]
+) -> dict[uuid.UUID, Stamp]:
     """Return when each table was altered, with a digest of its `options`: the rows that an ALTER TABLE or CREATE INDEX
-    changes, those of tables first.
+    changes, those of tables first, and the mode of a transactional one, which is in none of them.
     """
     digests: dict[tuple[str, str], Any] = {}
     for row in (row for rows in options for row in rows):
@@ -242,7 +280,7 @@ def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Sta
         digest.update(repr(row).encode())
     names = {row.id: (row.keyspace_name, row.table_name) for row in options[0]}
     return {
-        row.id: Stamp(row.time, digests[names[row.id]].hexdigest())
+        row.id: Stamp(row.time, digests[names[row.id]].hexdigest() + transactional.get(row.id, ""))
         for row in altered
         if row.time is not None and row.id in names
     }

@@ -256,14 +256,14 @@ class KnownTables:
         if not table.cdc and was_followed:
             if table.id not in self._retiring:
                 self._retiring[table.id] = newest
-                if self._is_included(table.full_name):
+                if self.is_included(table.full_name):
                     self.paused.add(table.id)
                     report.retired.append(table)
         elif not table.cdc:
             return plan_table(table)
         else:
             self._retiring.pop(table.id, None)
-        if not self._is_included(table.full_name):
+        if not self.is_included(table.full_name):
             return plan_table(table, reason="excluded")
         if (refusal := _refusal(table)) is not None:
             reason, message = refusal
@@ -337,7 +337,8 @@ class KnownTables:
         self.paused.intersection_update(existing)
         self.refused.intersection_update(existing.keys() | self._retiring.keys())
 
-    def _is_included(self, name: str) -> bool:
+    def is_included(self, name: str) -> bool:
+        """Return whether the lists of tables want this `keyspace.table`."""
         if any(pattern.fullmatch(name) for pattern in self._exclude):
             return False
         return not self._include or any(pattern.fullmatch(name) for pattern in self._include)

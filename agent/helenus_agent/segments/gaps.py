@@ -103,9 +103,15 @@ def check_deleted(positions: Positions, first: int, present: Collection[int]) ->
 
 
 def report_resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
-    """Report that a table has CDC again."""
-    _log.warning("table.resumed", table=name, advice="what was written with cdc = false is missing; " + _ADVICE)
+    """Report that a table is logged again: it has CDC, or its writes are no transactions any more."""
+    missing = "what was written with cdc = false or a transactional_mode is missing; "
+    _log.warning("table.resumed", table=name, advice=missing + _ADVICE)
     _note_gap(positions, str(table), "cdc_was_off")
+
+
+def report_transactional(positions: Positions, table: uuid.UUID) -> None:
+    """Note that from now on a table's writes are in no commit log."""
+    _note_gap(positions, str(table), "transactional")
 
 
 def report_readded_column(positions: Positions, table: uuid.UUID, name: str, column: str) -> None:
