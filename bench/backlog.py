@@ -17,7 +17,7 @@ from cassandra.metadata import Murmur3Token
 from confluent_kafka import Consumer, TopicPartition
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
-from bench.written import NODES, T
+from bench.written import NODES
 from bench.written import insert as cells_of
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
@@ -174,11 +174,12 @@ class Backlog:
 
     def produce(self, changes: int, copies: int = 1, keys: int | None = None) -> None:
         """Append events of so many changes, of as many rows if `keys` says of no fewer."""
+        written_us = time.time_ns() // 1000  # what is newer than all before is merged without a read
         for n in range(changes):
             raw = struct.pack(">i", n % (keys or changes))
             partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
             digest = hashlib.md5(struct.pack(">iI", self._turn, n), usedforsecurity=False).hexdigest()
-            cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
+            cells = cells_of(self.table, (raw, b"x" * 100), written_us + n) if self.has_cells else None
             for node in self._nodes[:copies]:
                 position = self._turn * changes + n
                 value = encode(change(digest, node, position, cells, self._write_time, self._deletes))
