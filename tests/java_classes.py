@@ -21,8 +21,14 @@ from helenus_stack.resolve import resolve
 
 HELENUS = Path(spark_session.__file__).with_name("helenus.jar")
 NODETOOL = Path(cassandra.__file__).with_name("nodetool.jar")
-SOURCES = {HELENUS: (["LocalFiles.java", "Job.java", "BatchHandover.java"], 17), NODETOOL: (["Nodetool.java"], 11)}
+OLD_CASSANDRA = Path(cassandra.__file__).with_name("old-cassandra.jar")
+SOURCES = {
+    HELENUS: (["LocalFiles.java", "Job.java", "BatchHandover.java"], 17),
+    NODETOOL: (["Nodetool.java"], 11),
+    OLD_CASSANDRA: (["OldCassandra.java"], 11),
+}
 """By jar the sources beside it, and for which Java."""
+MANIFESTS = {OLD_CASSANDRA: b"Manifest-Version: 1.0\nPremain-Class: helenus.OldCassandra\n"}
 _DATE = (2026, 1, 1, 0, 0, 0)
 
 
@@ -30,14 +36,17 @@ def compiled(jar: Path) -> dict[str, bytes]:
     """The classes by their names in a jar."""
     names, version = SOURCES[jar]
     compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
-    spark = os.pathsep.join(map(str, Path(pyspark.__file__).with_name("jars").glob("*.jar")))
+    asm = next(jar for jar in fetch(read_lock("cassandra-3.11"), Silent(), resolve) if jar.name.startswith("asm-"))
+    libraries = os.pathsep.join(map(str, [*Path(pyspark.__file__).with_name("jars").glob("*.jar"), asm]))
     java = java_home(17, Silent(), newer=True) / "bin/java"
     with tempfile.TemporaryDirectory() as folder:
-        options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", spark, "-d", folder]
+        options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", libraries, "-d", folder]
         main = "org.eclipse.jdt.internal.compiler.batch.Main"
         subprocess.run([java, "-cp", compiler, main, *options, *map(jar.with_name, names)], check=True)
         found = sorted(Path(folder).rglob("*.class"))
-        return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+        classes = {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    manifest = {"META-INF/MANIFEST.MF": MANIFESTS[jar]} if jar in MANIFESTS else {}
+    return {**manifest, **classes}
 
 
 def packed(jar: Path) -> dict[str, bytes]:

@@ -1,0 +1,127 @@
+"""The whole path on each Cassandra that people run beside 5.0: one worker with a connector of each mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline
+from integration.test_path import TYPES, columns
+from integration.test_verify import command as verify
+from integration.workload import SCHEMA, Workload, create
+from patience import eventually
+
+from helenus_schemas.service.cassandra import connect
+from helenus_schemas.settings.shared import CassandraSettings
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+YAML_OF_4_0 = {"commitlog_segment_size_in_mb": 4, "cdc_total_space_in_mb": 512}
+YAML = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB"}
+MODES: dict[str, dict[str, object]] = {
+    "kinds": {},
+    "types": {"snapshot.mode": "initial"},
+    "gated": {"gate": "local_quorum"},
+    "written": {"resolver": "none", "output.format": "debezium", "query.group": "written"},
+    "live": {"state": "keys", "markers": "false", "query.group": "live"},
+    "merged": {"state": "rows", "query.group": "merged"},
+}
+"""What the connector of each table is set to."""
+
+
+@dataclass
+class Run:
+    """A node of one version, with an agent and a worker for the tables of its keyspace."""
+
+    keyspace: str
+    types: dict[str, tuple[str, str]]
+    session: Any
+    pipeline: Pipeline
+
+
+@pytest.fixture(scope="module", params=["4.0", "4.1", "6.0"])
+def run(request: pytest.FixtureRequest, status: Status, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    version, directory = request.param, tmp_path_factory.mktemp("run")
+    keyspace = f"on_{version.replace('.', '_')}"
+    types = {name: kind for name, kind in TYPES.items() if version >= "5" or not kind[0].startswith("vector")}
+    yaml = YAML_OF_4_0 if version == "4.0" else YAML
+    with Stack(directory / "stack", only=["cassandra"], cassandra=version, cassandra_yaml=yaml) as stack:
+        node = stack.status()
+        session = connect(CassandraSettings.from_properties(node.cassandra(), "status"))
+        release = session.execute("SELECT release_version FROM system.local").one().release_version
+        assert release.startswith(version)
+        servers = replace(
+            status.only("kafka"),
+            contact_points=node.contact_points,
+            cql_port=node.cql_port,
+            local_dc=node.local_dc,
+            nodes=node.nodes,
+        )
+        pipeline = Pipeline(servers, directory / "pipeline")
+        try:
+            create_tables(session, keyspace, types)
+            with (pipeline.directory / "agent.properties").open("a") as file:
+                file.write(f"cells.include.list={keyspace}\\.(written|merged)\n")
+            pipeline.agent.start().ready()
+            pipeline.connect().start().ready()
+            with pipeline.connected({f"{keyspace}.{table}": more for table, more in MODES.items()}):
+                yield Run(keyspace, types, session, pipeline)
+            assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
+        finally:
+            pipeline.stop()
+            session.cluster.shutdown()
+
+
+def create_tables(session: Any, keyspace: str, types: Mapping[str, tuple[str, str]]) -> None:
+    """Make a table for each mode, with rows in the one that is snapshotted."""
+    create(session, keyspace, "kinds")
+    for table in ("gated", "written", "live", "merged"):
+        session.execute(SCHEMA[1].format(ks=keyspace, table=table))
+    session.execute(f"CREATE TABLE {keyspace}.types (k int PRIMARY KEY, {columns(types)}) WITH cdc = false")
+    for k in range(20):
+        insert_every_type(session, f"{keyspace}.types", types, k)
+    session.execute(f"ALTER TABLE {keyspace}.types WITH cdc = true")
+
+
+def insert_every_type(session: Any, table: str, types: Mapping[str, tuple[str, str]], k: int) -> None:
+    values = ", ".join(literal for _, literal in types.values())
+    session.execute(f"INSERT INTO {table} (k, {', '.join(types)}) VALUES ({k}, {values})")
+
+
+def test_every_mode(run: Run) -> None:
+    """Rows of before, every type, random statements, TTL, LWT, ALTER, TRUNCATE: the topic has what the table has."""
+    session, pipeline, keyspace = run.session, run.pipeline, run.keyspace
+    kinds, types, live, merged = (f"{keyspace}.{table}" for table in ("kinds", "types", "live", "merged"))
+    for seed, table in enumerate(("kinds", "gated", "live", "merged"), 1):
+        Workload(session, f"{keyspace}.{table}", seed).run(100)
+    insert_every_type(session, types, run.types, 100)
+    session.execute(f"INSERT INTO {types} (k) VALUES (101)")
+    session.execute(f"UPDATE {types} USING TTL 5 SET n = 7 WHERE k = 1")
+    session.execute(f"UPDATE {types} SET te = 'applied' WHERE k = 2 IF n = -2147483648")
+    session.execute(f"ALTER TABLE {types} ADD later text")
+    session.execute(f"UPDATE {types} SET later = 'x' WHERE k = 3")
+    session.execute(f"ALTER TABLE {types} DROP a")
+    session.execute(f"TRUNCATE {merged}")
+    Workload(session, merged, seed=9).run(50)
+    for table in (kinds, types, f"{keyspace}.gated"):
+        pipeline.converges(table)
+    assert {record.key["k"] for record in pipeline.records(types)} == {*range(20), 100, 101}
+    for table in (live, merged):
+        exit_status, report, errors = verify(pipeline, table, "--patience", "60")
+        assert exit_status == 0, f"{report}\n{errors}\n{pipeline.connector.tail()}"
+
+
+def test_each_change_as_it_was_written(run: Run) -> None:
+    """With resolver=none a statement is a record, with its own values."""
+    table, rows = f"{run.keyspace}.written", "p = 1 AND q = 'a' AND c = 1 AND d = 50554d6e-29bb-11e5-b345-feff819cdc9f"
+    for n in range(5):
+        run.session.execute(f"UPDATE {table} SET n = {n}, m = m + {{'k{n}': {n}}} WHERE {rows}")
+    run.session.execute(f"DELETE FROM {table} WHERE {rows}")
+    eventually(lambda: len(run.pipeline.records(table)) >= 6, "a record for each statement")
+    operations = [record.value["op"] for record in run.pipeline.records(table) if record.value]
+    assert [operation for operation in operations if operation != "d"] == ["u"] * 5
+    assert operations[-1] == "d"
