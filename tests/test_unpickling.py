@@ -11,7 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("agent/helenus_agent", "connector/helenus_connector", "schemas/helenus_schemas", "sinks")
 LOADERS = {
-    **dict.fromkeys(("pickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"), {"load", "loads", "open"}),
+    **dict.fromkeys(
+        ("pickle", "marshal", "dill", "cloudpickle", "shelve", "joblib"), frozenset({"load", "loads", "open"})
+    ),
     "yaml": {"load", "full_load", "unsafe_load"},
     "builtins": {"eval", "exec"},
 }

@@ -53,24 +53,45 @@ jdk.management/com.sun.management.internal
 MODULES = [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS]
 MODULES += [f"--add-opens={name}=ALL-UNNAMED" for name in OPENS]
 _NODETOOL = Path(__file__).with_name("nodetool.jar")
+_PATCH = Path(__file__).with_name("old-cassandra.jar")
 
 
 @dataclass(frozen=True)
 class Version:
-    """What differs between Cassandras: the lock of the jars, the Java, and names in cassandra.yaml."""
+    """What differs between Cassandras: the lock of the jars, the Java, names in cassandra.yaml, the newest version of
+    the native protocol, and whether it needs OldCassandra.java.
+    """
 
     lock: str
     java: int
     yaml: Mapping[str, object]
+    protocol: int = 5
+    patched: bool = False
 
 
 _YAML = {"commitlog_sync_period": "10000ms", "commitlog_segment_size": "8MiB"}
+_OLD_YAML = {"commitlog_sync_period_in_ms": 10_000, "commitlog_segment_size_in_mb": 8}
 VERSIONS = {
     "6.0": Version("cassandra-6.0", 17, _YAML),
     "5.0": Version("cassandra", 17, _YAML),
     "4.1": Version("cassandra-4.1", 11, _YAML),
-    "4.0": Version("cassandra-4.0", 11, {"commitlog_sync_period_in_ms": 10_000, "commitlog_segment_size_in_mb": 8}),
+    "4.0": Version("cassandra-4.0", 11, _OLD_YAML),
+    # A segment reaches cdc_raw when all in it is flushed: small ones are soon. Slabs of direct memory can't be freed.
+    "3.11": Version(
+        "cassandra-3.11",
+        11,
+        {
+            **_OLD_YAML,
+            "commitlog_segment_size_in_mb": 1,
+            "commitlog_total_space_in_mb": 2,
+            "memtable_allocation_type": "heap_buffers",
+            "start_native_transport": True,
+        },
+        protocol=4,
+        patched=True,
+    ),
 }
+"""3.11 is for tests alone: it is made for Java 8, and starts on 11 because two of its classes are patched."""
 
 
 def version(settings: Settings) -> Version:
@@ -96,7 +117,7 @@ def servers(settings: Settings, directory: Path) -> list[Server]:
             java=version(settings).java,
             newer_java=False,
             prepare=partial(prepare, settings, index, directory / f"cassandra{index + 1}"),
-            ready=partial(ready, address, settings.cql_port, access),
+            ready=partial(ready, address, settings.cql_port, access, version(settings).protocol),
             ready_seconds=60 + 60 * settings.nodes,
             furnish=partial(grant, address, settings.cql_port, access),
         )
@@ -107,6 +128,8 @@ def servers(settings: Settings, directory: Path) -> list[Server]:
 def configuration(settings: Settings, index: int, folder: Path) -> dict[str, object]:
     """The content of a node's cassandra.yaml."""
     address = settings.addresses[index]
+    # Before 4.0 all nodes have one port, and a seed is an address alone.
+    port = "" if version(settings).patched else f":{settings.storage_port}"
     return {
         "cluster_name": "helenus",
         # One token each, evenly spaced. Every node is a seed: all may start at once.
@@ -116,7 +139,7 @@ def configuration(settings: Settings, index: int, folder: Path) -> dict[str, obj
         "seed_provider": [
             {
                 "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
-                "parameters": [{"seeds": ",".join(f"{a}:{settings.storage_port}" for a in settings.addresses)}],
+                "parameters": [{"seeds": ",".join(f"{a}{port}" for a in settings.addresses)}],
             }
         ],
         "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
@@ -167,6 +190,7 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
         f"-Xmx{settings.heap}",
         *settings.jvm,
         f"-javaagent:{jamm}",
+        *([f"-javaagent:{_PATCH}"] if version(settings).patched else []),
         "-Djdk.attach.allowAttachSelf=true",
         "-Djava.net.preferIPv4Stack=true",
         "-Dcassandra-foreground=yes",  # or it closes its output, and with it our log, when it is up
@@ -187,9 +211,9 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
     return Command([str(java / "bin/java"), *MODULES, *options, main], folder, classpath(jars))
 
 
-def ready(address: str, port: int, access: Security | None) -> bool:
+def ready(address: str, port: int, access: Security | None, protocol: int = 5) -> bool:
     """Whether the node answers a query."""
-    return _asked(address, port, access, "SELECT key FROM system.local", "ONE")
+    return _asked(address, port, access, "SELECT key FROM system.local", "ONE", protocol)
 
 
 def united(settings: Settings, directory: Path) -> bool:
@@ -220,13 +244,13 @@ def grant(address: str, port: int, access: Security | None) -> None:
         raise StackError(f"Cassandra took no roles: {error}", f"{address}:{port}", "look at its log") from error
 
 
-def _asked(address: str, port: int, access: Security | None, query: str, consistency: str) -> bool:
+def _asked(address: str, port: int, access: Security | None, query: str, consistency: str, protocol: int = 5) -> bool:
     # Imported late: the driver takes long to load, and most commands don't need it.
     from cassandra import DriverException
     from cassandra.cluster import NoHostAvailable
 
     try:
-        with _session(address, port, access, consistency) as session:
+        with _session(address, port, access, consistency, protocol) as session:
             session.execute(query)
     except (DriverException, NoHostAvailable):
         return False
@@ -234,7 +258,7 @@ def _asked(address: str, port: int, access: Security | None, query: str, consist
 
 
 @contextmanager
-def _session(address: str, port: int, access: Security | None, consistency: str) -> Iterator[Any]:
+def _session(address: str, port: int, access: Security | None, consistency: str, protocol: int = 5) -> Iterator[Any]:
     """A superuser's session with one node."""
     from cassandra import ConsistencyLevel
     from cassandra.auth import PlainTextAuthProvider
@@ -249,7 +273,7 @@ def _session(address: str, port: int, access: Security | None, consistency: str)
     cluster: Any = Cluster(
         [address],
         port=port,
-        protocol_version=5,
+        protocol_version=protocol,
         auth_provider=PlainTextAuthProvider(USER, PASSWORD),
         ssl_context=access.tls() if access else None,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},

@@ -37,16 +37,16 @@ class TransactionalTables:
         """Take over the schema's tables, and the modes of those whose writes are transactions. Return the tables as
         they are to be followed: refused ones as if they were without CDC, so what they logged before is published.
         """
-        known = set(self._positions.transactional)
+        named_before = set(self._positions.transactional)
         present = {str(table): tables[table] for table in modes if is_included(tables[table].full_name)}
-        for text in present.keys() - known:
+        for text in present.keys() - named_before:
             table = present[text]
             _log.error(
                 "table.transactional", table=table.full_name, mode=modes[table.id], policy=self._policy, advice=_ADVICE
             )
             if self._policy == "gap":
                 gaps.report_transactional(self._positions, table.id)
-        for text in known - present.keys():
+        for text in named_before - present.keys():
             if self._policy == "gap" and (table_id := uuid.UUID(text)) in tables:
                 gaps.report_resumed(self._positions, table_id, tables[table_id].full_name)
         self._positions.transactional = sorted(present)
