@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +12,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from helenus_connector import control
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.keyspaces import each
 from helenus_connector.control.tables import TableDefinitions
 from helenus_connector.worker import Worker
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
@@ -152,3 +157,32 @@ def test_commands_have_each_of_them() -> None:
     assert [(one.name, one.keyspace) for one in found] == [("db-bank", "bank"), ("db-shop", "shop")]
     one = settings.model_copy(update={"keyspace": "shop"})
     assert each(one, Schema()) == [one]
+
+
+@pytest.mark.parametrize(
+    ("state", "releases", "refused"),
+    [
+        ("rows", ["5.0.9", "6.0-alpha2"], ""),
+        ("rows", ["5.0.9", "4.1.10"], "4.1.10"),
+        ("rows", ["4.0.19"], "4.0.19"),
+        ("rows", ["3.11.19"], "3.11.19"),
+        ("keys", ["4.0.19"], ""),
+        ("rows", [None], ""),
+    ],
+)
+def test_write_times_that_a_node_does_not_show(state: str, releases: list[str | None], refused: str) -> None:
+    """Also of one node that is not upgraded yet: any may answer."""
+    columns = {"k": "int", "l": "list<int>", "m": "map<text, int>", "f": "frozen<list<int>>", "v": "text"}
+    parsed = [Column(name, parse(kind), "regular") for name, kind in columns.items()]
+    parsed[0] = replace(parsed[0], kind="partition_key", position=0)
+    table = Table("ks", "t", uuid.uuid1(), tuple(parsed), cdc=True)
+    hosts = [SimpleNamespace(release_version=release) for release in releases]
+    session: Any = SimpleNamespace(cluster=SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: hosts)))
+    given = {"keyspace": "ks", "table": "t", "output.format": "json", "state": state, "query.group": "g"}
+    settings = ConnectorSettings.from_properties({"name": "c", **given}, "c")
+    error = control.tables._obstacle(settings, table, session)
+    assert (error is not None) == bool(refused)
+    if error is not None:
+        assert f"Cassandra {refused} does not show of unfrozen collections and UDTs: l, m" in error.what
+    settings = settings.model_copy(update={"columns": "f|v"})
+    assert control.tables._obstacle(settings, table, session) is None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Pipeline, script, write_properties
 from integration.test_path import TYPES, columns
 from integration.test_verify import command as verify
 from integration.workload import SCHEMA, Workload, create
-from patience import eventually
+from patience import PATIENCE_S, eventually
 
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
@@ -22,6 +27,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 YAML_OF_4_0 = {"commitlog_segment_size_in_mb": 4, "cdc_total_space_in_mb": 512}
 YAML = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB"}
+FROZEN = "s|v|n|big|dec|fpl"
+"""The columns whose write times a Cassandra before 5.0 shows."""
 MODES: dict[str, dict[str, object]] = {
     "kinds": {},
     "types": {"snapshot.mode": "initial"},
@@ -37,6 +44,7 @@ MODES: dict[str, dict[str, object]] = {
 class Run:
     """A node of one version, with an agent and a worker for the tables of its keyspace."""
 
+    version: str
     keyspace: str
     types: dict[str, tuple[str, str]]
     session: Any
@@ -68,8 +76,11 @@ def run(request: pytest.FixtureRequest, status: Status, tmp_path_factory: pytest
                 file.write(f"cells.include.list={keyspace}\\.(written|merged)\n")
             pipeline.agent.start().ready()
             pipeline.connect().start().ready()
-            with pipeline.connected({f"{keyspace}.{table}": more for table, more in MODES.items()}):
-                yield Run(keyspace, types, session, pipeline)
+            modes = {f"{keyspace}.{table}": more for table, more in MODES.items()}
+            if version < "5":
+                modes[f"{keyspace}.merged"] = {**MODES["merged"], "columns": FROZEN}
+            with pipeline.connected(modes):
+                yield Run(version, keyspace, types, session, pipeline)
             assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
         finally:
             pipeline.stop()
@@ -113,6 +124,22 @@ def test_every_mode(run: Run) -> None:
     for table in (live, merged):
         exit_status, report, errors = verify(pipeline, table, "--patience", "60")
         assert exit_status == 0, f"{report}\n{errors}\n{pipeline.connector.tail()}"
+
+
+def test_columns_whose_write_times_cannot_be_read_are_refused(run: Run) -> None:
+    table = f"{run.keyspace}.merged"
+    more = {**MODES["merged"], "name": "whole", "query.group": "whole", "data.topic": f"whole-{table}"}
+    write_properties(run.pipeline.directory / "whole.properties", {**run.pipeline.connector_properties(table), **more})
+    done = subprocess.run(
+        [script("helenus-connector"), "validate", "--connect", run.pipeline.connector.arguments[1], "whole.properties"],
+        cwd=run.pipeline.directory,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))},
+        timeout=PATIENCE_S,
+    )
+    problem = f"Cassandra {run.version}.* does not show of unfrozen collections and UDTs: l, lfp, m, pl, st, t"
+    assert (re.search(problem, done.stdout + done.stderr) is not None) == (run.version < "5"), done
 
 
 def test_each_change_as_it_was_written(run: Run) -> None:

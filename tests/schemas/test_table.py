@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helenus_schemas.cql.table import read_tables
+from helenus_schemas.cql.table import is_newer_table, read_tables
 from helenus_schemas.cql.types import parse, quote
 from helenus_schemas.errors import POLICIES, HelenusError, Kind, error_in
 from helenus_schemas.event import placement
@@ -238,3 +238,15 @@ def test_advice_goes_by_the_cause(advice: str) -> None:
     assert found is not None
     for same in (found, pickle.loads(pickle.dumps(error)), error.with_location("where")):
         assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)
+
+
+def test_ids_tell_which_table_was_created_later() -> None:
+    """Ids of Cassandra 6.0 have the epoch of the cluster's metadata instead of a time."""
+    first, second = (uuid.UUID(f"{time}-9ba3-11f0-8de9-0242ac120002") for time in ("9ba3ce50", "9ba3ce51"))
+    third, fourth = (uuid.UUID(f"1b255f4d-ef25-40a6-0000-0000000000{epoch}") for epoch in ("0f", "10"))
+    chosen = uuid.uuid4()  # CREATE TABLE ... WITH ID
+    ids = [first, second, third, fourth]
+    for i, table in enumerate(ids):
+        assert [is_newer_table(table, other) for other in ids] == [i > j for j in range(4)]
+        assert not is_newer_table(chosen, table)
+    assert not is_newer_table(first, chosen)

@@ -28,6 +28,8 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _REGISTRY_CHECK_S = 1.0
 _COLUMNS = "SELECT keyspace_name, table_name, column_name FROM system_schema.columns"
+_WITHOUT_ELEMENT_TIMES = ("3", "4")
+"""Cassandra's major versions without WRITETIME of a collection's elements: CASSANDRA-8877 is in 5.0."""
 _WITH_CDC = "SELECT keyspace_name, table_name, cdc FROM system_schema.tables"
 
 
@@ -219,11 +221,32 @@ def _check_gate(settings: ConnectorSettings, session: Any) -> None:
     levels.check_level(settings, Replicas(session, settings))
 
 
+def _check_write_times(table: Table, session: Any) -> HelenusError | None:
+    """Return TABLE_UNSUPPORTED if a node does not show the write times of some columns.
+
+    A state of rows reads what the log does not decide, after a TRUNCATE or a gap, for example.
+    """
+    unfrozen = [column.name for column in table.values if column.type.multicell]
+    releases = sorted(str(host.release_version) for host in session.cluster.metadata.all_hosts())
+    older = [release for release in releases if release.partition(".")[0] in _WITHOUT_ELEMENT_TIMES]
+    if not unfrozen or not older:
+        return None
+    problem = (
+        f"state=rows reads write times, which Cassandra {older[0]} does not show of unfrozen collections and UDTs: "
+        + ", ".join(unfrozen)
+    )
+    advice = "leave them out with column.exclude.list or columns, or upgrade all nodes to Cassandra 5.0"
+    return HelenusError(Kind.TABLE_UNSUPPORTED, problem, table.full_name, advice)
+
+
 def _obstacle(settings: ConnectorSettings, table: Table, session: Any) -> HelenusError | None:
+    published = table.select_columns(settings.published)
     try:
-        row_schemas(table.select_columns(settings.published), settings)
+        row_schemas(published, settings)
     except HelenusError as error:
         return error
+    if settings.state == "rows" and (error_of_columns := _check_write_times(published, session)):
+        return error_of_columns
     if settings.cassandra_username is not None:
         keys = ", ".join(quote(column.name) for column in table.partition_key)
         of_table = f"{quote(table.keyspace)}.{quote(table.name)}"

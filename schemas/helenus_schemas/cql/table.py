@@ -12,6 +12,9 @@ from typing import Any
 
 from helenus_schemas.cql.types import CqlType, parse, quote, walk
 
+# How table ids of Cassandra 6.0 begin.
+_NUMBERED_TABLE = bytes.fromhex("1b255f4def2540a6")
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -137,6 +140,18 @@ class Table:
 
     def _named(self, kind: str) -> tuple[Column, ...]:
         return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.name))
+
+
+def is_newer_table(table: uuid.UUID, other: uuid.UUID) -> bool:
+    """Return whether a table was created after another one, by their ids; False if these do not tell.
+
+    Until Cassandra 5.0 a table's id is of the time when it was created, as a rule. From 6.0 on it ends in the epoch of
+    the cluster's metadata (TableId.get).
+    """
+    is_numbered, is_other_numbered = (each.bytes.startswith(_NUMBERED_TABLE) for each in (table, other))
+    if is_numbered or is_other_numbered:
+        return is_numbered and (not is_other_numbered or table.int > other.int)
+    return table.version == other.version == 1 and table.time > other.time
 
 
 def read_tables(session: Any, keyspace: str | None = None, table: str | None = None) -> dict[uuid.UUID, Table]:

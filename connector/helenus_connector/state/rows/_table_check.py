@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.table import Table, is_newer_table
 from helenus_schemas.cql.types import CqlType, has_more_fields
 from helenus_schemas.event.cells import Cells
 
@@ -40,7 +40,7 @@ class TableCheck:
                 raise SchemaChanged(f"a change has fields of the column {name} of {self._table.full_name} that are new")
 
     def check_age(self, table: bytes) -> None:
-        """Raise SchemaChanged if the id of another table of this name is newer, by its time."""
-        other_id, table_id = UUID(bytes=table), self._table.id
-        if other_id.version == table_id.version == 1 and other_id.time > table_id.time:
+        """Raise SchemaChanged if the id of another table of this name is newer."""
+        other_id = UUID(bytes=table)
+        if is_newer_table(other_id, self._table.id):
             raise SchemaChanged(f"{self._table.full_name} was recreated, with the id {other_id}")
