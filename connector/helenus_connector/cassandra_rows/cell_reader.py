@@ -36,7 +36,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cell, Cells, Liveness, read_path
 from helenus_schemas.event.change import Scope
 
-_ADVICE = "set snapshot.mode=never, and have the agents send cells: or leave the column out with `columns`"
+_ADVICE = "freeze these columns, choose state=keys, or upgrade all nodes to Cassandra 5.0"
 
 
 class ReadRow(NamedTuple):

@@ -224,7 +224,7 @@ def _check_gate(settings: ConnectorSettings, session: Any) -> None:
 def _check_write_times(table: Table, session: Any) -> HelenusError | None:
     """Return TABLE_UNSUPPORTED if a node does not show the write times of some columns.
 
-    A state of rows reads what the log does not decide, after a TRUNCATE or a gap, for example.
+    A state of rows has all columns, and reads what the log does not decide, after a TRUNCATE or a gap, for example.
     """
     unfrozen = [column.name for column in table.values if column.type.multicell]
     releases = sorted(str(host.release_version) for host in session.cluster.metadata.all_hosts())
@@ -235,7 +235,7 @@ def _check_write_times(table: Table, session: Any) -> HelenusError | None:
         f"state=rows reads write times, which Cassandra {older[0]} does not show of unfrozen collections and UDTs: "
         + ", ".join(unfrozen)
     )
-    advice = "leave them out with column.exclude.list or columns, or upgrade all nodes to Cassandra 5.0"
+    advice = "freeze them, choose state=keys, or upgrade all nodes to Cassandra 5.0"
     return HelenusError(Kind.TABLE_UNSUPPORTED, problem, table.full_name, advice)
 
 
@@ -245,7 +245,7 @@ def _obstacle(settings: ConnectorSettings, table: Table, session: Any) -> Helenu
         row_schemas(published, settings)
     except HelenusError as error:
         return error
-    if settings.state == "rows" and (error_of_columns := _check_write_times(published, session)):
+    if settings.state == "rows" and (error_of_columns := _check_write_times(table, session)):
         return error_of_columns
     if settings.cassandra_username is not None:
         keys = ", ".join(quote(column.name) for column in table.partition_key)
