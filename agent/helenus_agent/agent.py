@@ -26,7 +26,8 @@ from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
 from helenus_agent.commitlog.decoder import DecodedBatch, decode
-from helenus_agent.commitlog.segment import Corrupt, Segment
+from helenus_agent.commitlog.segment import Segment
+from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_agent.config import CDC_OFF, AgentSettings
 from helenus_agent.delivery.outbox import Outbox
 from helenus_agent.followed_tables import FollowedTables

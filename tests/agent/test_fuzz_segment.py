@@ -36,7 +36,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helenus_agent.commitlog import segment as module
-from helenus_agent.commitlog.segment import Corrupt, ReadMode
+from helenus_agent.commitlog.segment import ReadMode
+from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_agent.positions import Positions, SegmentMark
 from helenus_agent.segments.segment_queue import SegmentQueue
 from helenus_schemas.event import wire

@@ -18,7 +18,8 @@ from hostile import JSON_TEXTS, damaged, unsigned_vint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helenus_agent.commitlog.segment import Corrupt, Segment, read_header, read_index
+from helenus_agent.commitlog.segment import Segment, read_index
+from helenus_agent.commitlog.segment_header import Corrupt, read_header
 
 slow = settings(deadline=None, suppress_health_check=list(HealthCheck))
 KEY = struct.pack(">i", 7)

@@ -122,7 +122,7 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     path = next(p for p in bench.raw.path.glob(f"*-{segment}.log"))
     data = path.read_bytes()
     from helenus_agent.commitlog.decoder import decode as decode_log
-    from helenus_agent.commitlog.segment import read_header
+    from helenus_agent.commitlog.segment_header import read_header
 
     header = read_header(data, 7, segment)
     assert header is not None

@@ -13,7 +13,8 @@ from agent.writer import COMPRESS, entry, file_name, header, options, segment_by
 
 from helenus_agent.commitlog import _compression as compression
 from helenus_agent.commitlog import segment as module
-from helenus_agent.commitlog.segment import Corrupt, ReadMode, Segment, parse_name, read_header, read_index, read_marker
+from helenus_agent.commitlog.segment import ReadMode, Segment, parse_name, read_index, read_marker
+from helenus_agent.commitlog.segment_header import Corrupt, read_header
 from helenus_schemas.errors import HelenusError
 
 ID = 1795262845123

@@ -55,7 +55,7 @@ def test_transactional_tables(status: Status, session: Any, tmp_path: Path, poli
     session.execute(
         f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
     )
-    for table, mode in {"plain": "off", "moves": "off", "full": "full"}.items():
+    for table, mode in {"plain": "off", "moves": "off", "accord": "full"}.items():
         options = f"cdc = true AND transactional_mode = '{mode}'"
         session.execute(f"CREATE TABLE {keyspace}.{table} (k int PRIMARY KEY, v int) WITH {options}")
     keys = {
@@ -82,19 +82,19 @@ def test_transactional_tables(status: Status, session: Any, tmp_path: Path, poli
     with log.open("w") as file:
         agent = subprocess.Popen([sys.executable, "-c", MAIN, str(path)], stderr=file, stdout=file)
     try:
-        eventually(lambda: named() == {f"{keyspace}.full": "full"}, log.read_text)
-        for table in ("plain", "moves", "full"):
+        eventually(lambda: named() == {f"{keyspace}.accord": "full"}, log.read_text)
+        for table in ("plain", "moves", "accord"):
             session.execute(f"INSERT INTO {keyspace}.{table} (k, v) VALUES (1, 1)")
         eventually(lambda: written("plain") == written("moves") == [Scope.ROW], log.read_text)
         session.execute(f"ALTER TABLE {keyspace}.moves WITH transactional_mode = 'full'")
-        eventually(lambda: named().keys() == {f"{keyspace}.full", f"{keyspace}.moves"}, log.read_text)
+        eventually(lambda: named().keys() == {f"{keyspace}.accord", f"{keyspace}.moves"}, log.read_text)
         session.execute(f"INSERT INTO {keyspace}.moves (k, v) VALUES (2, 2)")
         session.execute(f"INSERT INTO {keyspace}.plain (k, v) VALUES (2, 2)")
         eventually(lambda: len(written("plain")) == 2, log.read_text)
-        refusal = f"the writes of transactional tables are in no commit log ({keyspace}.full, {keyspace}.moves)"
+        refusal = f"the writes of transactional tables are in no commit log ({keyspace}.accord, {keyspace}.moves)"
         assert readiness(port).startswith(refusal) == (policy == "refuse")
-        scopes = {table: set(written(table)) for table in ("moves", "full") if policy == "gap"}
-        assert scopes == ({} if policy == "refuse" else {"moves": {Scope.ROW, Scope.GAP}, "full": {Scope.GAP}})
+        scopes = {table: set(written(table)) for table in ("moves", "accord") if policy == "gap"}
+        assert scopes == ({} if policy == "refuse" else {"moves": {Scope.ROW, Scope.GAP}, "accord": {Scope.GAP}})
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(60) == 0
     finally:

@@ -266,7 +266,7 @@ class Agent:
             has_cells = chance.random() >= self.light
             plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=has_cells)}
             data = entry(mutation(update))
-            batch: Any = decoder.decode(data, position, True, plans, replica.name, replica.segment, 10**6)
+            batch: Any = decoder.decode(data, position, True, plans, replica.name, replica.segment, 8, 10**6)
             topic += [Event("t", 0, 0, stamp, key, value) for _, _, key, value in batch.changes]
             self.at += 1
             self._notices(chance, stamp, topic, ends=False)

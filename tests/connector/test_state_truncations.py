@@ -56,7 +56,7 @@ class State:
 def logged(update: Update, position: int, node: str = NODE, at: int = NOW, *, cells: bool = True) -> list[Event]:
     """The events of a mutation at a position of a node's log, appended at a time."""
     plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=cells)}
-    batch: Any = decoder.decode(entry(mutation(update)), position, True, plans, node, 1, 10**6)
+    batch: Any = decoder.decode(entry(mutation(update)), position, True, plans, node, 1, 8, 10**6)
     return [Event("t", 0, 0, at * 1000, key, value) for _, _, key, value in batch.changes]
 
 

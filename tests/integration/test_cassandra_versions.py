@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,12 +56,33 @@ class Run:
     pipeline: Pipeline
 
 
-@pytest.fixture(scope="module", params=["4.0", "4.1", "6.0"])
+@contextmanager
+def filling_segments(session: Any, version: str) -> Iterator[None]:
+    """A node of 3.11 moves a segment to cdc_raw when all in it is flushed, so others have to follow it."""
+    stop = threading.Event()
+    if version == "3.11":
+        session.execute("CREATE TABLE filler.t (k int PRIMARY KEY, b blob)")
+
+    def fill() -> None:
+        insert = session.prepare("INSERT INTO filler.t (k, b) VALUES (?, ?)")
+        while not stop.wait(0.1):
+            session.execute(insert, (0, bytes(100_000)))
+
+    thread = threading.Thread(target=fill if version == "3.11" else stop.is_set)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module", params=["4.0", "4.1", "6.0", pytest.param("3.11", marks=pytest.mark.long)])
 def run(request: pytest.FixtureRequest, status: Status, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     version, directory = request.param, tmp_path_factory.mktemp("run")
     keyspace = f"on_{version.replace('.', '_')}"
     types = {name: kind for name, kind in TYPES.items() if version >= "5" or not kind[0].startswith("vector")}
-    yaml = YAML_OF_4_0 if version == "4.0" else YAML
+    yaml = {"3.11": {"cdc_total_space_in_mb": 512}, "4.0": YAML_OF_4_0}.get(version, YAML)
     with Stack(directory / "stack", only=["cassandra"], cassandra=version, cassandra_yaml=yaml) as stack:
         node = stack.status()
         session = connect(CassandraSettings.from_properties(node.cassandra(), "status"))
@@ -79,7 +102,8 @@ def run(request: pytest.FixtureRequest, status: Status, tmp_path_factory: pytest
                 file.write(f"cells.include.list={keyspace}\\.(written|merged)\n")
             pipeline.agent.start().ready()
             pipeline.connect().start().ready()
-            with pipeline.connected({f"{keyspace}.{table}": more for table, more in MODES.items()}):
+            connectors = {f"{keyspace}.{table}": more for table, more in MODES.items()}
+            with pipeline.connected(connectors), filling_segments(session, version):
                 yield Run(version, keyspace, types, session, pipeline)
             assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
         finally:
@@ -89,6 +113,7 @@ def run(request: pytest.FixtureRequest, status: Status, tmp_path_factory: pytest
 
 def create_tables(session: Any, version: str, keyspace: str, types: Mapping[str, tuple[str, str]]) -> None:
     """Make a table for each mode, with rows in the one that is snapshotted."""
+    session.execute("CREATE KEYSPACE filler WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     create(session, keyspace, "kinds")
     for table in ("gated", "written"):
         session.execute(SCHEMA[1].format(ks=keyspace, table=table))

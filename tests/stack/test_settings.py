@@ -99,14 +99,20 @@ def test_data_of_another_version_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_version_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"no Cassandra '3\.11'.*5\.0, 4\.1, 4\.0"):
-        cassandra.servers(Settings(cassandra="3.11"), tmp_path)
+    with pytest.raises(StackError, match=r"no Cassandra '2\.2'.*6\.0, 5\.0, 4\.1, 4\.0, 3\.11"):
+        cassandra.servers(Settings(cassandra="2.2"), tmp_path)
 
 
 def test_each_version_has_its_names_its_java_and_its_jars(tmp_path: Path) -> None:
     found = {version: cassandra.servers(Settings(cassandra=version), tmp_path)[0] for version in cassandra.VERSIONS}
-    assert {version: server.java for version, server in found.items()} == {"5.0": 17, "4.1": 11, "4.0": 11}
-    assert len({server.lock for server in found.values()}) == 3
+    assert {version: server.java for version, server in found.items()} == {
+        "6.0": 17,
+        "5.0": 17,
+        "4.1": 11,
+        "4.0": 11,
+        "3.11": 11,
+    }
+    assert len({server.lock for server in found.values()}) == 5
     old = cassandra.configuration(Settings(cassandra="4.0"), 0, tmp_path)
     assert old["commitlog_sync_period_in_ms"] == 10_000
     assert "commitlog_sync_period" not in old

@@ -45,7 +45,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-from helenus_agent.commitlog.segment import Corrupt
+from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_schemas.codec.to_avro import encoder
 from helenus_schemas.cql.table import Column as TableColumn
 from helenus_schemas.cql.table import Table

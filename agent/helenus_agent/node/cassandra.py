@@ -14,12 +14,12 @@ from typing import Any
 import structlog
 from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
-from cassandra.metadata import protect_name
 from cassandra.policies import WhiteListRoundRobinPolicy
 
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation, read_truncations
 from helenus_schemas.cql.table import Table, read_tables
+from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect, fit_page_size, is_page_refused
 from helenus_schemas.settings.shared import CassandraSettings
@@ -216,7 +216,7 @@ class Cassandra:
         for table in wanted:
             cached = self._modes.get(table.id)
             if cached is None or cached[0] is None or cached[0] != times.get(table.id):
-                name = f"{protect_name(table.keyspace)}.{protect_name(table.name)}"
+                name = f"{quote(table.keyspace)}.{quote(table.name)}"
                 described = self._rows(f"DESCRIBE TABLE {name}")
                 match = _MODE.search(described[0].create_statement) if described else None
                 cached = times.get(table.id), match[1] if match else ""

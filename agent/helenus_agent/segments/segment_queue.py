@@ -40,7 +40,8 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.segment import Corrupt, ReadMode, Segment, has_index, parse_name, read_index
+from helenus_agent.commitlog.segment import ReadMode, Segment, has_index, parse_name, read_index
+from helenus_agent.commitlog.segment_header import Corrupt
 from helenus_agent.positions import Positions
 from helenus_agent.segments import gaps
 from helenus_schemas.errors import HelenusError, Kind
