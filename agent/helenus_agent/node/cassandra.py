@@ -37,7 +37,7 @@ _RECONNECT_S = 15.0  # s without any node that the driver takes for up, after wh
 _VERSION = "SELECT schema_version, truncated_at, gossip_generation, host_id FROM system.local WHERE key = 'local'"
 _SETTINGS = ("cdc", "commitlog_directory", "accord.enabled")
 # A table that moves away from transactions is one that has them until it has moved.
-_MODE = re.compile(r"\b(?:transactional_mode|transactional_migration_from) = '(?!off')(\w+)'")
+_MODE = re.compile(r"\b(?:transactional_mode|transactional_migration_from) = '(?!off'|none')(\w+)'")
 _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 
