@@ -179,5 +179,5 @@ def agent_on(
         },
         "test",
     )
-    positions = state.load(cassandra.host_id, "c", list_segment_ids(raw.path))
+    positions = state.load(str(cassandra.node().host_id), "c", list_segment_ids(raw.path))
     return Agent(settings, raw.path, cassandra, log, state, positions, delete)  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def test_down_deletes_only_its_own(directory: Path) -> None:
         (["stop", "mongo"], "there is no server 'mongo'"),
         (["logs"], "there are no logs yet"),
         (["up", "--nodes", "7"], "--nodes"),
-        (["up", "--cassandra", "3.11"], "--cassandra"),
+        (["up", "--cassandra", "2.2"], "--cassandra"),
         (["up", "--cassandra-yaml", "cdc_enabled"], "'cdc_enabled' is not KEY=VALUE"),
         (["up", "--heap", "lots"], "'lots' is not a whole number with its unit, such as 512m or 2g"),
     ],
