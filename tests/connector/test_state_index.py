@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hypothesis import given
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from helenus_connector.state.keys._key_index import KeyIndex, KeyReport
 from helenus_connector.state.store.calendar import Calendar
+from helenus_connector.state.store.keyed_store import KeyedStore
+from helenus_connector.state.store.pages import Pages
 
 DAY_S = 86_400
 
@@ -33,6 +36,11 @@ class DictStore:
         yield from sorted(self.values)
 
 
+def digest(values: Mapping[bytes, bytes]) -> str:
+    """Return a digest of all keys and values."""
+    return hashlib.md5(repr(sorted(values.items())).encode()).hexdigest()
+
+
 def within(name: bytes, bounds: bytes) -> bool:
     """Bounds are the first and the last key of a range."""
     return bounds[:2] <= name[1:] <= bounds[2:]
@@ -46,7 +54,7 @@ def at(offset: int) -> bytes:
     return offset.to_bytes(16, "big")
 
 
-def done(store: DictStore, said: Sequence[KeyReport], now: float, most: int = 1000) -> KeyIndex:
+def done(store: KeyedStore, said: Sequence[KeyReport], now: float, most: int = 1000) -> KeyIndex:
     index = KeyIndex(store, now, within, most)
     index.take(said)
     return index
@@ -206,6 +214,24 @@ def test_pages_of_version_1_are_read() -> None:
     page = "0100000000" + "00000024" + at(7).hex() + "000000000000000a" + "000000000000000a" + "00" + key.hex()
     store.values[b"g" + group] = bytes.fromhex(page)
     assert done(store, [KeyReport(group, group, at(8), scope="partition")], 5).requested_keys == {key: group}
+
+
+def test_stored_keys_stay_byte_for_byte() -> None:
+    """Never change this digest: a key lies on the page of its group that an earlier version gave it."""
+    below = DictStore()
+    for start in range(0, 3_000, 150):
+        keys = [name(n % 3 // 2, n) for n in range(start, start + 200)]
+        reports = [KeyReport(group, key, at(start), True, start + 500) for group, key in keys]
+        reports += [KeyReport(group, key, at(start), False) for group, key in keys[::7]]
+        if start == 1_500:
+            reports.append(KeyReport(b"", b"", at(1_600), scope="table"))
+        store = Pages(below)
+        done(store, reports, start, most=100)
+        store.flush()
+    store = Pages(below)
+    done(store, [KeyReport(bytes(1), bytes(1), at(3_000), scope="partition")], 3_000, most=100)
+    store.flush()
+    assert digest(below.values) == "17dadb671f499735f6c4765aefc60579"
 
 
 def test_a_row_that_came_after_the_marker_is_not_asked() -> None:

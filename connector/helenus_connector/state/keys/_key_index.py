@@ -6,7 +6,7 @@
 
 Keys are those of events, in Avro. All keys of one Cassandra partition are a group, named by the partition's own key. A
 small group is one value in the store; a large one is spread over pages by a hash, and pages are added one by one
-(linear hashing: Litwin 1980). The reads for a marker of a large group or of the whole table are requested in portions,
+(`linear_hashing`). The reads for a marker of a large group or of the whole table are requested in portions,
 over as many batches as it takes; until then the marker is in the store.
 
 A key whose read was requested stays until its record comes. If none does, the read is requested again, at intervals
@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple, Protocol
-from zlib import crc32
 
 from helenus_connector.state.store.calendar import Calendar
 from helenus_connector.state.store.keyed_store import KeyedStore
+from helenus_connector.state.store.linear_hashing import page_of_key, parent_page, split_page
 from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _VERSION = b"\1"
@@ -160,7 +160,7 @@ class KeyIndex:
     def _index_record(self, report: KeyReport) -> None:
         """Add, change or remove the key of a record."""
         group = self._groups[report.group]
-        page_number = _page_number(report.name, group.page_count)
+        page_number = page_of_key(report.name, group.page_count)
         page = group.pages[page_number]
         entry = page.get(report.name)
         if not report.is_live:
@@ -211,7 +211,7 @@ class KeyIndex:
         self._load_groups({group for group, _ in due_keys}, [KeyReport(group, name, None) for group, name in due_keys])
         for group_name, name in due_keys:
             group = self._groups[group_name]
-            page_number = _page_number(name, group.page_count)
+            page_number = page_of_key(name, group.page_count)
             entry = group.pages[page_number].get(name)
             if (
                 entry is None
@@ -313,7 +313,7 @@ class KeyIndex:
             for report in reports
             if report.scope is None
             and (group := self._groups[report.group]).page_count
-            and (page := _page_number(report.name, group.page_count)) not in group.pages
+            and (page := page_of_key(report.name, group.page_count)) not in group.pages
         }
         self._load_pages(sorted(pages))
 
@@ -324,16 +324,12 @@ class KeyIndex:
 
     def _add_page(self, name: bytes, group: _Group) -> None:
         """Add one page, with some of the keys of an older one."""
-        if not group.page_count:
-            group.page_count = 1
-        parent_number, new_number = group.page_count - _power_of_two_below(group.page_count), group.page_count
+        new_number = max(1, group.page_count)  # the group itself was page 0
+        parent_number = parent_page(new_number)
         if parent_number not in group.pages:
             self._load_pages([(name, parent_number)])
-        group.page_count += 1
-        page = group.pages[parent_number]
-        group.pages[new_number] = {
-            key: page.pop(key) for key in list(page) if _page_number(key, group.page_count) == new_number
-        }
+        group.pages[new_number] = split_page(group.pages[parent_number], new_number)
+        group.page_count = new_number + 1
         group.changed |= {parent_number, new_number}
         group.is_unsaved = True
 
@@ -365,20 +361,6 @@ class KeyIndex:
         self._store.remove_many(removed)
         self._calendar.save()
         self.counts.waiting = self._calendar.count_waiting()
-
-
-def _power_of_two_below(page_count: int) -> int:
-    """Return the largest power of two that is not more than a count."""
-    return 1 << (page_count.bit_length() - 1)
-
-
-def _page_number(name: bytes, page_count: int) -> int:
-    """Return the page of a key, with so many pages."""
-    if page_count < 2:
-        return 0
-    code, half = crc32(name), _power_of_two_below(page_count)
-    number = code % (half * 2)
-    return number if number < page_count else code % half
 
 
 def _page_name(group: bytes, page: int) -> bytes:

@@ -3,9 +3,9 @@ less often, since each call to Spark costs much, however little it transfers.
 
     put_many({b"r1": b"a", b"r2": b"b"}) → in the store below: page 5 → {r1: a, r9: …}, page 7 → {r2: b}, at `flush`
 
-A key's hash gives its page, and pages are added one by one as keys are (linear hashing: Litwin 1980). So a batch that
-changes many keys of a topic partition reads and writes each of its pages once; one that changes few of many reads and
-writes eight keys for each.
+A key's hash gives its page, and pages are added one by one as keys are (`linear_hashing`). So a batch that changes many
+keys of a topic partition reads and writes each of its pages once; one that changes few of many reads and writes eight
+keys for each.
 
 In the store below, version 1, big-endian: the key n has u8 version, u32 pages, u64 keys; a page's key is its number,
 u32; its value is u8 version, and keys and values in turns, each after its u32 size.
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
-from zlib import crc32
 
 from helenus_connector.interfaces.store import Store
+from helenus_connector.state.store.linear_hashing import page_of_key, parent_page, split_page
 from helenus_connector.state.store.packing import pack_items, unpack_items
 
 _VERSION = 1
@@ -50,14 +50,14 @@ class Pages:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of these keys, as `Store` does."""
-        numbers = [_page_number(key, self._page_count) for key in keys]
+        numbers = [page_of_key(key, self._page_count) for key in keys]
         self._load_pages(numbers)
         pages = self._loaded_pages
         return [pages[number].get(key) for key, number in zip(keys, numbers, strict=True)]
 
     def put_many(self, values: Mapping[bytes, bytes]) -> None:
         """Put these values, as `Store` does."""
-        numbers = [_page_number(key, self._page_count) for key in values]
+        numbers = [page_of_key(key, self._page_count) for key in values]
         self._load_pages(numbers)
         for (key, value), number in zip(values.items(), numbers, strict=True):
             page = self._loaded_pages[number]
@@ -70,7 +70,7 @@ class Pages:
     def remove_many(self, keys: Iterable[bytes]) -> None:
         """Remove these keys, as `Store` does."""
         key_list = list(keys)
-        numbers = [_page_number(key, self._page_count) for key in key_list]
+        numbers = [page_of_key(key, self._page_count) for key in key_list]
         self._load_pages(numbers)
         for key, number in zip(key_list, numbers, strict=True):
             if self._loaded_pages[number].pop(key, None) is not None:
@@ -126,16 +126,12 @@ class Pages:
         page_count = max(self._page_count, -(-self._key_count // _KEYS_PER_PAGE))
         if page_count == self._page_count:
             return
-        parents = {_parent_page(number) for number in range(self._page_count, page_count)}
+        parents = {parent_page(number) for number in range(self._page_count, page_count)}
         self._load_pages({number for number in parents if number < self._page_count})
         for number in range(self._page_count, page_count):
-            parent_keys = self._loaded_pages[_parent_page(number)]
-            keys = self._loaded_pages[number] = {
-                key: parent_keys[key] for key in parent_keys if _page_number(key, number + 1) == number
-            }
-            for key in keys:
-                del parent_keys[key]
-            self._changed |= {_parent_page(number), number}
+            parent = parent_page(number)
+            self._loaded_pages[number] = split_page(self._loaded_pages[parent], number)
+            self._changed |= {parent, number}
         self._page_count = page_count
 
 
@@ -154,16 +150,3 @@ def is_page(name: bytes) -> bool:
 def _check_version(version: int) -> None:
     if version != _VERSION:
         raise ValueError(f"a page of version {version} in the state, where {_VERSION} is known")
-
-
-def _parent_page(page: int) -> int:
-    """Return the page that had a page's keys before that was added."""
-    return page - (1 << (page.bit_length() - 1))
-
-
-def _page_number(key: bytes, page_count: int) -> int:
-    """Return the page of a key, with so many pages."""
-    half = 1 << (page_count.bit_length() - 1)
-    code = crc32(key)
-    number = code % (half * 2)
-    return number if number < page_count else code % half
