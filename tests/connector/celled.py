@@ -8,6 +8,7 @@ from agent.writer import Update, entry, mutation
 
 from helenus_agent.commitlog import decoder
 from helenus_connector.interfaces.event import Event
+from helenus_connector.interfaces.merged_change import MergedChange, RowChange
 
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
 OTHER = "ad310466-96a7-4cb2-acf4-59535a960813"
@@ -27,3 +28,8 @@ def events(*updates: Update, node: str = NODE, offset: int = 0, cells: bool = Tr
         for _, _, key, value in batch.changes:
             found.append(Event(f"events-{update.table.full_name}", 0, offset + len(found), 1000, key, value))
     return found
+
+
+def op(change: MergedChange) -> str | type[MergedChange]:
+    """Return the `op` of a row's change; the type of another."""
+    return change.op if isinstance(change, RowChange) else type(change)

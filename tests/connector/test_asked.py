@@ -12,7 +12,7 @@ import pytest
 from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import ASK, MergedChange
+from helenus_connector.interfaces.merged_change import ReadRequest
 from helenus_connector.pipeline._cell_requests import CellRequests
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.codec.key import KeyCodec
@@ -64,7 +64,7 @@ class Answers:
         event = None
         if change is not None:
             event = Event("events-ks.t", 3, 7, int((time.time() - age_s) * 1000), KEY, encode(change))
-        self._asked.answer([MergedChange(3, KEY, Scope.ROW, None, ASK, None, None, None, None, event)], BatchOutcome())
+        self._asked.answer([ReadRequest(3, KEY, Scope.ROW, AT // 1000, event=event)], BatchOutcome())
         if not self.events:
             return None
         ((partition, key, answer),) = self.events
@@ -172,7 +172,7 @@ def test_a_row_is_read_once_for_all_its_events(monkeypatch: pytest.MonkeyPatch) 
     for number, key in enumerate((KEY, other, KEY, KEY)):
         change = written(Effect.LIVE | column_bit("v"))._replace(write_time=W + number)
         event = Event("events-ks.t", 3, number, int(time.time() * 1000), key, encode(change))
-        asks.append(MergedChange(3, key, Scope.ROW, None, ASK, None, None, None, None, event))
+        asks.append(ReadRequest(3, key, Scope.ROW, AT // 1000, event=event))
     answers._asked.answer(asks, outcome)
     assert (outcome.keys_read, outcome.statements) == (2, 2)
     assert [(key, change.write_time) for _, key, change in answers.events if key == KEY] == [

@@ -21,13 +21,14 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.log.events import OffsetRange
 from helenus_connector.pipeline.merged_stage import MergedStage
 from helenus_connector.query import _task_reader
 from helenus_connector.query._batch_limits import TaskRanges, TopicRanges
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
-from helenus_connector.state.rows._operator import PlaceResult, RowsOperator, in_turn, packed, unpacked_merged
+from helenus_connector.state.rows._change_pack import pack_changes, unpack_changes
+from helenus_connector.state.rows._operator import PlaceResult, RowsOperator, in_turn
 from helenus_connector.state.rows.query import RowsQuery
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
@@ -107,7 +108,7 @@ def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged
     operator = RowsOperator(lambda: TABLE, 60, True, True)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
-    found = [one for pack in rows["merged"].dropna() for one in unpacked_merged(pack)]
+    found = [one for pack in rows["merged"].dropna() for one in unpack_changes(pack)]
     ended = pickle.loads(rows["ended"].dropna().iloc[0])
     assert isinstance(ended, PlaceResult)
     return found, ended
@@ -181,10 +182,16 @@ def test_a_missing_row_of_the_source_is_an_error() -> None:
 def test_what_was_merged_comes_through_a_pack() -> None:
     event = Event("t", 3, 7, 1000, b"k", None)
     some = [
-        MergedChange(3, b"k", Scope.ROW, None, "u", {"v": None, "w": b"1"}, {"v": b"2", "w": b""}, 5, 9, event),
-        MergedChange(3, b"k", Scope.RANGE, (Bound(True, (b"1",)), None), "d", None, None, 5, None, None, "why"),
+        RowChange(3, b"k", Scope.ROW, "u", {"v": None, "w": b"1"}, {"v": b"2", "w": b""}, 5, 9, event),
+        RowChange(3, b"k", Scope.RANGE, "d", write_time=5, bounds=(Bound(True, (b"1",)), None)),
+        ReadRequest(3, b"k", Scope.STATIC, 9, 5, None, 1),
+        ReadRequest(3, b"k", Scope.ROW, 9, event=event),
+        PoisonEvent(event, "why"),
+        GapEvent(event),
     ]
-    assert [one for pack in packed(some * 600) for one in unpacked_merged(pack)] == some * 600
+    unpacked = [one for pack in pack_changes(some * 600) for one in unpack_changes(pack)]
+    assert unpacked == some * 600
+    assert [type(one) for one in unpacked] == [type(one) for one in some * 600]
 
 
 def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import ASK, MergedChange
+from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
 from helenus_connector.pipeline._cell_requests import CellRequests
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.state.rows._merge import RowMerge
@@ -217,9 +217,9 @@ class Connector:
         after, self.store.values = self.store.values, before
         assert self._merged(some) == merged, "a batch that is done again gives the same"
         assert self.store.values == after
-        asks = [m for m in merged if m.op == ASK]
+        asks = [m for m in merged if isinstance(m, ReadRequest)]
         for m in merged:
-            if m.op != ASK and m.scope in (Scope.ROW, Scope.STATIC):
+            if isinstance(m, RowChange) and m.scope in (Scope.ROW, Scope.STATIC):
                 self._publish(m)
         outcome = BatchOutcome()
         self._asked.answer(asks, outcome)
@@ -233,7 +233,7 @@ class Connector:
         store.flush()
         return merged
 
-    def _publish(self, m: MergedChange) -> None:
+    def _publish(self, m: RowChange) -> None:
         values = CODEC.decode(m.key)
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in values)
         said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
@@ -499,7 +499,7 @@ def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None
     said = []
     publish = connector._publish
 
-    def keep(m: MergedChange) -> None:
+    def keep(m: RowChange) -> None:
         said.append(m)
         publish(m)
 
@@ -515,7 +515,7 @@ def test_static_columns_are_asked_for_once_a_batch() -> None:
     rows = RowMerge(TABLE, CODEC, DictStore(), 0, is_whole=False)
     value = request(Scope.ROW, Origin.SNAPSHOT)
     some = [Event("t", 0, c, NOW * 1000, CODEC.encode((i(1), i(c))), value) for c in range(2_000)]
-    asked = [m.scope for m in rows.take(some, NOW) if m.op == ASK and m.event is None]
+    asked = [m.scope for m in rows.take(some, NOW) if isinstance(m, ReadRequest) and m.event is None]
     assert asked == [Scope.STATIC]
 
 

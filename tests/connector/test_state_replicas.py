@@ -21,7 +21,7 @@ from helenus_agent.commitlog import decoder
 from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import ASK, GAP, MergedChange
+from helenus_connector.interfaces.merged_change import MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.pipeline._cell_requests import CellRequests
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query.event_packs import CopyFilter
@@ -311,11 +311,13 @@ class Connector:
         copies = CopyFilter()
         left = copies.remove_copies([_Message(event) for event in some])  # type: ignore[arg-type, list-item]
         merged = self._merged([message.event for message in left])  # type: ignore[attr-defined]
-        asks = [m for m in merged if m.op == ASK]
+        asks = [m for m in merged if isinstance(m, ReadRequest)]
         for m in merged:
-            assert m.op in (ASK, GAP, "c", "u", "d")
-            if m.op not in (ASK, GAP) and m.scope in (Scope.ROW, Scope.STATIC):
-                self._publish(m)
+            assert not isinstance(m, PoisonEvent)
+            if isinstance(m, RowChange):
+                assert m.op in ("c", "u", "d")
+                if m.scope in (Scope.ROW, Scope.STATIC):
+                    self._publish(m)
         outcome = BatchOutcome()
         self._asked.answer(asks, outcome)
         self.reads += outcome.keys_read
@@ -331,7 +333,7 @@ class Connector:
         self.disturbances = rows.disturbances
         return merged
 
-    def _publish(self, m: MergedChange) -> None:
+    def _publish(self, m: RowChange) -> None:
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in CODEC.decode(m.key))
         said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
         last = self.seen.pop(key, None)

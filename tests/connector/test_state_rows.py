@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import ASK, POISON, MergedChange
+from helenus_connector.interfaces.merged_change import MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.state.rows import _partition, _row_bytes
 from helenus_connector.state.rows import _row as kept
@@ -218,7 +218,7 @@ def test_the_last_record_of_every_key_is_its_row(seed: int) -> None:
     assert not any(taken(store, found + found, now)), "copies merge into nothing"
 
 
-def is_within(marker: MergedChange, key: tuple[int, int | None]) -> bool:
+def is_within(marker: RowChange, key: tuple[int, int | None]) -> bool:
     """Whether a marker wipes a row, or the static columns, of a sink that honours it."""
     if CODEC.decode(marker.key)[0] != i(key[0]):
         return False
@@ -405,9 +405,9 @@ def test_a_column_that_was_dropped_and_added_again() -> None:
 
 def test_events_that_can_not_be_merged() -> None:
     update = Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1))}, time=1)])
-    assert [m.op for m in taken(DictStore(), events(update, cells=False))] == [ASK]
+    assert [type(m) for m in taken(DictStore(), events(update, cells=False))] == [ReadRequest]
     (event,) = events(update)
-    assert [m.op for m in taken(DictStore(), [event._replace(key=b"x")])] == [POISON]
+    assert [type(m) for m in taken(DictStore(), [event._replace(key=b"x")])] == [PoisonEvent]
     with pytest.raises(HelenusError, match="counters, as of column n"):
         taken(DictStore(), [], table=table_of("c", "k int pk, n counter"))
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from agent.writer import Cell, Row, Update, entry, mutation
-from connector.celled import NODE, OTHER
+from connector.celled import NODE, OTHER, op
 from connector.test_state_index import DictStore
 from connector.test_state_rows import CODEC, DAY_S, NOW, TABLE, i, truncation
 
 from helenus_agent.commitlog import decoder
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import ASK, GAP, MergedChange
+from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
 from helenus_connector.state.rows._cell_rules import NEVER
 from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.rows._partition_history import NodeHistory, PartitionHistory, TruncationReport
@@ -43,7 +43,7 @@ class State:
         self.rows = RowMerge(TABLE, CODEC, self.store, 0, self.gc_grace, **whole)
         merged = list(self.rows.take(events, now))
         for m in merged:
-            if m.scope in (Scope.ROW, Scope.STATIC) and m.op not in (ASK, GAP):
+            if isinstance(m, RowChange) and m.scope in (Scope.ROW, Scope.STATIC):
                 clustering = CODEC.decode(m.key)[1]
                 self.seen[None if clustering is None else int.from_bytes(clustering, "big")] = m.after
         return merged
@@ -78,20 +78,20 @@ def delete(time: int, c: int = 1, at: int = NOW) -> Update:
 
 
 def answer(
-    ask: MergedChange, at: int, values: dict[str, tuple[int, int]] | None, origin: Origin = Origin.STATE
+    ask: ReadRequest, at: int, values: dict[str, tuple[int, int]] | None, origin: Origin = Origin.STATE
 ) -> Event:
     """What the stage appends: columns with their values and write times; None: there is no row."""
     found = [ReadCell(name, time, i(value)) for name, (value, time) in (values or {}).items()]
     liveness = None if values is None else Liveness(max([time for _, time in values.values()], default=at * US))
     cells = Cells(TABLE.id.bytes, bytes.fromhex(TABLE.schema_id), TYPES, liveness, cells=tuple(found))
-    effect = int(Effect.LIVE) if ask.write_time is None else 0
+    effect = int(Effect.LIVE) if ask.deleted_to is None else 0
     change = Change(None, None, ask.scope, part=ask.disturbances, origin=origin, effect=effect, segment=at * 1000)
-    change = change._replace(position=(ask.expires or 0) * 1000, write_time=ask.write_time, cells=encode_cells(cells))
+    change = change._replace(position=ask.requested_at * 1000, write_time=ask.deleted_to, cells=encode_cells(cells))
     return Event("t", 0, 0, at * 1000, ask.key, encode(change))
 
 
-def asks(merged: Sequence[MergedChange]) -> list[MergedChange]:
-    return [m for m in merged if m.op == ASK]
+def asks(merged: Sequence[MergedChange]) -> list[ReadRequest]:
+    return [m for m in merged if isinstance(m, ReadRequest)]
 
 
 def values(after: Any) -> dict[str, int] | None:
@@ -124,7 +124,9 @@ def test_what_was_written_while_a_truncation_ran_is_read_and_not_dropped() -> No
     state.take(*logged(insert(NOW * US - 9, v=1), 600))
     merged = state.take(truncation(NOW, NODE, 1, 500))
     (ask,) = asks(merged)
-    assert [m.op for m in merged if m.scope is Scope.ROW and m.op != ASK] == ["u"], "markers are followed by what lives"
+    assert [m.op for m in merged if isinstance(m, RowChange) and m.scope is Scope.ROW] == ["u"], (
+        "markers are followed by what lives"
+    )
     state.take(answer(ask, NOW, {"v": (1, NOW * US - 9)}))
     assert values(state.seen[1]) == {"v": 1}
     (last,) = asks(state.take(now=NOW + 61))
@@ -159,13 +161,13 @@ def test_a_node_that_is_behind_is_not_believed(is_light: bool) -> None:
     state.take(truncation(NOW, NODE, 1, 500))
     state.prove()
     merged = state.take(*logged(insert((NOW - 60) * US, v=1), 300, OTHER, cells=not is_light), now=NOW + 9)
-    assert [m.op for m in merged] == [ASK]
+    assert [op(m) for m in merged] == [ReadRequest]
     assert not state.take(answer(merged[0], NOW + 9, None), now=NOW + 10)
     state.take(truncation(NOW + 1, OTHER, 1, 700), now=NOW + 11)
     assert not state.take(*logged(insert((NOW - 50) * US, v=1), 500, OTHER), now=NOW + 12), "sent again: it was dropped"
     state.prove()
     merged = state.take(*logged(insert((NOW + 20) * US, v=2), 800, OTHER), now=NOW + 21)
-    assert [m.op for m in merged if m.op != ASK] == ["c"]
+    assert [m.op for m in merged if isinstance(m, RowChange)] == ["c"]
 
 
 def test_the_next_truncation_of_the_same_node_is_another() -> None:
@@ -196,7 +198,7 @@ def test_an_answer_of_before_a_truncation_is_read_again() -> None:
     state = State(is_whole=False)
     *_, ask = asks(state.take(*logged(insert((NOW - 7200) * US, v=1), 100)))
     merged = state.take(truncation(NOW, NODE, 1, 500), answer(ask, NOW, {"v": (1, (NOW - 7200) * US)}), now=NOW + 1)
-    assert [m.op for m in merged] == ["d", ASK], "the marker, and the row is read"
+    assert [op(m) for m in merged] == ["d", ReadRequest], "the marker, and the row is read"
     assert merged[1].disturbances == 1
     assert not state.take(answer(merged[1], NOW + 2, None), now=NOW + 2)
 
@@ -224,7 +226,7 @@ def test_a_late_copy_of_what_a_purged_tombstone_took_is_no_newer_value() -> None
     (last,) = asks(state.take(now=NOW + 66))
     state.take(answer(last, NOW + 66, {"v": (1, ten)}), now=NOW + 67)
     late = state.take(*logged(insert(thirty, v=3), 100, OTHER, at=NOW + 70), now=NOW + 70)
-    assert {m.op for m in late} == {ASK}
+    assert {op(m) for m in late} == {ReadRequest}
     assert values(state.seen[1]) == {"v": 1}
 
 
@@ -244,7 +246,7 @@ def test_what_is_older_than_a_forgotten_tombstone_is_read(days: int) -> None:
     state.take(now=later)
     assert not any(name[:1] in b"rsgp" for name in state.store.values)
     (ask,) = state.take(*logged(insert((NOW - 95) * US, v=2), 300, at=later), now=later)
-    assert ask.op == ASK
+    assert isinstance(ask, ReadRequest)
     assert [m.op for m in state.take(*logged(insert(later * US, c=2, v=2), 400, at=later), now=later)] == ["c"]
 
 
@@ -254,14 +256,14 @@ def test_a_tombstone_of_the_future_is_kept_until_then() -> None:
     later = NOW + 20 * DAY_S
     state.take(now=later)
     merged = state.take(*logged(insert(later * US, v=1), 200, at=later), now=later)
-    assert [m.op for m in merged] == [ASK], "gc_grace_seconds are over, so it is read"
+    assert [op(m) for m in merged] == [ReadRequest], "gc_grace_seconds are over, so it is read"
     assert state.rows.row_count == 1
 
 
 def test_what_was_deleted_before_the_first_event_is_read() -> None:
     state = State(is_new=True)
     late = logged(insert((NOW - 3600) * US, v=1), 100)
-    assert [m.op for m in state.take(*late)] == [ASK]
+    assert [op(m) for m in state.take(*late)] == [ReadRequest]
     assert [m.op for m in state.take(*logged(insert(NOW * US, c=2, v=1), 200))] == ["c"]
 
 
@@ -275,9 +277,9 @@ def test_after_a_gap_rows_that_the_snapshot_does_not_show_are_read() -> None:
     state.take(*logged(insert(NOW * US, v=1), 100), *logged(insert(NOW * US, c=2, v=2), 200))
     state.take(gap())
     unknown = state.take(*logged(insert(NOW * US, c=3, v=3), 300))
-    assert {m.op for m in unknown} == {ASK}, "it may have been there"
+    assert {op(m) for m in unknown} == {ReadRequest}, "it may have been there"
     key = CODEC.encode((i(1), i(1)))
-    ask = MergedChange(0, key, Scope.ROW, None, ASK, None, None, None, NOW, None, None, 1)
+    ask = ReadRequest(0, key, Scope.ROW, NOW, disturbances=1)
     state.take(answer(ask, NOW, {"v": (1, NOW * US)}, Origin.SNAPSHOT))
     state.prove()
     (swept,) = asks(state.take(now=NOW + 1))

@@ -20,7 +20,7 @@ from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow, Un
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event_content import decode_event
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.interfaces.merged_change import ReadRequest
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
@@ -54,12 +54,12 @@ class CellRequests:
         self._patience_s = settings.settle_min_age_ms / 1000
         self._append = append
 
-    def answer(self, requests: Sequence[MergedChange], outcome: BatchOutcome) -> None:
+    def answer(self, requests: Sequence[ReadRequest], outcome: BatchOutcome) -> None:
         """Read the requested rows, each once, and append their cells; for a key that can't be read now, append a
         request to read it later. Raises as `CellReader`, CASSANDRA_READ if the replicas of all keys are unavailable,
         and TABLE_UNSUPPORTED for an event of more than a row, which no read can answer.
         """
-        by_key: dict[tuple[Key, Scope], list[tuple[MergedChange, Change]]] = {}
+        by_key: dict[tuple[Key, Scope], list[tuple[ReadRequest, Change]]] = {}
         for requested in requests:
             change, values = self._decode_request(requested)
             if change.scope is Scope.STATIC:
@@ -82,8 +82,8 @@ class CellRequests:
                     answer = self._answer(requested.event, change, row, began_ms)
                     if answer is not None:
                         answer = answer._replace(part=requested.disturbances)
-                        if answer.cells is not None and requested.expires is not None:
-                            answer = answer._replace(position=requested.expires * 1000)
+                        if answer.cells is not None:
+                            answer = answer._replace(position=requested.requested_at * 1000)
                         self._append(requested.partition, requested.key, encode(answer))
 
     def _check_answers(self, answers: Sequence[ReadRow | UnreadableKey | None]) -> None:
@@ -96,14 +96,13 @@ class CellRequests:
             raise HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {reason}", self._table.full_name)
         _log.warning("state.rows_unreadable", table=self._table.full_name, rows=len(unreadable), reason=reason)
 
-    def _decode_request(self, requested: MergedChange) -> tuple[Change, Key]:
+    def _decode_request(self, requested: ReadRequest) -> tuple[Change, Key]:
         """Return a request as a Change, that of its event or one of the state, and the values of its key."""
         event = requested.event
         if event is None:
-            effect = int(Effect.LIVE) if requested.write_time is None else 0
-            change = Change(
-                None, None, requested.scope, write_time=requested.write_time, effect=effect, origin=Origin.STATE
-            )
+            deleted_to = requested.deleted_to
+            effect = int(Effect.LIVE) if deleted_to is None else 0
+            change = Change(None, None, requested.scope, write_time=deleted_to, effect=effect, origin=Origin.STATE)
             return change, self._codec.decode(requested.key)
         change, key = decode_event(event, self._codec)
         if change.scope not in (Scope.ROW, Scope.STATIC):

@@ -18,7 +18,7 @@ from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.event import Event, Gap
-from helenus_connector.interfaces.merged_change import ASK, GAP, POISON, MergedChange
+from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.pipeline._cell_requests import Append, CellRequests
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersions
@@ -81,21 +81,30 @@ class MergedStage:
 
     def _begin(self) -> None:
         self.outcome = BatchOutcome()
-        self._requests: list[MergedChange] = []
+        self._requests: list[ReadRequest] = []
 
     def take(self, merged: MergedChange) -> None:
-        """Publish a merged row, or the merged scope of a delete."""
-        if merged.op in (ASK, POISON, GAP):
-            self._take_unmerged(merged)
-            return
+        """Publish a merged row, or the merged scope of a delete; keep a request for `end`."""
+        match merged:
+            case RowChange():
+                self._publish(merged)
+            case ReadRequest():
+                self._requests.append(merged)
+            case PoisonEvent(event, failure):
+                self._bury_poison(event, failure)
+            case GapEvent(event):
+                self.outcome.gaps.append(_gap(event))
+
+    def _publish(self, change: RowChange) -> None:
         try:
-            resolved = self._resolver.resolved(merged)  # 1. resolve
+            resolved = self._resolver.resolved(change)  # 1. resolve
             if resolved is None:
                 return
             for shaped in self._versions.current.shape.records(resolved):  # 2. shape
                 self._appender.append(self.log, resolved, self.outcome, shaped)  # 3. append
         except Malformed as error:
-            self._bury_poison(merged, str(error))
+            assert change.event is not None
+            self._bury_poison(change.event, str(error))
             return
         if resolved.newest is not None:
             self.outcome.newest_write_time = max(resolved.newest, self.outcome.newest_write_time or resolved.newest)
@@ -126,20 +135,9 @@ class MergedStage:
         if self._registry is not None:
             self._registry.close()
 
-    def _take_unmerged(self, merged: MergedChange) -> None:
-        if merged.op == ASK:
-            self._requests.append(merged)
-            return
-        assert merged.event is not None
-        if merged.op == POISON:
-            self._bury_poison(merged, merged.failure or "")
-        else:
-            self.outcome.gaps.append(_gap(merged.event))
-
-    def _bury_poison(self, merged: MergedChange, reason: str) -> None:
-        assert merged.event is not None
+    def _bury_poison(self, event: Event, reason: str) -> None:
         cause = HelenusError(Kind.POISON_EVENT, reason, self._name)
-        self.outcome.dead_lettered += self._undeliverable.bury_events(self.log, [(merged.event, cause)])
+        self.outcome.dead_lettered += self._undeliverable.bury_events(self.log, [(event, cause)])
 
 
 def _gap(event: Event) -> Gap:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.image import Image, LiveRow
-from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.interfaces.merged_change import RowChange
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -29,37 +29,37 @@ class StateResolver:
         self._codec = codec
         self._names = [column.name for column in table.values]
 
-    def resolved(self, merged: MergedChange) -> ResolvedKey | None:
+    def resolved(self, change: RowChange) -> ResolvedKey | None:
         """None if nothing of what is published changed. Raises Malformed for a key that is none of the table's."""
-        values = decode_key(self._codec, merged.key) if merged.scope is not _TABLE else ()
-        resolved_key = ResolvedKey(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
+        values = decode_key(self._codec, change.key) if change.scope is not _TABLE else ()
+        resolved_key = ResolvedKey(self._topic, change.partition, change.key, values, change.scope, change.bounds)
         resolved_key.event, resolved_key.events, resolved_key.is_confirmed = (
-            merged.event,
-            int(merged.event is not None),
+            change.event,
+            int(change.event is not None),
             True,
         )
-        request = None if merged.event is None else _decode_request(merged.event.value or b"")
-        resolved_key.newest = merged.write_time if merged.event is not None and _is_change(request) else None
-        resolved_key.write_time, resolved_key.expires, resolved_key.op = merged.write_time, merged.expires, merged.op
-        resolved_key.before, resolved_key.after = self._image(merged.before, merged), self._image(merged.after, merged)
-        if self._is_alike(merged, resolved_key):
+        request = None if change.event is None else _decode_request(change.event.value or b"")
+        resolved_key.newest = change.write_time if change.event is not None and _is_change(request) else None
+        resolved_key.write_time, resolved_key.expires, resolved_key.op = change.write_time, change.expires, change.op
+        resolved_key.before, resolved_key.after = self._image(change.before, change), self._image(change.after, change)
+        if self._is_alike(change, resolved_key):
             return None
-        if merged.scope not in (_ROW, _STATIC):
+        if change.scope not in (_ROW, _STATIC):
             resolved_key.read_rows = _no_rows
-        elif merged.op == "c" and request is not None and request.origin in _SNAPSHOT:
+        elif change.op == "c" and request is not None and request.origin in _SNAPSHOT:
             resolved_key.op = "r"
         return resolved_key
 
-    def _is_alike(self, merged: MergedChange, resolved_key: ResolvedKey) -> bool:
+    def _is_alike(self, change: RowChange, resolved_key: ResolvedKey) -> bool:
         """Whether only columns changed that are not published."""
-        if merged.before is None or merged.after is None or resolved_key.before is None or resolved_key.after is None:
+        if change.before is None or change.after is None or resolved_key.before is None or resolved_key.after is None:
             return False
-        return merged.before != merged.after and resolved_key.before.values == resolved_key.after.values
+        return change.before != change.after and resolved_key.before.values == resolved_key.after.values
 
-    def _image(self, row: Mapping[str, bytes | None] | None, merged: MergedChange) -> Image | None:
+    def _image(self, row: Mapping[str, bytes | None] | None, change: RowChange) -> Image | None:
         if row is None:
             return None
-        return Image(tuple(map(row.get, self._names)), merged.write_time, expires=merged.expires)
+        return Image(tuple(map(row.get, self._names)), change.write_time, expires=change.expires)
 
 
 def _decode_request(event: bytes) -> Change | None:

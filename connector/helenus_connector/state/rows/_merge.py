@@ -1,6 +1,6 @@
 """The rows of a topic partition, merged from the cells of its events: the operator of `state=rows`.
 
-    UPDATE t SET v = 2 WHERE k = 7, by three replicas → one MergedChange "u", with the row before and after, and no more
+    UPDATE t SET v = 2 WHERE k = 7, by three replicas → one RowChange "u", with the row before and after, and no more
 
 Each event is merged by Cassandra's rules (`_row`), in any order, however often it comes. What Cassandra does not decide
 by write times is read: an event that a TRUNCATE may have dropped (`_partition_history`), and what a tombstone hides
@@ -25,11 +25,11 @@ from uuid import UUID
 
 from helenus_connector.gate.event_content import check_bounds
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import ASK, GAP, POISON, MergedChange
+from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest
 from helenus_connector.state.rows._due_rows import DueRows
 from helenus_connector.state.rows._partition_history import PartitionHistory, Standing, TruncationReport
 from helenus_connector.state.rows._read_requests import ReadRequests
-from helenus_connector.state.rows._replica_reports import ReplicaReport, ReplicaReports, not_mergeable
+from helenus_connector.state.rows._replica_reports import ReplicaReport, ReplicaReports
 from helenus_connector.state.rows._row import CellRow, MergeResult
 from helenus_connector.state.rows._row_bytes import has_seen
 from helenus_connector.state.rows._row_image import RowImages
@@ -194,9 +194,10 @@ class RowMerge:
         self.reporting_nodes |= {node.decode() for node in nodes if node}
         self._prefetch_partitions(reports)
         for report in reports:
-            if isinstance(report, MergedChange):
-                self.unchanged += report.op == GAP
-                self._row_store.history.disturbances += report.op == GAP
+            if not isinstance(report, ReplicaReport):
+                if isinstance(report, GapEvent):
+                    self.unchanged += 1
+                    self._row_store.history.disturbances += 1
                 yield report
                 continue
             if self._is_copy(report):
@@ -207,30 +208,30 @@ class RowMerge:
             self._images.cause = report.mutation or report.event
             try:
                 for merged in self._merge_report(report):
-                    is_shown |= merged.op != ASK
+                    is_shown |= not isinstance(merged, ReadRequest)
                     yield merged
             except Malformed as error:
                 is_shown = True
-                yield not_mergeable(report.event, POISON, str(error))
+                yield PoisonEvent(report.event, str(error))
             self.unchanged += not is_shown and self.copies + self.outdated == counted_before
         self._images.cause = None
         self._row_store.save()
         self._row_store.release_all()
         self._images.forget_statics()
 
-    def _parse_reports(self, events: Sequence[Event]) -> list[ReplicaReport | MergedChange]:
-        """Return a report of each event; a MergedChange of one that can't be merged; nothing of an outgrown one."""
-        reports: list[ReplicaReport | MergedChange] = []
+    def _parse_reports(self, events: Sequence[Event]) -> list[ReplicaReport | GapEvent | PoisonEvent]:
+        """Return a report of each event, unless it can't be merged. Leave out outgrown ones."""
+        reports: list[ReplicaReport | GapEvent | PoisonEvent] = []
         for event in events:
             try:
                 reports.append(self._reports.for_event(event))
             except Outgrown:
                 self.outdated += 1
             except Malformed as error:
-                reports.append(not_mergeable(event, POISON, str(error)))
+                reports.append(PoisonEvent(event, str(error)))
         return reports
 
-    def _prefetch_partitions(self, reports: Sequence[ReplicaReport | MergedChange]) -> None:
+    def _prefetch_partitions(self, reports: Sequence[ReplicaReport | GapEvent | PoisonEvent]) -> None:
         """Read the partitions of these events at once, but for copies, which most events are."""
         keys = [r.key for r in reports if type(r) is ReplicaReport and r.key and not self._is_copy(r)]
         if self._row_store.has_partitions:

@@ -8,7 +8,6 @@ the same. Spark keeps the state with the checkpoint, and goes back to that of th
 
 from __future__ import annotations
 
-import marshal
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import MergedChange
 from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
+from helenus_connector.state.rows._change_pack import pack_changes
 from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.state.store.spark_store import SparkStore
@@ -27,13 +26,10 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.service.failpoints import reach
 
 OUTPUT = "notes binary, merged binary, ended binary"
-"""Of each partition a row with its notes, rows of changes, as `packed`, and a row with a pickled `PlaceResult`."""
-_PACK_CHANGES = 500
-_PACK_BYTES = 1 << 20
+"""Of each partition a row with its notes, rows of packed changes, and a row with a pickled `PlaceResult`."""
 
 
 class PlaceResult(NamedTuple):
@@ -112,7 +108,7 @@ class RowsOperator(StatefulProcessor):
                     read_count += 1
                     yield event
 
-        for pack in packed(merge.take(events(), first_note.now, has_lost=any(note.lost for note in notes))):
+        for pack in pack_changes(merge.take(events(), first_note.now, has_lost=any(note.lost for note in notes))):
             yield _frame(merged=pack)
         store.flush()
         reach("state.after-merge")
@@ -153,35 +149,6 @@ def in_turn(frames: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]
                 turn += 1
     if early_rows or not turn:
         raise HelenusError(Kind.BATCH_FAILED, f"row {turn} of a place's events is missing")
-
-
-def packed(merged: Iterable[MergedChange]) -> Iterator[bytes]:
-    """Pack changes into pieces of bytes, which `unpacked_merged` takes."""
-    pack: list[tuple[object, ...]] = []
-    size = 0
-    for m in merged:
-        bounds = m.bounds and tuple(b and (b.inclusive, b.values) for b in m.bounds)
-        before, after = (None if row is None else dict(row) for row in (m.before, m.after))
-        event = None if m.event is None else tuple(m.event)
-        fields = m.partition, m.key, int(m.scope), bounds, m.op, before, after, *m[7:9], event, m.failure
-        pack.append((*fields, m.disturbances))
-        size += sum(len(value or b"") for row in (before, after) for value in (row or {}).values())
-        size += 0 if m.event is None else len(m.event.value or b"")
-        if len(pack) == _PACK_CHANGES or size >= _PACK_BYTES:
-            yield marshal.dumps(pack)
-            pack, size = [], 0
-    if pack:
-        yield marshal.dumps(pack)
-
-
-def unpacked_merged(pack: bytes) -> Iterator[MergedChange]:
-    """Unpack changes that a process of this run packed."""
-    for partition, key, scope, bounds, op, before, after, write_time, expires, event, *remaining in marshal.loads(pack):
-        limits = bounds and tuple(None if bound is None else Bound(*bound) for bound in bounds)
-        original = None if event is None else Event._make(event)
-        yield MergedChange(
-            partition, key, Scope(scope), limits, op, before, after, write_time, expires, original, *remaining
-        )
 
 
 def _notes(data: bytes | None) -> list[PartitionNote]:

@@ -23,7 +23,8 @@ from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.query.event_packs import PartitionNote
 from helenus_connector.query.garbage import freeze
 from helenus_connector.shape.encoding.registry import registry_memory
-from helenus_connector.state.rows._operator import PlaceResult, unpacked_merged
+from helenus_connector.state.rows._change_pack import unpack_changes
+from helenus_connector.state.rows._operator import PlaceResult
 from helenus_schemas.cql.table import Table
 from helenus_schemas.service import logs
 from helenus_schemas.service.failpoints import reach
@@ -88,7 +89,7 @@ def _publish(
                         stage.begin(CurrentTable(settings)())
                     notes: list[PartitionNote] = pickle.loads(row["notes"]) if row["notes"] is not None else []
                     lost += sum(note.lost for note in notes)
-                    for merged in unpacked_merged(row["merged"]) if row["merged"] is not None else ():
+                    for merged in unpack_changes(row["merged"]) if row["merged"] is not None else ():
                         stage.take(merged)
                     if row["ended"] is not None:
                         place_results.append(pickle.loads(row["ended"]))

@@ -7,7 +7,7 @@ word on its row (`_row_read`). Many requests are planned one after the other, so
 from __future__ import annotations
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import ASK, MergedChange
+from helenus_connector.interfaces.merged_change import ReadRequest
 from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_store import STATIC_PREFIX, RowStore
 from helenus_schemas.event.change import Scope
@@ -28,18 +28,18 @@ class ReadRequests:
         self._requested_count = self._planned_count = 0
         self._requested_statics: set[bytes] = set()
 
-    def for_event(self, event: Event) -> MergedChange:
+    def for_event(self, event: Event) -> ReadRequest:
         """Request a read of an event's row. The event says what was written, and what is sure without a read."""
-        return self._request(event.partition, event.key or b"", Scope.ROW, None, event)
+        return self._make_request(event.partition, event.key or b"", Scope.ROW, event=event)
 
-    def for_row(self, name: bytes, deleted_to: int | None = None) -> MergedChange:
+    def for_row(self, name: bytes, deleted_to: int | None = None) -> ReadRequest:
         """Request a read of a row without an event. What the read does not find is gone if it was written up to
         `deleted_to`, µs.
         """
         scope = Scope.STATIC if name[:1] == STATIC_PREFIX else Scope.ROW
-        return self._request(self._partition, name[1:], scope, deleted_to, None)
+        return self._make_request(self._partition, name[1:], scope, deleted_to)
 
-    def for_statics(self, partition_key: bytes) -> MergedChange | None:
+    def for_statics(self, partition_key: bytes) -> ReadRequest | None:
         """Request a read of a partition's static columns, once a batch; None if they are requested, or known."""
         name = STATIC_PREFIX + partition_key
         if name in self._requested_statics or self._row_store.has_row(name):
@@ -53,7 +53,7 @@ class ReadRequests:
         self._planned_count += 1
         row.reread_at = self._row_store.now + self._patience_s + delay_s
 
-    def request_proof(self, name: bytes, row: CellRow, deleted_to: int | None = None) -> MergedChange | None:
+    def request_proof(self, name: bytes, row: CellRow, deleted_to: int | None = None) -> ReadRequest | None:
         """Plan a read of a row as the last word, and request one at once, unless one is planned already, or too many
         are requested.
         """
@@ -72,9 +72,8 @@ class ReadRequests:
             row.reread_at = self._row_store.now + self._patience_s
         return row.is_guess(self._row_store.now)
 
-    def _request(
-        self, partition: int, key: bytes, scope: Scope, deleted_to: int | None, event: Event | None
-    ) -> MergedChange:
-        history = self._row_store.history
-        fields = None, ASK, None, None, deleted_to, self._row_store.now, event, None, history.disturbances
-        return MergedChange(partition, key, scope, *fields)
+    def _make_request(
+        self, partition: int, key: bytes, scope: Scope, deleted_to: int | None = None, event: Event | None = None
+    ) -> ReadRequest:
+        disturbances = self._row_store.history.disturbances
+        return ReadRequest(partition, key, scope, self._row_store.now, deleted_to, event, disturbances)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from helenus_connector.gate.event_content import decode_event
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import GAP, MergedChange
+from helenus_connector.interfaces.merged_change import GapEvent
 from helenus_connector.state.rows._row import MUTATION_BYTES
 from helenus_connector.state.rows._row_store import PARTITION_PREFIX, ROW_PREFIX, STATIC_PREFIX
 from helenus_schemas.codec.key import KeyCodec
@@ -40,8 +40,8 @@ class ReplicaReports:
     def __init__(self, codec: KeyCodec, has_partitions: bool) -> None:
         self._codec, self._has_partitions = codec, has_partitions
 
-    def for_event(self, event: Event) -> ReplicaReport | MergedChange:
-        """Return the report of an event; a MergedChange of a gap. Raises Malformed, and Outgrown for a key of another
+    def for_event(self, event: Event) -> ReplicaReport | GapEvent:
+        """Return the report of an event, unless it reports a gap. Raises Malformed, and Outgrown for a key of another
         table of this name.
         """
         match = match_own_format(event.value) if event.value and event.key is not None else None
@@ -53,17 +53,12 @@ class ReplicaReports:
             return ReplicaReport(event, name, key, unhexlify(match.digest)[:MUTATION_BYTES], None, match.node)
         change, key = decode_event(event, self._codec)
         if change.scope is Scope.GAP:
-            return not_mergeable(event, GAP)
+            return GapEvent(event)
         prefix = {_ROW: ROW_PREFIX, _STATIC: STATIC_PREFIX}.get(change.scope, PARTITION_PREFIX)
         if not self._has_partitions and change.scope is _PARTITION:
             prefix = ROW_PREFIX
         digest = change.digest if change.node and change.digest and len(change.digest) == 32 else None
         return ReplicaReport(event, prefix + key, key, None if digest is None else _mutation_digest(digest), change)
-
-
-def not_mergeable(event: Event, op: str, failure: str | None = None) -> MergedChange:
-    """Make a change which says that an event can't be merged: `op` says why."""
-    return MergedChange(event.partition, event.key or b"", _ROW, None, op, None, None, None, None, event, failure)
 
 
 def _mutation_digest(digest: str) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.interfaces.merged_change import RowChange
 from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_store import STATIC_PREFIX, RowStore
 from helenus_connector.state.rows._row_values import RowValues, ShownRow
@@ -45,7 +45,7 @@ class RowImages:
         event: Event | None,
         write_time: int | None,
         is_unknown: bool = False,
-    ) -> MergedChange | None:
+    ) -> RowChange | None:
         """Return the change of a row; None if it is as it was. A row that `is_unknown` may have lived before."""
         after = self._row_store.shown_rows[name] = self.values_for(name).show(
             self._row_store.rows[name], self._row_store.now
@@ -65,7 +65,7 @@ class RowImages:
         after: ShownRow | None,
         event: Event | None,
         write_time: int | None,
-    ) -> MergedChange:
+    ) -> RowChange:
         """Make the change of a row as it was and is, with its static columns as they were and are."""
         op = "d" if after is None else "c" if before is None else "u"
         values_before, values_after = (None if row is None else row.values for row in (before, after))
@@ -78,9 +78,7 @@ class RowImages:
             values_before = None if values_before is None else {**values_before, **statics_before}
             values_after = None if values_after is None else {**values_after, **statics}
         changed_at, expires = (write_time, None) if after is None else (after.write_time, after.expires)
-        return MergedChange(
-            self.partition, key, scope, None, op, values_before, values_after, changed_at, expires, event
-        )
+        return RowChange(self.partition, key, scope, op, values_before, values_after, changed_at, expires, event)
 
     def forget_statics(self) -> None:
         """Forget static columns as they were before the last mutations."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Bounds
-from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
 from helenus_connector.state.rows._partition import covering
 from helenus_connector.state.rows._partition_history import PartitionHistory
 from helenus_connector.state.rows._read_requests import ReadRequests
@@ -72,9 +72,8 @@ class ScopeMerge:
             name = STATIC_PREFIX + partition_key
             statics = self._images.last_shown(name, self._row_store.get_row(name))
             after = None if statics is None else statics.values
-        yield MergedChange(
-            self._images.partition, key, scope, bounds, "d", None, after, deletion.write_time, None, event
-        )
+        partition, deleted_at = self._images.partition, deletion.write_time
+        yield RowChange(partition, key, scope, "d", after=after, write_time=deleted_at, event=event, bounds=bounds)
         if bounds is None and self._table.statics:
             yield from self._shadow_rows(
                 [STATIC_PREFIX + partition_key], partition_key, deletion.write_time, None, event
@@ -106,9 +105,7 @@ class ScopeMerge:
     def truncate(self, time: int, event: Event) -> Iterator[MergedChange]:
         """Truncate the table: the first node has reported a TRUNCATE, at a time, µs."""
         self._row_store.save()
-        yield MergedChange(
-            self._images.partition, event.key or b"", Scope.TABLE, None, "d", None, None, time, None, event
-        )
+        yield RowChange(self._images.partition, event.key or b"", Scope.TABLE, "d", write_time=time, event=event)
         for partition_key, names in self._all_rows():
             yield from self._drop_rows(partition_key, names, time, event)
         for names in self._row_store.list_names(PARTITION_PREFIX) if self._row_store.has_partitions else ():
@@ -143,7 +140,7 @@ class ScopeMerge:
                 yield self._images.make_record(name, name[1:], before, before, event, time)
             yield from self._request_proof(partition_key, name, row, time)
 
-    def request_scope_reads(self, key: bytes, bounds: Bounds | None, write_time: int) -> Iterator[MergedChange]:
+    def request_scope_reads(self, key: bytes, bounds: Bounds | None, write_time: int) -> Iterator[ReadRequest]:
         """Have the rows of a partition, or of a range, read: a TRUNCATE may have dropped a delete of this write time,
         so that it deletes nothing.
         """
@@ -155,7 +152,7 @@ class ScopeMerge:
                 if bounds is None or self._covers_row(self._row_store.clustering_values(name) or (), bounds):
                     yield from self._request_proof(partition_key, name, row, None)
 
-    def request_unproven_reads(self) -> Iterator[MergedChange]:
+    def request_unproven_reads(self) -> Iterator[ReadRequest]:
         """Have the rows read that were not proven since the last disturbance, now that those that live were."""
         history = self._row_store.history
         for partition_key, names in self._all_rows():
@@ -164,7 +161,7 @@ class ScopeMerge:
                     yield from self._request_proof(partition_key, name, row, None)
         history.swept_disturbances = history.disturbances
 
-    def forget_all_rows(self, filter_key: Callable[[bytes], bool]) -> Iterator[MergedChange]:
+    def forget_all_rows(self, filter_key: Callable[[bytes], bool]) -> Iterator[RowChange]:
         """Forget all rows: the table was recreated. Keys that `filter_key` refuses get no record."""
         for prefix in (ROW_PREFIX, STATIC_PREFIX, PARTITION_PREFIX, PAGE_PREFIX):
             for names in self._row_store.list_names(prefix):
@@ -172,13 +169,12 @@ class ScopeMerge:
                 for name in names if prefix in (ROW_PREFIX, STATIC_PREFIX) else ():
                     if filter_key(name[1:]):
                         scope = Scope.ROW if prefix == ROW_PREFIX else Scope.STATIC
-                        fields = None, "d", None, None, None, None, None
-                        yield MergedChange(self._images.partition, name[1:], scope, *fields)
+                        yield RowChange(self._images.partition, name[1:], scope, "d")
         self._row_store.history = PartitionHistory(self._table.id.bytes, self._row_store.now)
 
     def _request_proof(
         self, partition_key: bytes, name: bytes, row: CellRow, deleted_to: int | None
-    ) -> Iterator[MergedChange]:
+    ) -> Iterator[ReadRequest]:
         if row.is_empty():
             return
         request = self._requests.request_proof(name, row, deleted_to)

@@ -20,7 +20,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.fences import owned
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.gate.event_content import decode_key
-from helenus_connector.interfaces.merged_change import MergedChange
+from helenus_connector.interfaces.merged_change import RowChange
 from helenus_connector.log.choice import data_log
 from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.query.spark_session import start_session
@@ -141,7 +141,7 @@ class _StateRows:
         self._static_values = RowValues(table.statics, table.dropped_at)
         self._statics: dict[bytes, Mapping[str, bytes | None]] = {}
 
-    def show(self, place_number: int, name: bytes, value: bytes) -> MergedChange | None:
+    def show(self, place_number: int, name: bytes, value: bytes) -> RowChange | None:
         """Return a row, or a partition's static columns, by its name in the store; None if it does not live."""
         row, key, is_static = load_row(value), name[1:], name[:1] == STATIC_PREFIX
         shown_row = (self._static_values if is_static else self._row_values).show(row, self._now)
@@ -154,9 +154,7 @@ class _StateRows:
             values = {**values, **self._statics.get(self._partition_key(key), self._static_values.nulls)}
         scope = Scope.STATIC if is_static else Scope.ROW
         partition = self._partitions[place_number]
-        return MergedChange(
-            partition, key, scope, None, "r", None, values, shown_row.write_time, shown_row.expires, None
-        )
+        return RowChange(partition, key, scope, "r", None, values, shown_row.write_time, shown_row.expires)
 
     def _partition_key(self, key: bytes) -> bytes:
         values = decode_key(self._codec, key)[: self._codec.partition_columns]
