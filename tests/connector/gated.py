@@ -10,9 +10,9 @@ from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.cache import Caches
-from helenus_connector.gate.gate import OneGate
+from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.interfaces.event import Event, Gap
-from helenus_connector.interfaces.gate import Intake
+from helenus_connector.interfaces.gate import GateBatch
 from helenus_connector.reread._key_read import KeyRead
 from helenus_connector.reread.resolver import RereadResolver
 from helenus_connector.unconfirmed.unconfirmed_key import Name, UnconfirmedKey
@@ -42,7 +42,8 @@ class Batch:
 class Gated:
     def __init__(self, settings: ConnectorSettings, replicas: Any, directory: Path) -> None:
         self.caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
-        self.gate = OneGate(replicas, self.caches)
+        self.gate = ChangeGate(replicas, self.caches, settings)
+        self.batch: GateBatch
         budget: Any = None
         self.resolver = RereadResolver(settings, None, self.gate, replicas, self.caches, budget, lambda: 1)
 
@@ -51,8 +52,9 @@ class Gated:
     ) -> Batch:
         reader: Any = SimpleNamespace(table=SimpleNamespace(clustering=()))
         self.resolver._reader, self.resolver._codec = reader, codec
-        intake = Intake()
-        self.resolver.take_changes(self.gate.admit(events, codec, made_at, intake), due, made_at)
+        self.batch = self.gate.begin_batch(codec, made_at)
+        intake = self.batch.intake
+        self.resolver.take_changes(self.batch.admit(events), due, made_at)
         found = self.resolver._works
         return Batch(
             intake.read,
@@ -76,7 +78,7 @@ class Gated:
             self.gate.mark(work.topic, work.partition, [change], change not in proof.unproven, change in proof.by_age)
 
     def save(self) -> None:
-        self.gate.save()
+        self.batch.save()
 
     def close(self) -> None:
         self.gate.close()

@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate import _gate_batch
 from helenus_connector.gate import cache as caches
-from helenus_connector.gate import gate as gates
-from helenus_connector.gate.gate import OneGate
-from helenus_connector.gate.level_gate import LevelGate
+from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.gate import GateWaits, Intake
+from helenus_connector.interfaces.gate import GateWaits
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -94,13 +93,13 @@ def run(module: ModuleType, level: str, of: KeyCodec, batches: list[list[Event]]
     settings = ConnectorSettings.from_properties(given, "test")
     seen: list[Any] = []
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gates, "Admission", module.Admission)
+        patch.setattr(_gate_batch, "Admission", module.Admission)
         patch.setattr(caches.time, "time", lambda: T / 1e6)  # one module for both, and the slots
         found = caches.Caches(Path(directory), 1024, 1e6)
-        gate = OneGate(replicas(), found) if level == "one" else LevelGate(replicas(), found, settings)
+        gate = ChangeGate(replicas(), found, settings)
         for batch, n in zip(batches, marked, strict=True):
-            intake = Intake()
-            admitted = list(gate.admit(batch, of, T / 1e6 - 1, intake, GateWaits(room=400.0)))
+            gate_batch = gate.begin_batch(of, T / 1e6 - 1, GateWaits(room=400.0))
+            admitted, intake = list(gate_batch.admit(batch)), gate_batch.intake
             seen.append(
                 [
                     (a.event, a.change, a.key, a.values, a.id, a.copies, a.is_published, a.nodes, a.scope)
@@ -110,7 +109,7 @@ def run(module: ModuleType, level: str, of: KeyCodec, batches: list[list[Event]]
             seen.append(asdict(intake) | {"poison": [(event, str(error)) for event, error in intake.poison]})
             for a in admitted[: n % 8]:
                 gate.mark("events", a.event.partition, [a.id] if a.id else [], n >= 8, n >= 16)
-            gate.save()
+            gate_batch.save()
         gate.close()
         files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
     return seen, files

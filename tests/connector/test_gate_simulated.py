@@ -27,12 +27,12 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate._ring_reader import INTERVAL_S, RingReader
 from helenus_connector.gate.cache import Caches
-from helenus_connector.gate.level_gate import LevelGate, settle_verified
+from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.gate.replicas import Replicas, routing_key
 from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event
-from helenus_connector.interfaces.gate import GateState, Intake
+from helenus_connector.interfaces.gate import GateState
 from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -237,11 +237,11 @@ class Connector:
         self.runs += 1
         self.waiting = WaitingChanges(self.directory / "gate.waiting", lambda: self.world.now)
         assert self.waiting.load()
-        self.gates: list[LevelGate] = []
+        self.gates: list[ChangeGate] = []
         for n in range(self.hosts):
             place = self.directory / f"{self.runs}-{n}"
             place.mkdir()
-            self.gates.append(LevelGate(self.world.read_replicas(), Caches(place, 4096, 1e9), self.world.settings))
+            self.gates.append(ChangeGate(self.world.read_replicas(), Caches(place, 4096, 1e9), self.world.settings))
         if self.ended is not None:
             for partition, events in enumerate(self.world.partitions):
                 while self.offsets[partition] and events[self.offsets[partition] - 1][0] >= self.ended - REPLAY:
@@ -321,9 +321,9 @@ class Connector:
             # What was read once counts for good, whoever died then.
             truth = self._truth(event)
             truth.first_read = truth.first_read or world.now
-        intake = Intake()
         gate._replicas.check()  # as a stage does
-        admitted = list(gate.admit(events, CODEC, 0.0, intake, waits))
+        gate_batch = gate.begin_batch(CODEC, 0.0, waits)
+        admitted, intake = list(gate_batch.admit(events)), gate_batch.intake
         verified, unseen = [], []
         ends = {
             p: max([self.done_until[p], self.offsets[p], *(e.offset + 1 for e in events if e.partition == p)])
@@ -355,10 +355,10 @@ class Connector:
         is_confirmed = {held.id: world.random.random() < 0.7 for held in admitted}
         for held in [h for h in admitted if h.verifying is None] + verified:
             gate.mark(TOPIC, held.event.partition, [held.id or b""], is_confirmed[held.id])
-        gate.save()
+        gate_batch.save()
         left = intake.at_gate
         late = {(w.event.partition, w.id): w for w in waits.overdue}
-        dropped = settle_verified(left, verified, unseen) + intake.dropped
+        dropped = gate_batch.settle_verified(verified, unseen) + intake.dropped
         if left.dropped:
             gone = [late[name] for name in left.gone if name in late]
             for waiting in gone:

@@ -17,12 +17,12 @@ from connector.staged import EVENTS, Staged, int32, table
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
 from helenus_connector.gate.cache import Caches
-from helenus_connector.gate.level_gate import LevelGate
+from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits, weight
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
-from helenus_connector.interfaces.gate import NOTHING_WAITS, GateState, GateWaits, Intake
+from helenus_connector.interfaces.gate import NOTHING_WAITS, GateBatch, GateState, GateWaits, Intake
 from helenus_connector.interfaces.image import Image, TimedColumns
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.testing.cassandra import Host, MemorySession
@@ -128,10 +128,10 @@ class Gated:
         self.hosts = hosts("dc", "dc", "dc")
         of = settings(**more)
         self.caches = Caches(directory, 1000, 600)
-        self.gate = LevelGate(Replicas(MemorySession(self.hosts, {"ks": 3}), of), self.caches, of)
+        self.gate = ChangeGate(Replicas(MemorySession(self.hosts, {"ks": 3}), of), self.caches, of)
         self.codec = KeyCodec(INT)
         self.offset = 0
-        self.intake = Intake()
+        self.batch: GateBatch
 
     def event(self, node: str, key: int = 1, digest: str = DIGEST, position: int = 0, partition: int = 0) -> Event:
         self.offset += 1
@@ -139,14 +139,18 @@ class Gated:
         return Event(EVENTS, partition, self.offset, 1000, self.codec.encode((int32(key),)), encode(change))
 
     def admit(self, *events: Event, waits: GateWaits = NOTHING_WAITS) -> list[AdmittedChange]:
-        self.intake = Intake()
         self.gate._replicas.check()  # as a stage does
-        return list(self.gate.admit(events, self.codec, 0.0, self.intake, waits))
+        self.batch = self.gate.begin_batch(self.codec, 0.0, waits)
+        return list(self.batch.admit(events))
 
     def publish(self, admitted: Sequence[AdmittedChange]) -> None:
         for one in admitted:
             self.gate.mark(EVENTS, one.event.partition, [one.id or b""], True)
-        self.gate.save()
+        self.batch.save()
+
+    @property
+    def intake(self) -> Intake:
+        return self.batch.intake
 
     @property
     def left(self) -> GateState:
@@ -208,7 +212,7 @@ def test_nodes_that_share_a_bit_of_the_cache_count_each(tmp_path: Path) -> None:
     gated.hosts[:] = [Host(one, "dc") for one in ids[:1] + ids[64:65] + ids[128:129]]
     for n, one in enumerate(ids):
         gated.admit(gated.event(str(one), digest=f"{n:032x}"))
-        gated.gate.save()
+        gated.batch.save()
     cache = gated.caches.cache_for(EVENTS, 0)
     assert cache.reporter(str(ids[0]).encode()).bit == cache.reporter(str(ids[64]).encode()).bit
     assert gated.admit(gated.event(str(ids[0]))) == []

@@ -16,6 +16,11 @@ cdef class Admission:
 
     @cython.locals(
         count=Py_ssize_t, partition=object, reporter=Reporter, value=bytes, key=bytes, match=Match, node=bytes,
-        change_name=bytes, entry=CacheEntry, change_admitted=AdmittedChange, segment=cython.longlong, position=cython.longlong, values=tuple,
+        change_name=bytes, entry=CacheEntry, change_admitted=AdmittedChange, segment=cython.longlong, position=cython.longlong,
     )
     cpdef admit_events(self, list events, Py_ssize_t start, Slots cache, list admitted)
+
+    @cython.locals(values=tuple, admitted=AdmittedChange)
+    cdef AdmittedChange _take_first_report(
+        self, object event, Match match, bytes key, bytes change_name, CacheEntry entry, Slots cache, Reporter reporter
+    )

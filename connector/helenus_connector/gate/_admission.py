@@ -16,7 +16,7 @@ from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event
 from helenus_schemas.codec.key import Key, KeyCodec
-from helenus_schemas.event.own_format import log_position, match_own_format, parse_match
+from helenus_schemas.event.own_format import Match, log_position, match_own_format, parse_match
 
 COMPILED = not __file__.endswith(".py")
 _PUBLISHED = PUBLISHED
@@ -86,29 +86,16 @@ class Admission:
                 segment, position = match.segment, match.position
             else:
                 segment, position = log_position(match)
-            if change_admitted is not None:
+            if change_admitted is not None:  # the change is of this batch: this is one more event of it
                 if not entry.nodes & reporter.bit:
                     entry.nodes |= reporter.bit
                     reporter.note(segment, position)
                 change_admitted.copies += 1
             elif cache.hears(entry, reporter, segment, position):
-                change = None if match.regex_match is None else parse_match(match)
-                cache.report(change_name, entry, reporter.bit)
-                values = self.values.get(key)
-                if values is None:
-                    values = self.values[key] = decode_key(codec, key)
-                change_admitted = AdmittedChange(
-                    event, change, key, values, change_name, 1, entry.flags & _PUBLISHED > 0, match
-                )
-                if entry.repeats:
-                    change_admitted.pause_s = cache.pause(entry)
-                    if change_admitted.pause_s > 0:
-                        self.paused[node] = self.paused.get(node, 0) + 1
-                if not change_admitted.is_published and not change_admitted.pause_s:
-                    entry.admitted = change_admitted
+                change_admitted = self._take_first_report(event, match, key, change_name, entry, cache, reporter)
                 if count_report is None:
                     admitted.append(change_admitted)
-            else:
+            else:  # a copy of a confirmed change
                 self.confirmed += 1
                 if self._note_confirmed_copy is not None:
                     self._note_confirmed_copy(change_name, event)
@@ -121,3 +108,28 @@ class Admission:
                     admitted.append(completed)
                 if self._stopped:
                     return
+
+    def _take_first_report(
+        self,
+        event: Event,
+        match: Match,
+        key: bytes,
+        change_name: bytes,
+        entry: CacheEntry,
+        cache: ChangeCache,
+        reporter: Reporter,
+    ) -> AdmittedChange:
+        """Return the change of an event that is the first of it in this batch. Raises Malformed."""
+        change = None if match.regex_match is None else parse_match(match)
+        cache.report(change_name, entry, reporter.bit)
+        values = self.values.get(key)
+        if values is None:
+            values = self.values[key] = decode_key(self._codec, key)
+        admitted = AdmittedChange(event, change, key, values, change_name, 1, entry.flags & _PUBLISHED > 0, match)
+        if entry.repeats:
+            admitted.pause_s = cache.pause(entry)
+            if admitted.pause_s > 0:
+                self.paused[reporter.name] = self.paused.get(reporter.name, 0) + 1
+        if not admitted.is_published and not admitted.pause_s:
+            entry.admitted = admitted  # its copies in this batch are only counted
+        return admitted

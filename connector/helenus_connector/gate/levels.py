@@ -15,12 +15,6 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import Replicas
 from helenus_schemas.errors import HelenusError, Kind
 
-_READ_AT = {
-    "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
-    "quorum": ConsistencyLevel.QUORUM,
-    "each_quorum": ConsistencyLevel.EACH_QUORUM,
-    "all": ConsistencyLevel.ALL,
-}
 _ORDER = ("LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL")
 
 

@@ -82,26 +82,16 @@ class Intake:
 class Gate(Protocol):
     """The gate of one table in one process. All methods are called by the thread that runs the table's batch.
 
-    There is one batch at a time, with these steps: `admit` once, `mark` after the records are flushed, `save` once.
-    Reports and marks that are not saved are forgotten when the next batch is admitted. So a batch that failed can be
-    repeated: the same events are admitted again.
+    There is one batch at a time, with these steps: `begin_batch`, its `admit` once, `mark` after the records are
+    flushed, its `save` once. Reports and marks that are not saved are forgotten when the next batch begins. So a batch
+    that failed can be repeated: the same events are admitted again.
     """
 
-    def admit(
-        self,
-        events: Iterable[Event],
-        codec: KeyCodec,
-        made_at: float,
-        intake: Intake,
-        waits: GateWaits = NOTHING_WAITS,
-    ) -> Iterator[AdmittedChange]:
-        """Yield the admitted changes in the order of their events, each at the event that completed it; then the
-        overdue ones of the changes that wait.
+    def begin_batch(self, codec: KeyCodec, made_at: float, waits: GateWaits = NOTHING_WAITS) -> GateBatch:
+        """Begin a batch of events whose keys `codec` decodes.
 
-        Called once per batch; the caller consumes the iterator to its end. All other events are counted in `intake`,
-        whose `at_gate` has the changes that wait afterwards. The table was created at `made_at`, s since the epoch: an
-        event whose key the table can't have is poison only if it was written since. No event raises: one that can't be
-        decoded is added to `intake.poison`.
+        The table was created at `made_at`, s since the epoch: an event whose key the table can't have is poison only if
+        it was written since. `waits` are the changes that wait at the gate.
         """
         ...
 
@@ -119,18 +109,43 @@ class Gate(Protocol):
 
         Called by the resolver in `confirm`, so only after the log has acknowledged the flush of their records. A change
         that is confirmed `by_age` alone is admitted once more if a node reports it a second time. Unknown changes are
-        ignored. The call is idempotent. The mark is durable once `save` returns.
+        ignored. The call is idempotent. The mark is durable once the batch's `save` returns.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close files. Called once, between two batches. Reports and marks that are not saved are forgotten."""
+        ...
+
+
+class GateBatch(Protocol):
+    """One batch at the gate. `intake` counts the events that are not admitted, and has what is left at the gate."""
+
+    intake: Intake
+
+    def admit(self, events: Iterable[Event]) -> Iterator[AdmittedChange]:
+        """Yield the admitted changes in the order of their events, each at the event that completed it; then the
+        overdue ones of the changes that wait.
+
+        Called once; the caller consumes the iterator to its end. All other events are counted in `intake`, whose
+        `at_gate` has the changes that wait afterwards. No event raises: one that can't be decoded is added to
+        `intake.poison`.
         """
         ...
 
     def save(self) -> None:
         """Make the reports and marks of this batch visible to later batches and to the host's other processes.
 
-        Called once per batch, after the last `mark`. They survive the end of this process, not the loss of the host's
-        disk: after that, changes may be published once more.
+        Called once, after the last `mark`. They survive the end of this process, not the loss of the host's disk: after
+        that, changes may be published once more.
         """
         ...
 
-    def close(self) -> None:
-        """Close files. Called once, between two batches. Reports and marks that are not saved are forgotten."""
+    def settle_verified(
+        self, verified_changes: Iterable[AdmittedChange], unseen_changes: Iterable[AdmittedChange]
+    ) -> int:
+        """End the wait of verified changes, and of those that a read finally did not show; return the latter's events.
+
+        Called once, after `save`, with what the resolver found of the changes that were admitted with `verifying`.
+        """
         ...

@@ -19,8 +19,7 @@ from helenus_connector.cassandra_rows import budget
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.state import marker_topic
 from helenus_connector.gate.cache import Caches
-from helenus_connector.gate.gate import OneGate
-from helenus_connector.gate.level_gate import LevelGate, settle_verified
+from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Gate, GateWaits, Intake
@@ -65,9 +64,7 @@ class Stage:
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._replicas = Replicas(session, settings)
         caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
-        is_level_one = settings.gate == "one"
-        gate = OneGate(self._replicas, caches) if is_level_one else LevelGate(self._replicas, caches, settings)
-        self._gate: Gate = gate
+        self._gate: Gate = ChangeGate(self._replicas, caches, settings)
         self._versions = TableVersions(settings, session, self._registry)
         self._resolver: Resolver = RereadResolver(
             settings,
@@ -104,9 +101,9 @@ class Stage:
         self._versions.follow(self.log, version_request)
         self._resolver.use_table(self._version.table, self._version.codec)
         # 1. gate: the resolver takes what goes on.
-        intake = Intake()
-        admitted = self._gate.admit(events, self._version.codec, self._version.created_at, intake, gate_waits)
-        self._resolver.take_changes(admitted, due_keys, self._version.created_at)
+        gate_batch = self._gate.begin_batch(self._version.codec, self._version.created_at, gate_waits)
+        intake = gate_batch.intake
+        self._resolver.take_changes(gate_batch.admit(events), due_keys, self._version.created_at)
         if intake.poison:
             self._renew()  # or is it of a table that the node that was asked does not know yet?
         # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
@@ -116,12 +113,12 @@ class Stage:
         reach("connector.after-flush")
         # 6. mark: from here on, copies of what was published are dropped.
         resolver_outcome = self._resolver.confirm()
-        self._gate.save()
+        gate_batch.save()
         reach("connector.after-mark")
         # 7. hand back
         outcome.add(resolver_outcome)
-        outcome.dropped += settle_verified(
-            intake.at_gate, resolver_outcome.verified_changes, resolver_outcome.unseen_changes
+        outcome.dropped += gate_batch.settle_verified(
+            resolver_outcome.verified_changes, resolver_outcome.unseen_changes
         )
         return outcome
 
