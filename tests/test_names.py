@@ -71,7 +71,7 @@ TO_READ = frozenset(
     bench/state.py bench/written.py compose/helenus_stack/archive.py compose/helenus_stack/cassandra.py
     compose/helenus_stack/compare.py compose/helenus_stack/errors.py compose/helenus_stack/ports.py
     compose/helenus_stack/resolve.py compose/helenus_stack/trace.py connector/helenus_connector/cli.py
-    connector/helenus_connector/gate/waiting.py connector/helenus_connector/replay.py
+    connector/helenus_connector/replay.py
     connector/helenus_connector/reread/_evidence.py connector/helenus_connector/reread/_key_read.py
     connector/helenus_connector/reread/_unread_keys.py connector/helenus_connector/reread/resolver.py
     connector/helenus_connector/snapshot/snapshot_store.py connector/helenus_connector/snapshot/snapshots.py

@@ -16,10 +16,11 @@ from connector.staged import EVENTS, Staged, int32, table
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate import levels
+from helenus_connector.gate._topic_waits import weight
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits, weight
+from helenus_connector.gate.waiting import WaitingChanges, WaitingLimits
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
 from helenus_connector.interfaces.gate import NOTHING_WAITS, GateBatch, GateState, GateWaits, Intake

@@ -17,9 +17,9 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate._earlier_reports import EarlierReports
 from helenus_connector.gate._level_check import LevelCheck
 from helenus_connector.gate._report_policy import DecodeWaiting
+from helenus_connector.gate._topic_waits import weight
 from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, RELEASED, CacheEntry, Caches
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.gate.waiting import weight
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.event import Event, Nodes, WaitingChange
 from helenus_connector.interfaces.gate import GateWaits, Intake
