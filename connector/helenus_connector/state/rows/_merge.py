@@ -2,10 +2,10 @@
 
     UPDATE t SET v = 2 WHERE k = 7, by three replicas → one RowChange "u", with the row before and after, and no more
 
-Each event is merged by Cassandra's rules (`_row`), in any order, however often it comes. What Cassandra does not decide
-by write times is read: an event that a TRUNCATE may have dropped (`_partition_history`), and what a tombstone hides
-that may have been purged (`_cell_rules`). The result depends on the store, the events and the time of the batch. A
-batch first processes what expired, in the order of time (`_due_rows`), so that `before` is the row as it was last
+Each event is merged by Cassandra's rules (`_cell_merge`), in any order, however often it comes. What Cassandra does not
+decide by write times is read: an event that a TRUNCATE may have dropped (`_partition_history`), and what a tombstone
+hides that may have been purged (`_cell_rules`). The result depends on the store, the events and the time of the batch.
+A batch first processes what expired, in the order of time (`_due_rows`), so that `before` is the row as it was last
 published; then it merges the events (`_row_update`, and `_scopes` for deletes of more than a row).
 
     store key                    value
@@ -26,11 +26,12 @@ from uuid import UUID
 from helenus_connector.gate.event_content import check_bounds
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest
+from helenus_connector.state.rows._cell_merge import MergeResult
 from helenus_connector.state.rows._due_rows import DueRows
 from helenus_connector.state.rows._partition_history import PartitionHistory, Standing, TruncationReport
 from helenus_connector.state.rows._read_requests import ReadRequests
 from helenus_connector.state.rows._replica_reports import ReplicaReport, ReplicaReports
-from helenus_connector.state.rows._row import CellRow, MergeResult
+from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_bytes import has_seen
 from helenus_connector.state.rows._row_image import RowImages
 from helenus_connector.state.rows._row_read import is_read

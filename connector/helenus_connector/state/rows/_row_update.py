@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from helenus_connector.state.rows._cell_merge import MergeResult, merge_update
 from helenus_connector.state.rows._cell_rules import NEVER, Doubts
 from helenus_connector.state.rows._partition import covering
-from helenus_connector.state.rows._row import CellRow, MergeResult
+from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_read import ReadMerge, RowRead
 from helenus_connector.state.rows._row_store import STATIC_PREFIX, RowStore
 from helenus_schemas.cql.table import Column, Table
@@ -45,7 +46,7 @@ class RowUpdate:
     ) -> MergeResult:
         """Merge a mutation's cells, which were logged at a time, s since the epoch."""
         floor, doubts = self._find_doubts(row, name, partition_key, logged_at)
-        return row.merge(update, floor, self._table.dropped_at, self._lists, doubts)
+        return merge_update(row, update, floor, self._table.dropped_at, self._lists, doubts)
 
     def _find_doubts(self, row: CellRow, name: bytes, partition_key: bytes, logged_at: int) -> tuple[int, Doubts]:
         """Return up to which write time deletions of the partition and of ranges delete a row, and where that is in
