@@ -58,8 +58,8 @@ def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
 @dataclass
 class CacheEntry:
     """What is known of a change: bits of the nodes that reported it, and flags; `repeats` counts how often a node
-    logged it once more after it was published. `at` is its slot's. `admitted` it was in this batch, if its copies are
-    only to be counted.
+    logged it once more after it was published. `offset` is its slot's. `admitted` it was in this batch, if its copies
+    are only to be counted.
     """
 
     nodes: int = 0
@@ -71,9 +71,9 @@ class CacheEntry:
 
 @dataclass
 class Reporter:
-    """A node that reports changes: its host id, the `bit` that it has, and `at` where it is in the cache's file, -1 if
-    it is not. It had reported its log up to `segment` and `position` before this batch, and reports up to the `last_`
-    ones in it, if it `is_heard`.
+    """A node that reports changes: its host id, the `bit` that it has, and at which `offset` it is in the cache's file,
+    -1 if it is not. It had reported its log up to `segment` and `position` before this batch, and reports up to the
+    `last_` ones in it, if it `is_heard`.
     """
 
     name: bytes
