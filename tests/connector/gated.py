@@ -43,32 +43,34 @@ class Gated:
     def __init__(self, settings: ConnectorSettings, replicas: Any, directory: Path) -> None:
         self.caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
         self.gate = ChangeGate(replicas, self.caches, settings)
-        self.batch: GateBatch
+        self.gate_batch: GateBatch
         budget: Any = None
         self.resolver = RereadResolver(settings, None, self.gate, replicas, self.caches, budget, lambda: 1)
 
     def admit(
         self, events: Iterable[Event], due: Sequence[UnconfirmedKey], codec: KeyCodec, made_at: float = 0.0
     ) -> Batch:
-        reader: Any = SimpleNamespace(table=SimpleNamespace(clustering=()))
-        self.resolver._reader, self.resolver._codec = reader, codec
-        self.batch = self.gate.begin_batch(codec, made_at)
-        intake = self.batch.intake
-        self.resolver.take_changes(self.batch.admit(events), due, made_at)
-        found = self.resolver._works
+        table: Any = SimpleNamespace(clustering=())
+        reader: Any = SimpleNamespace(table=table)
+        self.resolver._reader = reader
+        self.gate_batch = self.gate.begin_batch(codec, made_at)
+        intake = self.gate_batch.intake
+        changes = self.gate_batch.admit(events)
+        self.batch = self.resolver.begin_batch(table, codec, changes, due, made_at)
+        key_reads = self.batch._key_reads
         return Batch(
             intake.read,
             intake.confirmed,
             intake.outdated,
             intake.gaps,
             intake.poison,
-            found.by_name,
-            found.waiting,
-            found.gone,
+            key_reads.by_name,
+            key_reads.waiting,
+            key_reads.gone,
         )
 
     def unproven(self, work: KeyRead) -> Mapping[bytes, UnprovenChange]:
-        work.proof = self.resolver._evidence.proof(work)
+        work.proof = self.batch._evidence.proof(work)
         return work.proof.unproven
 
     def mark(self, work: KeyRead) -> None:
@@ -78,7 +80,7 @@ class Gated:
             self.gate.mark(work.topic, work.partition, [change], change not in proof.unproven, change in proof.by_age)
 
     def save(self) -> None:
-        self.batch.save()
+        self.gate_batch.save()
 
     def close(self) -> None:
         self.gate.close()

@@ -29,7 +29,15 @@ from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline import stage
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.reread import _evidence, resolver
+from helenus_connector.reread import (
+    _attempt,
+    _batch,
+    _evidence,
+    _marker_reads,
+    _read_turns,
+    _row_answers,
+    resolver,
+)
 from helenus_connector.reread._proof import required_replicas
 from helenus_connector.testing.cassandra import Host, MemoryReader, MemorySession
 from helenus_connector.testing.log import MemoryLog
@@ -314,8 +322,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
 
     def make(seed: int) -> tuple[Cluster, Connector]:
         cluster = Cluster(seed)
-        monkeypatch.setattr(_evidence, "time", cluster)
-        monkeypatch.setattr(resolver, "time", cluster)
+        for module in (_attempt, _batch, _evidence, _marker_reads, _read_turns, _row_answers):
+            monkeypatch.setattr(module, "time", cluster)
         monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(cluster, table))
         directory = tmp_path / str(seed)
         directory.mkdir()

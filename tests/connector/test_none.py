@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
 from dataclasses import replace
@@ -22,6 +23,7 @@ from helenus_connector.interfaces.gate import NOTHING_WAITS
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline import _table_version as version
 from helenus_connector.resolve import none
+from helenus_connector.resolve.none import CellResolver, divide_changes
 from helenus_connector.testing.cassandra import Host
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
@@ -225,9 +227,8 @@ def test_dropped_then_readded_column_hides_old_cells(
 
 
 def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(staged: Staged) -> None:
-    resolver: Any = staged.stage._resolver
     staged.stage._versions.follow(staged.log)
-    resolver.use_table(staged.stage._version.table, staged.codec)
+    table = staged.stage._version.table
     first, second = events(wrote(1), wrote(2, time=T + 1))
 
     def admitted(event: Event) -> AdmittedChange:
@@ -237,8 +238,12 @@ def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(sta
     released, asked = admitted(first), admitted(second)
     released.is_released = True
     asked.verifying = WaitingChange(b"0" * 16, second, (OTHER,), 1)
-    assert list(resolver._without_cells([released, asked])) == [asked]
-    made = resolver._resolved(released)
+    written: list[AdmittedChange] = []
+    assert list(divide_changes([released, asked], written, table.full_name)) == [asked]
+    assert written == [released]
+    made = CellResolver(table, re.compile(".*")).resolve(released)
+    assert made is not None
+    assert made.written is not None
     assert (made.is_released, made.written.cells[0].value) == (True, int32(1))
 
 

@@ -261,29 +261,30 @@ def test_works_that_are_read(
     more: KeyRead,
 ) -> None:
     """Though others of its events partition were deleted, as `deletes` says; of this row `known` deletions are."""
-    of: Any = gated.resolver
-    of._reader = SimpleNamespace(shows_all_times=shows_all, table=SimpleNamespace(clustering=()))
+    reader: Any = SimpleNamespace(shows_all_times=shows_all, table=SimpleNamespace(clustering=()))
+    gated.batch._reader = reader
+    attempt: Any = gated.batch._begin_attempt(False)
     prepared: list[KeyRead] = []
 
     def prepare(one: KeyRead) -> None:
         prepared.append(one)
-        of._prepare(one)
+        attempt.prepare(one)
 
     expected = copy.copy(each)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of._gate, "count_replicas", lambda *_: reported)
+        patch.setattr(gated.gate, "count_replicas", lambda *_: reported)
         patch.setattr(type(gated.caches.cache_for("events", 0)), "has_deletions", deletes)
-        patch.setattr(of._evidence, "_deletions", lambda *_: known if deletes else [])
-        least = of._evidence.nodes_needed(each.consistency)
+        patch.setattr(attempt.evidence, "_deletions", lambda *_: known if deletes else [])
+        least = attempt.evidence.nodes_needed(each.consistency)
         again = {(raw(1),): [more]} if more.events else {}
         answers = [((raw(1),), found)]
         asked = {(raw(1),): each}
-        nodes, is_undone = of._gate.count_replicas, of._evidence.is_undone
+        nodes, is_undone = gated.gate.count_replicas, attempt.evidence.is_undone
         group = ordinary.prove_row_reads(
             asked, answers, again, 7.5, least, nodes, lambda _: deletes, is_undone, shows_all, prepare
         )
         expected.read_at, expected.after = 7.5, found
-        of._prepare(expected)
+        attempt.prepare(expected)
     assert [said(one) for one in group] == [said(one) for one in ([expected, more] if again else [expected])]
     is_undone = bool(deletes and known) and (
         not row_of(found).times or any(one.undone_by(row_of(found)) for one in known)

@@ -51,13 +51,12 @@ class Shape:
         return [None if len(one.key) == 1 else Record(one.key, b"v" * (one.partition + 3), []) for one in group]
 
 
-def publishing(module: ModuleType, announced: list[ResolvedKey], own: list[ResolvedKey]) -> Any:
-    resolver = SimpleNamespace(note_publishing=announced.extend, note_failure=None)
+def publishing(module: ModuleType, own: list[ResolvedKey]) -> Any:
     versions = SimpleNamespace(
         current=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t"))
     )
     undeliverable = SimpleNamespace(bury_key=lambda log, one, failure: own.append(one))
-    return module.Publisher(resolver, versions, SimpleNamespace(), undeliverable)
+    return module.Publisher(versions, SimpleNamespace(), undeliverable)
 
 
 @st.composite
@@ -75,7 +74,8 @@ def test_a_group(module: ModuleType, group: list[ResolvedKey], known: int | None
     announced: list[ResolvedKey] = []
     own: list[ResolvedKey] = []
     log, outcome = Log(), BatchOutcome(records=2, newest_write_time=known)
-    publishing(module, announced, own).publish(log, group, outcome)
+    batch = SimpleNamespace(note_publishing=announced.extend, note_failure=None)
+    publishing(module, own).publish(log, batch, group, outcome)
     ordinary = [one for one in group if len(one.key) > 1 and one.last_digest is None and not one.is_released]
     small = [one for one in ordinary if one.partition + 3 <= MOST]
     records = [Record(one.key, b"v" * (one.partition + 3), []) for one in small]
@@ -91,8 +91,9 @@ def test_a_group(module: ModuleType, group: list[ResolvedKey], known: int | None
 
 def test_a_log_that_is_away(module: ModuleType) -> None:
     one = ResolvedKey("events", 0, b"key", (), Scope.ROW)
+    batch = SimpleNamespace(note_publishing=list, note_failure=None)
     with pytest.raises(HelenusError, match="away"):
-        publishing(module, [], []).publish(Log(is_away=True), [one], BatchOutcome())
+        publishing(module, []).publish(Log(is_away=True), batch, [one], BatchOutcome())
     assert not one.published
 
 

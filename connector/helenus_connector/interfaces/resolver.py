@@ -59,27 +59,17 @@ class ResolverOutcome:
     published_keys: dict[tuple[str, int], Any] = field(default_factory=dict)
 
 
-class Resolver(Protocol):
-    """The resolver of one table in one process. All methods are called by the thread that runs the table's batch.
+class ResolverBatch(Protocol):
+    """One batch of one table. All methods are called by the thread that runs the batch.
 
-    There is one batch at a time, with these steps: `use_table`, `take_changes` once, `resolve` until one call succeeds,
-    then `confirm` once, after the flush.
+    `resolve` is called until one call succeeds, and then `confirm` once, after the flush. A failed batch is dropped.
     """
 
-    def use_table(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
+    def use_table(self, table: Table, codec: KeyCodec) -> None:
         """Use this definition from now on.
 
-        Called at the start of each batch, and again after SchemaChanged before `resolve` is repeated. `is_certain` says
-        that the definition was read just now: a key that Cassandra refuses then is invalid, and the definition is not
-        outdated.
-        """
-        ...
-
-    def take_changes(self, changes: Iterable[AdmittedChange], due_keys: Sequence[Any], made_at: float) -> None:
-        """Take over a batch's changes, in order, and `due_keys`, the keys of earlier batches that are to be read again.
-
-        Called once per batch, before `resolve`; it consumes `changes` to the end. Changes of one key become one
-        ResolvedKey. The table was created at `made_at`, s since the epoch.
+        Called after SchemaChanged, and whenever the definition may be outdated, before `resolve` is called (again). The
+        definition was read just now: a key that Cassandra refuses from now on is invalid.
         """
         ...
 
@@ -114,8 +104,27 @@ class Resolver(Protocol):
     def confirm(self) -> ResolverOutcome:
         """Mark at the gate what is published and confirmed, and return which keys wait.
 
-        Called once per batch, after the log has acknowledged the flush: every appended record is durable by then. The
-        returned keys are durable only once the driver has applied and saved them.
+        Called once, after the log has acknowledged the flush: every appended record is durable by then. The returned
+        keys are durable only once the driver has applied and saved them.
+        """
+        ...
+
+
+class Resolver(Protocol):
+    """The resolver of one table in one process. All methods are called by the thread that runs the table's batches."""
+
+    def begin_batch(
+        self,
+        table: Table,
+        codec: KeyCodec,
+        changes: Iterable[AdmittedChange],
+        due_keys: Sequence[Any],
+        created_at: float,
+    ) -> ResolverBatch:
+        """Take over a batch's changes, in order, and `due_keys`, the keys of earlier batches that are to be read again.
+
+        Called once per batch; it consumes `changes` to the end. Changes of one key become one ResolvedKey. `table` is
+        the definition to begin with, which may be outdated; the table was created at `created_at`, s since the epoch.
         """
         ...
 

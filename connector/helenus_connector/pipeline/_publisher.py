@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from helenus_connector.interfaces.resolved_key import ResolvedKey
-from helenus_connector.interfaces.resolver import Resolver, RowsFailed
+from helenus_connector.interfaces.resolver import ResolverBatch, RowsFailed
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.pipeline._image_digest import digest_of, digest_of_record
 from helenus_connector.pipeline._record_appender import RecordAppender
@@ -26,18 +26,15 @@ COMPILED = not __file__.endswith(".py")
 
 
 class Publisher:
-    """Publishes the keys that a stage's resolver resolved, and notes in each `ResolvedKey` what was published."""
+    """Publishes the keys that a batch resolved, and notes in each `ResolvedKey` what was published."""
 
-    def __init__(
-        self, resolver: Resolver, versions: TableVersions, appender: RecordAppender, undeliverable: Undeliverable
-    ) -> None:
-        self._resolver = resolver
+    def __init__(self, versions: TableVersions, appender: RecordAppender, undeliverable: Undeliverable) -> None:
         self._versions = versions
         self._appender = appender
         self._undeliverable = undeliverable
 
-    def publish(self, log: Log, group: Sequence[ResolvedKey], outcome: BatchOutcome) -> None:
-        """Append the records of some keys. Raises as the Log, and as `Undeliverable`."""
+    def publish(self, log: Log, batch: ResolverBatch, group: Sequence[ResolvedKey], outcome: BatchOutcome) -> None:
+        """Append the records of some keys of a batch. Raises as the Log, and as `Undeliverable`."""
         # 3. shape
         shaped = self._versions.current.shape.rows(group)
         ordinary: list[ResolvedKey] = []
@@ -49,19 +46,19 @@ class Publisher:
                 records.append(record)
                 ordinary.append(resolved_key)
         # 4. append
-        self._resolver.note_publishing(ordinary)
+        batch.note_publishing(ordinary)
         append, topic = log.append, self._versions.current.topic
         record_count, newest_write_time = 0, None
         for resolved_key, record in zip(group, records, strict=True):
             if record is None:
-                self._publish_key(log, resolved_key, outcome)
+                self._publish_key(log, batch, resolved_key, outcome)
                 continue
             try:
                 append(topic, resolved_key.partition, record[0], record[1], record[2])
             except HelenusError as error:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
-                self._publish_key(log, resolved_key, outcome)
+                self._publish_key(log, batch, resolved_key, outcome)
                 continue
             if not resolved_key.is_confirmed:
                 resolved_key.digest = digest_of_record(record)
@@ -73,7 +70,7 @@ class Publisher:
         outcome.records += record_count
         _note_write_time(newest_write_time, outcome)
 
-    def _publish_key(self, log: Log, resolved: ResolvedKey, outcome: BatchOutcome) -> None:
+    def _publish_key(self, log: Log, batch: ResolverBatch, resolved: ResolvedKey, outcome: BatchOutcome) -> None:
         """Append the records of one key, unless its image is the published one."""
         if resolved.failure is not None:
             self._undeliverable.bury_key(log, resolved, resolved.failure)
@@ -88,7 +85,7 @@ class Publisher:
                     return
                 records = shape.records(resolved)  # rows of a marker are read once more
             # 4. append
-            self._resolver.note_publishing([resolved])
+            batch.note_publishing([resolved])
             if resolved.is_confirmed:
                 for shaped in records:
                     self._appender.append(log, resolved, outcome, shaped)
@@ -96,7 +93,7 @@ class Publisher:
                 append = partial(self._appender.append, log, resolved, outcome)
                 resolved.digest = digest_of(records, append)
         except RowsFailed as error:
-            self._resolver.note_failure(error)
+            batch.note_failure(error)
             return
         except Malformed as error:  # of the cells of a change
             failure = HelenusError(Kind.POISON_EVENT, str(error), self._versions.current.table.full_name)

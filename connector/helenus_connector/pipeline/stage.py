@@ -23,7 +23,7 @@ from helenus_connector.gate.gate import ChangeGate
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Gate, GateWaits, Intake
-from helenus_connector.interfaces.resolver import Resolver, SchemaChanged
+from helenus_connector.interfaces.resolver import Resolver, ResolverBatch, SchemaChanged
 from helenus_connector.pipeline._publisher import Publisher
 from helenus_connector.pipeline._record_appender import RecordAppender
 from helenus_connector.pipeline._table_version import TableVersion, TableVersions
@@ -79,7 +79,7 @@ class Stage:
             self._resolver = WrittenResolver(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
         appender = RecordAppender(settings, self._versions, self._undeliverable)
-        self._publisher = Publisher(self._resolver, self._versions, appender, self._undeliverable)
+        self._publisher = Publisher(self._versions, appender, self._undeliverable)
 
     def run(
         self,
@@ -99,20 +99,24 @@ class Stage:
         """
         self._replicas.check()
         self._versions.follow(self.log, version_request)
-        self._resolver.use_table(self._version.table, self._version.codec)
+        version = self._version
         # 1. gate: the resolver takes what goes on.
-        gate_batch = self._gate.begin_batch(self._version.codec, self._version.created_at, gate_waits)
+        gate_batch = self._gate.begin_batch(version.codec, version.created_at, gate_waits)
         intake = gate_batch.intake
-        self._resolver.take_changes(gate_batch.admit(events), due_keys, self._version.created_at)
+        admitted = gate_batch.admit(events)
+        batch = self._resolver.begin_batch(version.table, version.codec, admitted, due_keys, version.created_at)
         if intake.poison:
-            self._renew()  # or is it of a table that the node that was asked does not know yet?
+            self._renew(batch)  # or is it of a table that the node that was asked does not know yet?
         # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
-        tries = range(1, _ATTEMPTS + 1)
-        attempts = (self._attempt(intake, trust_images and n == 1, may_wait, n == _ATTEMPTS) for n in tries)
-        outcome = next(attempt for attempt in attempts if attempt is not None)  # the last one raises
+        outcome: BatchOutcome | None = None
+        attempts = 0
+        while outcome is None:  # the last attempt raises
+            attempts += 1
+            is_last = attempts == _ATTEMPTS
+            outcome = self._attempt(batch, intake, trust_images and attempts == 1, may_wait, is_last)
         reach("connector.after-flush")
         # 6. mark: from here on, copies of what was published are dropped.
-        resolver_outcome = self._resolver.confirm()
+        resolver_outcome = batch.confirm()
         gate_batch.save()
         reach("connector.after-mark")
         # 7. hand back
@@ -133,11 +137,13 @@ class Stage:
     def _version(self) -> TableVersion:
         return self._versions.current
 
-    def _renew(self) -> None:
+    def _renew(self, batch: ResolverBatch) -> None:
         self._versions.renew(self.log)
-        self._resolver.use_table(self._version.table, self._version.codec, is_certain=True)
+        batch.use_table(self._version.table, self._version.codec)
 
-    def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> BatchOutcome | None:
+    def _attempt(
+        self, batch: ResolverBatch, intake: Intake, trust_images: bool, may_wait: int, is_last: bool
+    ) -> BatchOutcome | None:
         """Do steps 2 to 5. Returns None if they are to be repeated; if it `is_last` that is an error."""
         outcome = BatchOutcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
         outcome.dropped, outcome.at_gate, outcome.paused = intake.dropped, intake.at_gate, intake.paused
@@ -148,9 +154,9 @@ class Stage:
         has_read_rows = False
         try:
             # 2. resolve
-            for group in self._resolver.resolve(trust_images, may_wait):
+            for group in batch.resolve(trust_images, may_wait):
                 has_read_rows = has_read_rows or any(resolved_key.is_read for resolved_key in group[:1])
-                self._publisher.publish(self.log, group, outcome)  # 3. shape, 4. append
+                self._publisher.publish(self.log, batch, group, outcome)  # 3. shape, 4. append
             outcome.dead_lettered += self._undeliverable.bury_events(self.log, intake.poison)
             if not (has_read_rows and self._versions.is_altered()):
                 self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
@@ -158,12 +164,12 @@ class Stage:
             if is_last:
                 problem = "the table is altered over and over, or nodes do not agree on it"
                 raise HelenusError(Kind.BATCH_FAILED, problem, self._name)
-            self._renew()
+            self._renew(batch)
         except SchemaChanged as error:
             if is_last:
                 problem = f"Cassandra refuses to read rows: {error}"
                 raise HelenusError(Kind.CASSANDRA_READ, problem, self._name) from None
-            self._renew()
+            self._renew(batch)
         except HelenusError as error:
             # The topic takes less than the producer knew: now the producer knows, and says which record it is.
             if is_last or error.kind is not Kind.RECORD_TOO_LARGE:

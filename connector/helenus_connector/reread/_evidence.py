@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from cassandra import ConsistencyLevel
 
@@ -25,7 +25,7 @@ from helenus_connector.reread._proof import (
 )
 from helenus_connector.unconfirmed.unconfirmed_key import Place
 from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
-from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.change import Effect, Scope
 
 _LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
@@ -68,6 +68,11 @@ class Evidence:
         self._factor: int | None = None
         self._least: dict[int, int] = {}
         self._has_rows = codec.partition_columns < codec.columns
+
+    @property
+    def count_replicas(self) -> Callable[[str, int, Key, bytes], int]:
+        """Return the gate's function of that name."""
+        return self._gate.count_replicas
 
     @property
     def factor(self) -> int:
@@ -207,10 +212,10 @@ class Evidence:
         known_deletions = [
             *deletions,
             self._of_partition(cache, Scope.RANGE, key_read),
-            _known(cache, MAY + Scope.TABLE, b""),
+            _find_deletion(cache, MAY + Scope.TABLE, b""),
         ]
         kinds = (Scope.ROW, Scope.STATIC, Scope.PARTITION, _WHOLE)
-        known_deletions += [_known(cache, MAY + kind, key_read.key) for kind in kinds]
+        known_deletions += [_find_deletion(cache, MAY + kind, key_read.key) for kind in kinds]
         if any(deletion is not None and deletion.time >= awaited.write_time for deletion in known_deletions):
             return True
         return any(other.may_hide(awaited, now) for other in key_read.awaited.values() if other is not awaited)
@@ -224,7 +229,7 @@ class Evidence:
             kinds = (Scope.ROW, _WHOLE)
         elif key_read.scope is Scope.PARTITION:
             kinds = (Scope.STATIC, Scope.PARTITION)
-        known_deletions = [_known(cache, kind, key_read.key) for kind in kinds]
+        known_deletions = [_find_deletion(cache, kind, key_read.key) for kind in kinds]
         if not key_read.is_marked:
             known_deletions.append(self._of_partition(cache, Scope.PARTITION, key_read))
         return [deletion for deletion in known_deletions if deletion is not None]
@@ -234,10 +239,11 @@ class Evidence:
         if not self._has_rows or not cache.deletes(scope):
             return None
         n = self._codec.partition_columns
-        return _known(cache, scope, self._codec.encode([*key_read.values[:n], *[None] * (len(key_read.values) - n)]))
+        partition_key = self._codec.encode([*key_read.values[:n], *[None] * (len(key_read.values) - n)])
+        return _find_deletion(cache, scope, partition_key)
 
 
-def _known(cache: ChangeCache, kind: int, key: bytes) -> ReportedDeletion | None:
+def _find_deletion(cache: ChangeCache, kind: int, key: bytes) -> ReportedDeletion | None:
     deletion = cache.deletion(kind, key)
     return None if deletion is None else ReportedDeletion(*deletion)
 

@@ -8,7 +8,7 @@ from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, Unconfi
 from helenus_connector.unconfirmed.unproven_changes import pack_changes
 
 
-def hand_back(key_read: KeyRead, handed: ResolverOutcome, image: bytes | None) -> None:
+def hand_back(key_read: KeyRead, outcome: ResolverOutcome, image: bytes | None) -> None:
     """Count a key's events, and have it wait if a change of it is not confirmed. `image` is the digest of what was
     published last.
     """
@@ -16,23 +16,23 @@ def hand_back(key_read: KeyRead, handed: ResolverOutcome, image: bytes | None) -
     copies = unconfirmed.copies if unconfirmed else 0
     events = key_read.events + copies
     if key_read.is_outdated:
-        handed.outdated += events
+        outcome.outdated += events
     elif key_read.dead_lettered:
-        handed.dead_lettered += events
+        outcome.dead_lettered += events
     elif key_read.published:
-        handed.published += events
+        outcome.published += events
     waits = 0 if key_read.is_outdated or key_read.dead_lettered or key_read.published else copies
     is_read = key_read.read_at is not None
     proof = key_read.proof if is_read else Proof(key_read.awaited)
     unproven = proof.unproven
-    handed.contradicted += proof.contradicted
+    outcome.contradicted += proof.contradicted
     # What is left when others are confirmed came later: it waits as a new one.
     is_new = len(unproven) < len(key_read.awaited)
     is_confirmed = is_read and not unproven
     if unconfirmed and (is_confirmed or is_new or unconfirmed.key != key_read.key):
-        handed.settled_keys.append(unconfirmed)
+        outcome.settled_keys.append(unconfirmed)
     if is_confirmed:
-        handed.unchanged += waits
+        outcome.unchanged += waits
         return
     if not unconfirmed and not unproven:
         return
@@ -43,7 +43,7 @@ def hand_back(key_read: KeyRead, handed: ResolverOutcome, image: bytes | None) -
     )
     waiting_key.since, waiting_key.rest = key_read.since, proof.rest
     waiting_key.newest, waiting_key.deleted_at = key_read.newest, key_read.deleted_at
-    handed.waiting_keys.append(waiting_key)
+    outcome.waiting_keys.append(waiting_key)
 
 
 def last_published(key_read: KeyRead, published: PublishedKeys, is_scope: bool) -> bytes | None:
@@ -54,3 +54,18 @@ def last_published(key_read: KeyRead, published: PublishedKeys, is_scope: bool) 
     if not is_read and published.covers(key_read.key):
         return None  # a marker took it away, or published it otherwise
     return key_read.digest or (key_read.unconfirmed.image if key_read.unconfirmed else None)
+
+
+def take_verified(key_read: KeyRead, outcome: ResolverOutcome) -> bool:
+    """Return whether changes that a read was to show are published now: as if their events had come with this batch."""
+    if key_read.read_at is None:
+        return False
+    verifying, unseen = key_read.verifying or (), key_read.unseen
+    shown_changes = [admitted for admitted in verifying if admitted.id not in unseen]
+    outcome.verified_changes += shown_changes
+    outcome.unseen_changes += [admitted for admitted in verifying if admitted.id in unseen]
+    key_read.events = sum(admitted.copies for admitted in shown_changes)
+    key_read.awaited = {name: change for name, change in key_read.awaited.items() if name not in unseen}
+    unproven = {name: change for name, change in key_read.proof.unproven.items() if name in key_read.awaited}
+    key_read.proof = key_read.proof._replace(unproven=unproven)
+    return bool(shown_changes)

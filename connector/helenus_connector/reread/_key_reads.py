@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from helenus_connector.gate.event_content import check_bounds, decode_key, read_scope
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.reread._key_read import KeyRead, deletion_time, unproven_change
-from helenus_connector.reread._row_reads import collect_row_reads, group_by_level
-from helenus_connector.reread._unread_keys import UnreadKeys
+from helenus_connector.reread._row_reads import collect_row_reads
 from helenus_connector.unconfirmed.unconfirmed_key import Name, UnconfirmedKey, later_time
 from helenus_connector.unconfirmed.unproven_changes import UnprovenChange, pack_changes, unpack_changes
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -25,7 +21,7 @@ _UNSCANNED = Origin.LOG, Origin.REPAIR, Origin.STATE
 
 class KeyReads:
     """What a batch reads: `by_name`; and what waits for a later one: `waiting`. `gone` are due keys that the table
-    can't have any more. Works of `verified` ask whether a read at the gate's level shows their changes.
+    can't have any more. Reads of `verified` ask whether a read at the gate's level shows their changes.
     `asks_ttl`: some rows are to be read of which no event says whether they expire.
     """
 
@@ -171,38 +167,3 @@ class KeyReads:
             later_time(key_read.deleted_at, overdue_key.deleted_at),
         )
         key_read.awaited = {**awaited, **key_read.awaited}
-
-
-class ReadTurns(NamedTuple):
-    """What is read together: truncations one by one; markers by their turn, whether they verify changes or are stuck,
-    and their level; rows by all of these but the turn.
-    """
-
-    tables: list[KeyRead]
-    scopes: dict[tuple[int, bool, bool, int], list[KeyRead]]
-    rows: dict[tuple[bool, bool, int], list[KeyRead]]
-
-
-def order_reads(key_reads: Sequence[KeyRead], clustered: bool, partition_columns: int, unread: UnreadKeys) -> ReadTurns:
-    """Works by what is read together, of a table whose rows are `clustered` in partitions or not."""
-    read_turns = ReadTurns([], {}, {})
-    turns: dict[Key, int] = defaultdict(int)
-    ordinary: dict[int, list[KeyRead]] = {}
-    others: Sequence[KeyRead] = key_reads
-    if not unread.has_stuck:
-        ordinary, others = group_by_level(key_reads, clustered)
-    for consistency, members in ordinary.items():
-        read_turns.rows[False, False, consistency] = members
-    for key_read in sorted(others, key=attrgetter("scope"), reverse=True):
-        stuck, consistency = unread.is_stuck(key_read), key_read.consistency
-        verifies = key_read.verifying is not None  # apart, as these are given up soon when replicas are away
-        if key_read.scope is _TABLE:
-            read_turns.tables.append(key_read)
-        elif key_read.scope is _ROW or not clustered:
-            read_turns.rows.setdefault((verifies, stuck, consistency), []).append(key_read)
-        else:
-            # What lies within the same partition is read one after the other: rows of it may be in both.
-            partition = key_read.values[:partition_columns]
-            read_turns.scopes.setdefault((turns[partition], verifies, stuck, consistency), []).append(key_read)
-            turns[partition] += 1
-    return read_turns

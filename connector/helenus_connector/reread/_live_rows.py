@@ -19,7 +19,7 @@ _SCAN_S = 10.0
 
 class LiveRows:
     """The live rows of the markers in one attempt at a batch. `ahead` are rows that were asked for already, and `left`
-    says from which stripe of the ring on a truncation's rows are still to be read; both by the work's id().
+    says from which stripe of the ring on a truncation's rows are still to be read; both by the read's id().
     """
 
     def __init__(self, reader: RowReader, codec: KeyCodec) -> None:
@@ -41,7 +41,7 @@ class LiveRows:
         return self._live(key_read, self._scan(key_read))
 
     def _live(self, key_read: KeyRead, rows: Rows) -> Iterator[LiveRow]:
-        """The rows with their keys; the work takes note of what they show."""
+        """The rows with their keys; the read takes note of what they show."""
         key_read.oldest, key_read.timeless = None, False
         if (
             key_read.scope is Scope.PARTITION

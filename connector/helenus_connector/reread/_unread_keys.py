@@ -26,80 +26,90 @@ _MOST_STUCK = 10_000
 _LONGEST = 200  # characters of a value in a message
 
 
-class UnreadKeys:
-    """The keys of one table that one process could not read."""
+class StuckKeys:
+    """The keys of one table whose last read failed in this process though their replicas were there.
+
+    `names` are those that have to be published, in the order of their reads, and `cut` the markers of which a part was
+    published when their read failed.
+    """
 
     def __init__(self) -> None:
-        self._causes: dict[int, UnreadReason] = {}
-        self._stuck: dict[Name, None] = {}
-        self._cut: set[Name] = set()
+        self.names: dict[Name, None] = {}
+        self.cut: set[Name] = set()
 
-    def begin(self) -> None:
-        """Forget the causes of the batch before."""
-        self._causes.clear()
+    def add(self, name: Name) -> None:
+        self.names[name] = None
+        if len(self.names) > _MOST_STUCK:
+            del self.names[next(iter(self.names))]
+
+
+class UnreadKeys:
+    """The keys that one attempt at a batch could not read, and why."""
+
+    def __init__(self, stuck: StuckKeys) -> None:
+        self._stuck = stuck
+        self._causes: dict[int, UnreadReason] = {}
 
     def note(self, key_read: KeyRead, cause: UnreadReason) -> None:
-        """A key was not read."""
+        """Note that a key was not read."""
         self._causes.setdefault(id(key_read), cause)
         if key_read.is_asked_for and not cause.is_away:  # else only its confirmation was not to be had
-            self._stuck[key_read.name] = None
-            if len(self._stuck) > _MOST_STUCK:
-                del self._stuck[next(iter(self._stuck))]
+            self._stuck.add(key_read.name)
 
     @property
     def has_stuck(self) -> bool:
-        """Whether the last read of any key failed though its replicas were there."""
-        return bool(self._stuck)
+        """Return whether the last read of any key failed though its replicas were there."""
+        return bool(self._stuck.names)
 
     def is_stuck(self, key_read: KeyRead) -> bool:
-        """Whether a key's last read failed though its replicas were there."""
+        """Return whether a key's last read failed though its replicas were there."""
         if key_read.unconfirmed is not None and key_read.unconfirmed.unread == STUCK:
             return True
-        return bool(self._stuck) and key_read.name in self._stuck
+        return bool(self._stuck.names) and key_read.name in self._stuck.names
 
     def cut(self, key_read: KeyRead) -> None:
         """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
-        self._cut.add(key_read.name)
+        self._stuck.cut.add(key_read.name)
 
     def was_cut(self, key_read: KeyRead) -> bool:
-        """Whether the attempt before failed for this marker; it is tried again after this one."""
-        if key_read.name not in self._cut:
+        """Return whether the attempt before failed for this marker; it is tried again after this one."""
+        if key_read.name not in self._stuck.cut:
             return False
-        self._cut.remove(key_read.name)
+        self._stuck.cut.remove(key_read.name)
         return True
 
-    def left(self, reads: Iterable[KeyRead]) -> list[KeyRead]:
-        """Those that were to be published and were not read."""
+    def select_unread(self, reads: Iterable[KeyRead]) -> list[KeyRead]:
+        """Return those that were to be published and were not read."""
         unread = []
         for key_read in reads:
             if key_read.read_at is not None:
-                if self._stuck:
-                    self._stuck.pop(key_read.name, None)
+                if self._stuck.names:
+                    self._stuck.names.pop(key_read.name, None)
             elif not key_read.is_outdated and key_read.is_asked_for:
                 unread.append(key_read)
         return unread
 
     def is_away(self, key_read: KeyRead) -> bool:
-        """Whether a key that is left waits for its replicas alone."""
+        """Return whether an unread key waits for its replicas alone."""
         cause = self._causes.get(id(key_read))
         return cause is None or cause.is_away
 
     def attempts(self, key_read: KeyRead) -> int:
-        """How many reads of a key that is left failed before this one. An outage is not the key's fault, and counts for
-        a part of them only.
+        """Return how many reads of an unread key failed before this one. An outage is not the key's fault, and counts
+        for a part of them only.
         """
         failed = key_read.unconfirmed.attempts + 1 if key_read.unconfirmed and key_read.unconfirmed.unread else 0
         return min(failed, _MOST_WHILE_AWAY) if self.is_away(key_read) else failed
 
     def cause(self, key_read: KeyRead, table: Table) -> HelenusError:
-        """Why a key that is left was not read."""
+        """Return why a key was not read."""
         cause = self._causes.get(id(key_read))
         why = cause.error.what if cause else "cannot read rows"
         where = ", ".join(filter(None, (table.full_name, key_text(table, key_read.values))))
         return HelenusError(Kind.CASSANDRA_READ if self.is_away(key_read) else Kind.ROW_UNREADABLE, why, where)
 
     def unconfirmed(self, key_read: KeyRead) -> UnconfirmedKey:
-        """A key that is left, as it waits: its events have no outcome yet."""
+        """Return an unread key as it waits: its events have no outcome yet."""
         unconfirmed = key_read.unconfirmed
         return UnconfirmedKey(
             key_read.topic,
@@ -134,7 +144,3 @@ def _text(cql_type: CqlType, value: bytes) -> str:
     except (ValueError, struct.error):
         text = f"0x{value.hex()}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _name(key_read: KeyRead) -> Name:
-    return key_read.topic, key_read.partition, key_read.key, key_read.bounds

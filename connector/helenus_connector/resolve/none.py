@@ -20,7 +20,7 @@ import structlog
 from helenus_connector.interfaces.admitted_change import AdmittedChange
 from helenus_connector.interfaces.gate import Gate
 from helenus_connector.interfaces.resolved_key import ResolvedKey
-from helenus_connector.interfaces.resolver import Resolver, ResolverOutcome, RowsFailed, SchemaChanged
+from helenus_connector.interfaces.resolver import Resolver, ResolverBatch, ResolverOutcome, RowsFailed, SchemaChanged
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import has_more_fields
@@ -47,34 +47,75 @@ class WrittenResolver:
         self._gate = gate
         self._reread = reread
         self._pattern = re.compile(columns)
-        self._table: Table
-        self._known: Mapping[str, Column] = {}
-        self._dropped_at: Mapping[str, int] = {}  # of columns that are there again
-        self._latest: bytes | tuple[()] = ()  # the one of them that was met last; nothing begins with none
-        self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
-        self._head_bytes = 0
-        self._written: list[AdmittedChange] = []
-        self._handed = ResolverOutcome()
 
-    def use_table(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
-        self._table = table
-        columns = {c.name: c for c in table.columns}
-        self._known = {**table.dropped, **columns}
-        self._dropped_at = {name: dropped_at for name, dropped_at in table.dropped_at.items() if name in columns}
-        self._heads.clear()
-        self._head_bytes = 0
-        self._latest = ()
-        self._reread.use_table(table, codec, is_certain)
+    def begin_batch(
+        self,
+        table: Table,
+        codec: KeyCodec,
+        changes: Iterable[AdmittedChange],
+        due_keys: Sequence[Any],
+        created_at: float,
+    ) -> WrittenBatch:
+        written: list[AdmittedChange] = []
+        without_cells = divide_changes(changes, written, table.full_name)
+        reread = self._reread.begin_batch(table, codec, without_cells, due_keys, created_at)
+        return WrittenBatch(self._gate, reread, CellResolver(table, self._pattern), written)
 
-    def take_changes(self, changes: Iterable[AdmittedChange], due_keys: Sequence[Any], made_at: float) -> None:
-        self._written = []
-        self._reread.take_changes(self._without_cells(changes), due_keys, made_at)
+    def close(self) -> None:
+        self._reread.close()
+
+
+def divide_changes(
+    changes: Iterable[AdmittedChange], written: list[AdmittedChange], table: str
+) -> Iterator[AdmittedChange]:
+    """Yield the changes without cells, and add the others to `written`. What was published before it is confirmed was
+    read: its later copies wait with the key, whatever they have. What the gate wants verified is for a read to decide.
+
+    A gate may let copies of a range deletion through that come in one batch: they are one change.
+    """
+    first_copies: dict[bytes, AdmittedChange] = {}
+    for admitted in changes:
+        change = admitted.change
+        if change.cells is not None and not admitted.is_published and admitted.verifying is None:
+            first = admitted if admitted.id is None else first_copies.setdefault(admitted.id, admitted)
+            if first is admitted:
+                written.append(admitted)
+            else:
+                first.copies += admitted.copies
+            continue
+        if change.cells is None and change.origin is _LOG and change.scope is not _TABLE:
+            _log_missing_cells(table, change)
+        yield admitted
+
+
+def _log_missing_cells(table: str, change: Change) -> None:
+    if table not in _is_said:
+        _is_said.add(table)
+        advice = "list the table in cells.include.list of every agent; a table with counters has no cells"
+        _log.warning("cells.missing", table=table, node=change.node, does="the rows are read", advice=advice)
+
+
+class WrittenBatch:
+    """One batch: `written` are its changes with cells, and `reread` resolves the others."""
+
+    def __init__(
+        self, gate: Gate, reread: ResolverBatch, cells: CellResolver, written: Sequence[AdmittedChange]
+    ) -> None:
+        self._gate = gate
+        self._reread = reread
+        self._cells = cells
+        self._written = written
+        self._outcome = ResolverOutcome()  # of the last attempt
+
+    def use_table(self, table: Table, codec: KeyCodec) -> None:
+        self._cells = CellResolver(table, self._cells.pattern)
+        self._reread.use_table(table, codec)
 
     def resolve(self, trusts_digests: bool, may_wait: int) -> Iterator[Sequence[ResolvedKey]]:
-        outcome = self._handed = ResolverOutcome()
+        outcome = self._outcome = ResolverOutcome()
         for start in range(0, len(self._written), _GROUP):
             resolved_changes = [
-                (self._resolved(admitted), admitted.copies) for admitted in self._written[start : start + _GROUP]
+                (self._cells.resolve(admitted), admitted.copies) for admitted in self._written[start : start + _GROUP]
             ]
             outcome.outdated += sum(copies for resolved, copies in resolved_changes if resolved is None)
             group = [(resolved, copies) for resolved, copies in resolved_changes if resolved is not None]
@@ -95,48 +136,32 @@ class WrittenResolver:
 
     def confirm(self) -> ResolverOutcome:
         outcome = self._reread.confirm()
-        outcome.published += self._handed.published
-        outcome.dead_lettered += self._handed.dead_lettered
-        outcome.outdated += self._handed.outdated
+        outcome.published += self._outcome.published
+        outcome.dead_lettered += self._outcome.dead_lettered
+        outcome.outdated += self._outcome.outdated
         for admitted in self._written:
             if admitted.id is not None:
                 self._gate.mark(admitted.event.topic, admitted.event.partition, [admitted.id], True)
-        self._written, self._handed = [], ResolverOutcome()
         return outcome
 
-    def close(self) -> None:
-        self._reread.close()
 
-    def _without_cells(self, changes: Iterable[AdmittedChange]) -> Iterator[AdmittedChange]:
-        """Keep the changes with cells, and give the others. What was published before it is confirmed was read: its
-        later copies wait with the key, whatever they have. What the gate wants verified is for a read to decide.
+class CellResolver:
+    """Resolves changes with cells by one version of a table; `pattern` is that of the columns that are published."""
 
-        A gate may let copies of a range deletion through that come in one batch: they are one change.
-        """
-        first_copies: dict[bytes, AdmittedChange] = {}
-        for admitted in changes:
-            change = admitted.change
-            if change.cells is not None and not admitted.is_published and admitted.verifying is None:
-                first = admitted if admitted.id is None else first_copies.setdefault(admitted.id, admitted)
-                if first is admitted:
-                    self._written.append(admitted)
-                else:
-                    first.copies += admitted.copies
-                continue
-            if change.cells is None and change.origin is _LOG and change.scope is not _TABLE:
-                self._say(change)
-            yield admitted
+    def __init__(self, table: Table, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+        self._table = table
+        columns = {column.name: column for column in table.columns}
+        self._known: Mapping[str, Column] = {**table.dropped, **columns}
+        # of columns that are there again
+        self._dropped_at = {name: dropped_at for name, dropped_at in table.dropped_at.items() if name in columns}
+        self._latest: bytes | tuple[()] = ()  # the head that was met last; nothing begins with none
+        self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
+        self._head_bytes = 0
 
-    def _say(self, change: Change) -> None:
-        name = self._table.full_name
-        if name not in _is_said:
-            _is_said.add(name)
-            advice = "list the table in cells.include.list of every agent; a table with counters has no cells"
-            _log.warning("cells.missing", table=name, node=change.node, does="the rows are read", advice=advice)
-
-    def _resolved(self, admitted: AdmittedChange) -> ResolvedKey | None:
-        """None for a change of a table that was dropped, and made again since. Raises SchemaChanged for one that was
-        written by a definition which is not known yet.
+    def resolve(self, admitted: AdmittedChange) -> ResolvedKey | None:
+        """Return the key of a change with its cells; None if the table was dropped, and made again, since. Raises
+        SchemaChanged for a change that was written by a definition which is not known yet.
         """
         event, change = admitted.event, admitted.change
         bounds = (change.start, change.end) if change.scope is _RANGE else None
@@ -166,7 +191,7 @@ class WrittenResolver:
             return None
         for name, written_type in cells_read.columns.items():
             column = self._known.get(name)
-            if column is None and self._pattern.fullmatch(name):
+            if column is None and self.pattern.fullmatch(name):
                 raise SchemaChanged(f"a change names the column {name}, which is not known")
             if column is not None and has_more_fields(written_type, column.type):
                 raise SchemaChanged(f"a change has fields of the column {name} which are not known")
