@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import struct
 import uuid
 from collections import defaultdict
@@ -43,6 +44,7 @@ SOURCES = [
     *(REREAD / f"_row_{name}.py" for name in ("reads", "proofs", "outcomes")),
     REREAD.with_name("cassandra_rows") / "row_images.py",
 ]
+RESOLVED = Path(resolved_module.__file__).with_name("resolved_key.py")
 RECORDS = Path(row.__file__).with_name("_row_records.py")
 T = 1_700_000_000_000_000
 COLUMNS = ("a", "b", "m")
@@ -183,11 +185,6 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
     assert (made.since, made.is_asked_for) == (5.0, False)
     made.unconfirmed.unread = 1
     assert made.is_asked_for
-    before = {name: getattr(made, name) for name in BEGUN}
-    for name in BEGUN:
-        setattr(made, name, {"digest": b"d", "records": 2, "unseen": {b"c"}}.get(name, True))
-    made.begin()
-    assert {name: getattr(made, name) for name in BEGUN} == before
     made.scope = Scope.PARTITION
     assert made.is_marked
     made.saw(Image((b"x",), T, (struct.pack(">q", T - 1),), TimedColumns((1,), (False,), 0, 0, 0)))
@@ -196,8 +193,37 @@ def test_a_work_plain_and_compiled(form: str, tmp_path_factory: pytest.TempPathF
     assert (made.oldest, made.timeless) == (T - 1, True)
 
 
-BEGUN = "read_at after failure read_rows last_digest expires published dead_lettered is_outdated is_confirmed".split()
-BEGUN += "digest records unseen".split()
+OF_THE_BATCH = set(
+    "topic partition key values scope bounds parts event events newest is_released consistency is_scanned awaited"
+    " unconfirmed first_expires verifying deleted_at".split()
+)
+OF_AN_ATTEMPT = set(
+    "write_time expires before after read_rows last_digest failure cells op _written continues is_confirmed digest"
+    " published dead_lettered records read_at proof oldest timeless is_outdated unseen".split()
+)
+
+
+@pytest.mark.parametrize("form", ["plain", "compiled"])
+def test_another_attempt_has_nothing_of_the_one_before(form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A field that is new belongs to one of them: to the batch, if it is set before the first attempt."""
+    source = REREAD / "_key_read.py"
+    module = twice.plain(source) if form == "plain" else twice.compiled(source, tmp_path_factory)
+    types = [path.with_suffix(".pxd").read_text() for path in (source, RESOLVED)]
+    declared = re.findall(r"cdef public (?:long long|\w+) (.+)", "\n".join(types))
+    assert set(", ".join(declared).split(", ")) == OF_THE_BATCH | OF_AN_ATTEMPT
+    new = module.KeyRead("", 0, b"", (), Scope.ROW)
+    before = module.KeyRead("", 0, b"", (), Scope.ROW)
+    typed = {"key": b"k", "digest": b"d", "values": (b"v",), "awaited": {b"c": UnprovenChange(5)}}
+    for name in OF_THE_BATCH | OF_AN_ATTEMPT:
+        setattr(before, name, typed.get(name, 7))
+        assert getattr(before, name) != getattr(new, name)
+    after = before.for_attempt()
+    for name in OF_THE_BATCH:
+        assert getattr(after, name) == getattr(before, name)
+    for name in OF_AN_ATTEMPT:
+        assert getattr(after, name) == getattr(new, name)
+
+
 bits = tuple(column_bit(name) for name in COLUMNS)
 TIMED = TimedColumns(bits, (True, True, False), 0, 0, bits[2])
 

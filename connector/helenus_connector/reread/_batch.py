@@ -79,6 +79,7 @@ class RereadBatch:
         # By events partition; of all attempts, as records of one that failed may be durable.
         self._published: dict[Place, PublishedKeys] = defaultdict(partial(PublishedKeys, len(reader.table.clustering)))
         self._attempt: ReadAttempt | None = None
+        self._reads = [*key_reads.by_name.values(), *key_reads.verified.values()]  # of the last attempt
         self._finished: list[KeyRead] = []  # those that do not wait because they could not be read
 
     def use_table(self, table: Table, codec: KeyCodec) -> None:
@@ -86,10 +87,9 @@ class RereadBatch:
 
     def resolve(self, trusts_digests: bool, may_wait: int) -> ResolvedGroups:
         # 1. begin an attempt
-        key_reads = [*self._key_reads.by_name.values(), *self._key_reads.verified.values()]
         if self._attempt is not None:
-            for key_read in key_reads:
-                key_read.begin()
+            self._reads = [key_read.for_attempt() for key_read in self._reads]
+        key_reads = self._reads
         attempt = self._attempt = self._begin_attempt(trusts_digests)
         reader = attempt.reader
         statements, seconds = reader.statements, reader.seconds

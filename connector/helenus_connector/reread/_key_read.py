@@ -113,11 +113,25 @@ class KeyRead(ResolvedKey):
         self.newest = later_time(self.newest, change.write_time)
         self.deleted_at = later_time(self.deleted_at, deletion_time(change))
 
-    def begin(self) -> None:
-        """Forget an earlier attempt."""
-        self.read_at = self.after = self.failure = self.read_rows = self.last_digest = self.expires = None
-        self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
-        self.digest, self.records, self.unseen = b"", 0, _NO_CHANGES
+    def for_attempt(self) -> KeyRead:
+        """Return the same read for another attempt, without what came of this one: its row, its proof, its records."""
+        key_read = KeyRead(
+            self.topic,
+            self.partition,
+            self.key,
+            self.values,
+            self.scope,
+            self.bounds,
+            self.parts,
+            self.event,
+            self.consistency,
+            self.is_scanned,
+        )
+        key_read.events, key_read.is_released = self.events, self.is_released
+        key_read.newest, key_read.deleted_at = self.newest, self.deleted_at
+        key_read.first_expires = self.first_expires
+        key_read.awaited, key_read.unconfirmed, key_read.verifying = self.awaited, self.unconfirmed, self.verifying
+        return key_read
 
     def saw(self, image: Image | None) -> None:
         """Take note of what lives in a marker's scope; None for a row whose key has no form."""
