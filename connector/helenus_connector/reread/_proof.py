@@ -117,13 +117,22 @@ def judge_row(
     return _of_deletion(time, effect, row)
 
 
-def _of_write(
-    time: int, change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], unsure: bool
-) -> Witness:
-    effect, timed = change.effect, row.timed
-    columns = effect & ALL_COLUMNS
+class _ShownColumns(NamedTuple):
+    """Columns that a change writes, as bits, by what a row shows in them: nothing, an older cell, or a newer one. Those
+    of which it shows neither clearly are in none of these.
+    """
+
+    null: int
+    older: int
+    newer: int
+
+
+def _shown_columns(time: int, columns: int, row: RowEvidence) -> _ShownColumns:
+    if not row.exists:
+        return _ShownColumns(columns, 0, 0)
+    timed = row.timed
     null = older = newer = 0
-    unclear = columns & timed.untimed
+    unclear = timed.untimed
     for cell_time, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
         if cell_time is None:
             null |= bit
@@ -133,33 +142,54 @@ def _of_write(
             newer |= bit
         else:
             older |= bit
-    if row.exists:
-        unclear |= (null | older) & timed.shared  # which of the columns it is about, is not known
-        null, older, newer, unclear = (bits & columns for bits in (null, older, newer & ~(null | older), unclear))
-    else:
-        null, older, newer, unclear = columns, 0, 0, 0
-    null &= ~unclear
-    if older & ~unclear:
-        return Witness.AGAINST  # an older cell where this change, or a newer one, must be
-    if columns and newer == columns:
-        return Witness.SHOWN
+    newer &= ~(null | older)  # of columns that share a bit, all have to be newer
+    unclear |= (null | older) & timed.shared  # which of the columns it is about, is not known
+    return _ShownColumns(null & ~unclear & columns, older & ~unclear & columns, newer & columns)
+
+
+def _of_write(
+    time: int, change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], unsure: bool
+) -> Witness:
+    """Judge a row that shows no cell of a write. docs/decisions/0014-evidence-not-age.md explains the answers."""
+    effect = change.effect
+    columns = effect & ALL_COLUMNS
+    shown = _shown_columns(time, columns, row)
     later = [deletion for deletion in deletions if deletion.time >= time]
-    if not row.exists and any(deletion.columns == ALL_COLUMNS for deletion in later):
+    # 1. AGAINST: an older cell is where this change, or a newer one, must be.
+    if shown.older:
+        return Witness.AGAINST
+    # 2. SHOWN: newer cells are in all columns that were written.
+    if columns and shown.newer == columns:
+        return Witness.SHOWN
+    # 3. ABSENT: deletions that are known explain all that is missing.
+    if _are_deleted(effect, shown, row, later):
         return Witness.ABSENT
-    gone = 0
-    for deletion in later:
-        gone |= deletion.certain(timed)
-    if gone and columns and (row.exists or not effect & _ROW) and (newer | null & gone) == columns:
-        return Witness.ABSENT
+    # 4. The row itself was written, and is there: by this change, if no cell holds it and no later deletion is known.
     if not columns and row.exists:
-        # The row itself was written, and is there: by this change, if no cell holds it and no later deletion is known.
-        has_cells = any(cell_time is not None for cell_time in row.times) or timed.untimed
+        has_cells = any(cell_time is not None for cell_time in row.times) or row.timed.untimed
         return Witness.SILENT if has_cells or later else Witness.SHOWN
+    # 5. SILENT: something that was written since may have taken away what is missing.
     if unsure:
         return Witness.SILENT
-    if effect & (_DELETES | _GONE) and (newer or (row.exists and effect & _ROW)):
-        return Witness.SILENT  # what is missing may be what it deleted, all of it if it wrote the row itself
-    return Witness.AGAINST if (newer | null) == columns else Witness.SILENT
+    # 6. SILENT: so may a deletion of the change itself; of all that is missing, if it wrote the row itself.
+    if effect & (_DELETES | _GONE) and (shown.newer or (row.exists and effect & _ROW)):
+        return Witness.SILENT
+    # 7. AGAINST: what was written is missing, if the row shows clearly that it is.
+    return Witness.AGAINST if (shown.newer | shown.null) == columns else Witness.SILENT
+
+
+def _are_deleted(effect: int, shown: _ShownColumns, row: RowEvidence, later: Sequence[ReportedDeletion]) -> bool:
+    """Return whether `later` deletions explain that a row shows nothing of a write: of all of it, or of each column
+    that has no newer cell.
+    """
+    if not row.exists and any(deletion.columns == ALL_COLUMNS for deletion in later):
+        return True
+    columns, deleted = effect & ALL_COLUMNS, 0
+    for deletion in later:
+        deleted |= deletion.certain(row.timed)
+    # A row that was written itself, and is not there, is more than its columns.
+    explains_row = row.exists or not effect & _ROW
+    return bool(deleted and columns) and explains_row and (shown.newer | shown.null & deleted) == columns
 
 
 def _of_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
