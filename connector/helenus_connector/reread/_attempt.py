@@ -16,6 +16,7 @@ from helenus_connector.interfaces.resolver import ResolverOutcome
 from helenus_connector.reread._evidence import Evidence
 from helenus_connector.reread._key_read import PROVEN, KeyRead
 from helenus_connector.reread._live_rows import LiveRows
+from helenus_connector.reread._row_proofs import set_record_times
 from helenus_connector.reread._unread_keys import UnreadKeys
 from helenus_connector.unconfirmed.unconfirmed_key import Place, PublishedKeys
 from helenus_schemas.errors import HelenusError, Kind
@@ -66,26 +67,17 @@ class ReadAttempt:
 
     def prepare(self, key_read: KeyRead) -> None:
         """Fill in what the stage and the shape go by."""
-        # A marker's time is that of the deletion. Of the same partition a newer change of its static columns may wait,
-        # and who goes by times must not take rows for deleted that were written between the two.
-        deleted_at = key_read.newest if key_read.read_rows is None else key_read.deleted_at
-        key_read.last_digest, key_read.write_time, key_read.expires = None, deleted_at, None
+        key_read.last_digest = None
         if key_read.unconfirmed and self.trusts_digests and not key_read.events and not self._is_covered(key_read):
             key_read.last_digest = key_read.unconfirmed.image
         if key_read.read_rows is not None:
+            # A marker's time is that of the deletion. Of the same partition a newer change of its static columns may
+            # wait, and who goes by times must not take rows for deleted that were written between the two.
+            key_read.write_time, key_read.expires = key_read.deleted_at, None
             return
         key_read.proof = proof = self.evidence.proof(key_read)
         key_read.is_confirmed = not proof.unproven
-        image = key_read.after
-        if image is None:
-            return
-        if image.write_time is not None:
-            key_read.write_time = image.write_time
-            if key_read.newest is not None and key_read.newest > image.write_time and not self.reader.shows_all_times:
-                key_read.write_time = key_read.newest
-        # Of columns of many cells the read does not show it.
-        first, of_row = key_read.first_expires, image.expires
-        key_read.expires = of_row if first is None else first if of_row is None else min(first, of_row)
+        set_record_times(key_read, key_read.after, self.reader.shows_all_times)
 
     def refuse(self, key_read: KeyRead, refusal: KeyRefused) -> ResolvedGroups:
         """Do without a key that no row can have: the table of before had it, or it is poison."""

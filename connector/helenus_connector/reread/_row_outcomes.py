@@ -36,8 +36,8 @@ def mark_confirmed(
     mark: Callable[[str, int, Iterable[bytes], bool], None],
     hand_back: Callable[[KeyRead], None],
 ) -> int:
-    """How many events are published and confirmed: each such change is `mark`ed, those of a partition at once. What is
-    more than that to do of a work is for `hand_back`; so is one of which a part is `unfinished`.
+    """Return how many events are published and confirmed: each such change is `mark`ed, those of a partition at once.
+    What is more than that to do of a read is for `hand_back`; so is one of which a part is `unfinished`.
     """
     events = 0
     changes: dict[Place, list[bytes]] = {}

@@ -15,6 +15,8 @@ cpdef list prove_row_reads(
     object is_undone, bint shows_all_times, object prepare
 )
 
+cpdef object set_record_times(KeyRead key_read, object image, bint shows_all_times)
+
 @cython.locals(unproven=dict, effect=cython.longlong)
 cdef object prove_row_read(KeyRead key_read, object image, long long least, object nodes)
 

@@ -44,9 +44,9 @@ def prove_row_reads(
     shows_all_times: bool,
     prepare: Callable[[KeyRead], None],
 ) -> list[KeyRead]:
-    """The works of keys, and `more` of them, each with its row as it was read at `start`, s since the epoch, and what
-    that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`, such
-    as a row that shows what a deletion takes away that was reported, as `is_undone` says.
+    """Return the reads of keys, and `more` of them, each with its row as it was read at `start`, s since the epoch, and
+    what that proves, if at `least` so many `nodes` reported a change. What is more than that to do is for `prepare`,
+    such as a row that shows what a deletion takes away that was reported, as `is_undone` says.
     """
     group = []
     topic_partition: Place | None = None
@@ -71,23 +71,27 @@ def prove_row_reads(
             continue
         key_read.proof = proof
         key_read.is_confirmed = proof is PROVEN
-        write_time = key_read.newest
-        if image is not None:
-            of_row = image[_WRITE_TIME]
-            if of_row is not None and (write_time is None or shows_all_times or write_time <= of_row):
-                write_time = of_row
-            expires, of_row = key_read.first_expires, image[_EXPIRES]
-            if expires is None or (of_row is not None and of_row < expires):
-                expires = of_row
-            if expires is not None:
-                key_read.expires = expires
-        key_read.write_time = write_time
+        set_record_times(key_read, image, shows_all_times)
     for key, image in answers if more else ():
         for key_read in more.get(key, ()):
             key_read.read_at, key_read.after = start, image
             prepare(key_read)
             group.append(key_read)
     return group
+
+
+def set_record_times(key_read: KeyRead, image: Image | None, shows_all_times: bool) -> None:
+    """Set the times of the record of a row: when it was written, and when the first of its cells expires."""
+    write_time = key_read.newest
+    key_read.expires = None
+    if image is not None:
+        of_row = image[_WRITE_TIME]
+        # Of columns of many cells the read may not show it.
+        if of_row is not None and (write_time is None or shows_all_times or write_time <= of_row):
+            write_time = of_row
+        expires, of_row = key_read.first_expires, image[_EXPIRES]
+        key_read.expires = of_row if expires is None or (of_row is not None and of_row < expires) else expires
+    key_read.write_time = write_time
 
 
 def prove_row_read(

@@ -9,9 +9,19 @@ cdef tuple _UNSCANNED
 cdef int _WRITTEN, _EXPIRY, _EXPIRED
 cdef long long _DELETES
 
+cdef class _ChangeContent:
+    cdef object scope, write_time, expires_at, all_expired_at, origin, parts
+    cdef long long effect
+
+    @cython.locals(match=Match, has=int)
+    cdef object load(self, AdmittedChange admitted)
+
+    @cython.locals(name=bytes, awaited=dict)
+    cdef object add_to(self, KeyRead key_read, AdmittedChange admitted)
+
 @cython.locals(
-    admitted=AdmittedChange, match=Match, has=int, effect=cython.longlong, values=tuple, name=tuple, name_of=bytes,
-    awaited=dict, some_asked=bint, is_row=bint, key=bytes, key_read=KeyRead,
+    admitted=AdmittedChange, content=_ChangeContent, name=tuple, asks_ttl=bint, is_row=bint, is_scanned=bint,
+    key=bytes, key_read=KeyRead,
 )
 cpdef bint collect_row_reads(
     object changes, dict by_name, list collected, object consistency, bint has_rows, object note, object add

@@ -27,6 +27,54 @@ _new = tuple.__new__
 _Awaited = UnprovenChange
 
 
+class _ChangeContent:
+    """What a change says of its row. One object has that of one change after the other: a backlog has very many."""
+
+    scope: Scope
+    effect: int
+    write_time: int | None
+    expires_at: int | None
+    all_expired_at: int | None
+    origin: Origin
+    parts: int
+
+    def load(self, admitted: AdmittedChange) -> None:
+        """Take the content of this change, without parsing its event if that was scanned."""
+        match = admitted.match
+        if match is not None and match.regex_match is None:
+            has = match.present_times
+            self.scope, self.effect, self.origin, self.parts = match.decode_scope(), match.effect, _LOG, 1
+            self.write_time = match.write_time if has & _WRITTEN else None
+            self.expires_at = match.expires_at if has & _EXPIRY else None
+            self.all_expired_at = match.all_expired_at if has & _EXPIRED else None
+            return
+        change = admitted.change
+        self.scope, self.effect, self.origin, self.parts = change.scope, change.effect, change.origin, change.parts
+        self.write_time, self.expires_at = change.write_time, change.expires_at
+        self.all_expired_at = change.all_expired_at
+
+    def add_to(self, key_read: KeyRead, admitted: AdmittedChange) -> None:
+        """Add the change to the read of its row."""
+        key_read.events += 1
+        if admitted.is_released:
+            key_read.is_released = True
+        written = self.write_time
+        if written is not None and (key_read.newest is None or written > key_read.newest):
+            key_read.newest = written
+        if self.scope is _PARTITION:
+            if self.scope > key_read.scope:
+                key_read.scope = self.scope
+            if written is not None and (key_read.deleted_at is None or written > key_read.deleted_at):
+                key_read.deleted_at = written
+        expires = self.expires_at
+        if expires is not None and (key_read.first_expires is None or expires < key_read.first_expires):
+            key_read.first_expires = expires
+        name, awaited = admitted.id, key_read.awaited
+        if name is not None and name not in awaited:
+            unproven = (written, _NAN, known_effect(self.effect), known_expiry(self.all_expired_at))
+            awaited[name] = _new(_Awaited, unproven)
+
+
 def collect_row_reads(
     changes: Iterable[AdmittedChange],
     by_name: dict[Name, KeyRead],
@@ -36,72 +84,56 @@ def collect_row_reads(
     note: Callable[[AdmittedChange], None],
     add: Callable[[AdmittedChange], None],
 ) -> bool:
-    """Read the keys of changes: what changes of one key have in common is one work, by its name. Those that delete, or
+    """Read the keys of changes: what changes of one key have in common is one read, by its name. Those that delete, or
     write what expires, are to be `note`d; what is more than a row, or waits, is `add`ed. Unless a table `has_rows`
     within its partitions, a partition is one row. Returns whether some are no changes: a snapshot, or a repair, asks
     for a row of which no event says whether it expires.
     """
-    some_asked = False
+    content = _ChangeContent()
+    asks_ttl = False
     for admitted in changes:
-        values, name_of, event, match = admitted.values, admitted.id, admitted.event, admitted.match
-        origin, parts = _LOG, 1
-        if match is not None and match.regex_match is None:
-            has, effect, scope = match.present_times, match.effect, match.decode_scope()
-            written = match.write_time if has & _WRITTEN else None
-            expires = match.expires_at if has & _EXPIRY else None
-            expired = match.all_expired_at if has & _EXPIRED else None
-        else:
-            change = admitted.change
-            scope, effect, written, expires = change.scope, change.effect, change.write_time, change.expires_at
-            expired, origin, parts = change.all_expired_at, change.origin, change.parts
-        if name_of is not None and (effect & _DELETES or expires is not None or scope is _TABLE):
+        content.load(admitted)
+        # 1. What is deleted or expires is remembered, whatever becomes of the change.
+        if admitted.id is None:
+            asks_ttl = asks_ttl or content.origin is not _LOG
+        elif content.effect & _DELETES or content.expires_at is not None or content.scope is _TABLE:
             note(admitted)
-        if name_of is None and origin is not _LOG:
-            some_asked = True
-        is_row = scope is _ROW or (scope is _PARTITION and not has_rows)
-        if not is_row or admitted.verifying is not None or None in values:
+        # 2. More than a row is for `add`.
+        is_row = content.scope is _ROW or (content.scope is _PARTITION and not has_rows)
+        if not is_row or admitted.verifying is not None or None in admitted.values:
             add(admitted)
             continue
-        key = admitted.key
+        # 3. Others may have asked for the row.
+        event, key = admitted.event, admitted.key
         topic, partition = event.topic, event.partition
         name = (topic, partition, key, None)
         key_read = by_name.get(name)
         if key_read is None:
-            if name_of is not None and (admitted.is_published or admitted.pause_s):
-                add(admitted)
+            if admitted.id is not None and (admitted.is_published or admitted.pause_s):
+                add(admitted)  # it does not ask for the row by itself
                 continue
-            key_read = KeyRead(topic, partition, key, values, scope, None, parts, event, consistency)
-            key_read.events = 1
-            key_read.newest = written
-            if origin is not _LOG:
-                key_read.is_scanned = origin not in _UNSCANNED
+            is_scanned = content.origin not in _UNSCANNED
+            key_read = KeyRead(
+                topic,
+                partition,
+                key,
+                admitted.values,
+                content.scope,
+                None,
+                content.parts,
+                event,
+                consistency,
+                is_scanned,
+            )
             by_name[name] = key_read
-        else:
-            key_read.events += 1
-            if scope is _PARTITION and scope > key_read.scope:
-                key_read.scope = scope
-            if written is not None and (key_read.newest is None or written > key_read.newest):
-                key_read.newest = written
-        if (
-            scope is _PARTITION
-            and written is not None
-            and (key_read.deleted_at is None or written > key_read.deleted_at)
-        ):
-            key_read.deleted_at = written
-        if admitted.is_released:
-            key_read.is_released = True
+        # 4. The row is read for this change too.
+        content.add_to(key_read, admitted)
         collected.append((key_read, admitted))
-        if expires is not None and (key_read.first_expires is None or expires < key_read.first_expires):
-            key_read.first_expires = expires
-        if name_of is not None:
-            awaited = key_read.awaited
-            if name_of not in awaited:
-                awaited[name_of] = _new(_Awaited, (written, _NAN, known_effect(effect), known_expiry(expired)))
-    return some_asked
+    return asks_ttl
 
 
 def index_by_key(reads: Sequence[KeyRead]) -> tuple[dict[Key, KeyRead], dict[Key, list[KeyRead]]]:
-    """Works by the keys that they read; and more of them, where several read one key."""
+    """Return reads by their keys; and more of them, where several read one key."""
     reads_by_key = {key_read.values: key_read for key_read in reads}
     more: dict[Key, list[KeyRead]] = {}
     if len(reads_by_key) < len(reads):
@@ -112,8 +144,8 @@ def index_by_key(reads: Sequence[KeyRead]) -> tuple[dict[Key, KeyRead], dict[Key
 
 
 def group_by_level(reads: Iterable[KeyRead], clustered: bool) -> tuple[dict[int, list[KeyRead]], list[KeyRead]]:
-    """The works of rows that changes alone ask for, by the level to read them at; and the others. Unless a table's rows
-    are `clustered` in partitions, a partition is one row.
+    """Return the reads of rows that changes alone ask for, by the level to read them at; and the others. Unless a
+    table's rows are `clustered` in partitions, a partition is one row.
     """
     reads_by_level: dict[int, list[KeyRead]] = {}
     others: list[KeyRead] = []
