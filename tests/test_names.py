@@ -76,8 +76,7 @@ TO_READ = frozenset(
     connector/helenus_connector/reread/_unread_keys.py connector/helenus_connector/reread/resolver.py
     connector/helenus_connector/snapshot/snapshot_store.py connector/helenus_connector/snapshot/snapshots.py
     connector/helenus_connector/testing/broker.py connector/helenus_connector/testing/cassandra.py
-    connector/helenus_connector/testing/log.py connector/helenus_connector/unconfirmed/keys.py
-    connector/helenus_connector/unconfirmed/unconfirmed_key.py connector/helenus_connector/verify/_reduce.py
+    connector/helenus_connector/testing/log.py connector/helenus_connector/verify/_reduce.py
     connector/helenus_connector/verify/_rows.py connector/helenus_connector/verify/verifications.py
     """.split()
 )

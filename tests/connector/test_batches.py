@@ -350,7 +350,7 @@ def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
     again = DriverBatches(query._planned, query._planned, query.held, query.unconfirmed, query.waiting, lambda *_: None)
     again.process(Frame(fine(A, 10)), 1)
     assert again.unconfirmed.counts(A) == (1, 26)
-    assert [p.image for p in again.unconfirmed.due(math.inf, 9)] == [None]
+    assert [p.image for p in again.unconfirmed.select_due(math.inf, 9)] == [None]
 
 
 def test_held_positions_are_on_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,7 @@ class Connector:
         events = [Event(TOPIC, 0, self.offset + i, int(t * 1000), k, v) for i, (t, k, v) in enumerate(taken)]
         first = True
         # As between driver and task: nothing is shared. An attempt has what the one before had.
-        handed_out = pickle.dumps(self.unconfirmed.due(self.cluster.time(), 1000))
+        handed_out = pickle.dumps(self.unconfirmed.select_due(self.cluster.time(), 1000))
         while True:
             stage.reach = self._deadly(dies_at if first else None)  # type: ignore[attr-defined]
             try:
@@ -339,7 +339,7 @@ def confirm_all(cluster: Cluster, connector: Connector) -> None:
             return
         cluster.pass_by(0.5 if step < 200 else 2)
         connector.batch(1000)
-    raise AssertionError(f"keys wait for ever: {connector.unconfirmed.due(1e12, 1000)}")
+    raise AssertionError(f"keys wait for ever: {connector.unconfirmed.select_due(1e12, 1000)}")
 
 
 def shown(value: Image | None) -> dict[str, int | None] | None:

@@ -168,7 +168,7 @@ def test_a_change_logged_again_is_a_new_write_and_one_sent_again_is_a_copy(tmp_p
         found = running.gate.admit([running.event(100)._replace(offset=9), running.event(position)], [], running.codec)
         assert not found.works
         (waits,) = found.waiting.values()
-        assert (waits.rest, waits.copies) == (pause_s, 2 if position == 902 else 1)
+        assert (waits.pause_s, waits.copies) == (pause_s, 2 if position == 902 else 1)
         running.gate.save()
 
 
@@ -299,7 +299,7 @@ def test_a_column_deleted_since_needs_no_tenfold_wait(tmp_path: Path, later: Any
         work.read_at, work.after = time.time(), running.image
         work.unconfirmed = UnconfirmedKey("t", 1, running.key, 0, handed=0.0)
         running.gate.unproven(work)
-    (rest,) = {work.proof.rest for work in works if work.scope is Scope.ROW}
+    (rest,) = {work.proof.pause_s for work in works if work.scope is Scope.ROW}
     assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
 
 
@@ -337,7 +337,8 @@ def test_a_range_has_no_static_columns(
     is_stale = scope is Scope.PARTITION and static == 3
     assert bool(running.gate.unproven(work)) == (not proven or is_stale)
     if scope is Scope.RANGE:
-        assert (work.proof.rest > 0) == (oldest is None), "rows that it deletes speak against it, static columns do not"
+        waits = work.proof.pause_s > 0
+        assert waits == (oldest is None), "rows that it deletes speak against it, static columns do not"
 
 
 DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"

@@ -48,7 +48,7 @@ class Driven(Staged):
 
     def due(self) -> list[UnconfirmedKey]:
         self.now = max(self.now + 10, self.unconfirmed.next_due() or 0)
-        return self.unconfirmed.due(self.now, 10)
+        return self.unconfirmed.select_due(self.now, 10)
 
     @property
     def values(self) -> list[Any]:

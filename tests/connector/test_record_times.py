@@ -134,7 +134,7 @@ class History:
 
     def batch(self, *events: Event) -> None:
         waits = self.waiting.hand_out(100).get(EVENTS, NOTHING_WAITS)
-        due = self.keys.due(self.now, 100)
+        due = self.keys.select_due(self.now, 100)
         outcome = self.staged.stage.run(events, due, False, gate_waits=waits)
         self.waiting.apply(EVENTS, outcome.at_gate, self.now, self.now)
         self.waiting.tick(EVENTS, self.now)

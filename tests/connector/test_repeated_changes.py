@@ -93,7 +93,7 @@ class Flood:
             events.append(Event(EVENTS, 0, position, int(at * 1000), self.staged.codec.encode(key), encode(change)))
         self.waiting.tick(EVENTS, self.now)
         waits = self.waiting.hand_out(100).get(EVENTS, NOTHING_WAITS)
-        due = self.keys.due(self.now, 1000)
+        due = self.keys.select_due(self.now, 1000)
         if not (events or due or waits.overdue):
             return
         outcome = self.staged.stage.run(events, due, True, gate_waits=waits)

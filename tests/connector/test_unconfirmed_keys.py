@@ -30,8 +30,8 @@ def test_keys_wait_their_time_and_longer_each_time() -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [unconfirmed(b"a")], now=100.0)
     assert keys.next_due() == 102.0
-    assert keys.due(101.9, 9) == []
-    assert [p.key for p in keys.due(102.0, 9)] == [b"a"]
+    assert keys.select_due(101.9, 9) == []
+    assert [p.key for p in keys.select_due(102.0, 9)] == [b"a"]
     keys.apply([], [unconfirmed(b"a", attempts=1)], now=102.0)
     assert keys.next_due() == 106.0
     keys.apply([], [unconfirmed(b"a", attempts=30)], now=106.0)
@@ -47,15 +47,15 @@ def test_a_key_that_waits_for_days(tmp_path: Path) -> None:
 def test_a_clock_that_is_put_back_makes_no_key_wait(tmp_path: Path) -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     keys.apply([], [unconfirmed(b"c")], now=10_000.0)
-    assert keys.due(10_000.0, 10) == []
-    assert [p.key for p in keys.due(5_000.0, 10)] == [b"c"]
+    assert keys.select_due(10_000.0, 10) == []
+    assert [p.key for p in keys.select_due(5_000.0, 10)] == [b"c"]
     assert keys.next_due() == 5_002.0
 
 
 def test_a_resolved_key_is_forgotten() -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [unconfirmed(b"a")], now=100.0)
-    keys.apply(keys.due(102.0, 9), [], now=102.0)
+    keys.apply(keys.select_due(102.0, 9), [], now=102.0)
     assert (len(keys), keys.next_due()) == (0, None)
 
 
@@ -63,7 +63,7 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [unconfirmed(b"a", b"c1", image=b"old")], now=100.0)
     keys.apply([], [unconfirmed(b"a", b"c1", copies=2), unconfirmed(b"a", b"c2", copies=1, image=b"new")], now=101.0)
-    (held,) = keys.due(102.0, 9)
+    (held,) = keys.select_due(102.0, 9)
     assert {change.strip() for change in unpack_changes(held.awaited)} == {b"c1", b"c2"}
     assert (held.copies, held.image) == (3, b"new")
     assert keys.counts("t") == (1, 3)
@@ -79,16 +79,16 @@ def test_keys_that_wait_longer_than_a_restart_steps_back_are_saved(tmp_path: Pat
     keys.save(150.0, ["t"])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(200.0)
-    (held,) = later.due(202.0, 9)
+    (held,) = later.select_due(202.0, 9)
     assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
     assert [a.seen for a in unpack_changes(held.awaited).values()] == [200.0], "its proof begins again"
     later.apply([held], [], 203.0)
     later.save(230.0, ["t"])
     again = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     again.load(231.0)
-    assert again.due(999.0, 9) == []
+    assert again.select_due(999.0, 9) == []
     again.use({"gone": 2.0}, {"gone": 30.0})
-    assert [p.topic for p in again.due(999.0, 9)] == ["gone"], "kept for a connector that pauses"
+    assert [p.topic for p in again.select_due(999.0, 9)] == ["gone"], "kept for a connector that pauses"
 
 
 def test_what_no_event_brings_again_is_saved_at_once(tmp_path: Path) -> None:
@@ -104,20 +104,20 @@ def test_what_no_event_brings_again_is_saved_at_once(tmp_path: Path) -> None:
     keys.save(151.0, ["t"])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(152.0)
-    assert [(p.key, p.unread) for p in later.due(999.0, 9)] == [(b"scanned", AWAY)]
+    assert [(p.key, p.unread) for p in later.select_due(999.0, 9)] == [(b"scanned", AWAY)]
 
 
 def test_a_batch_gets_so_many_keys_and_those_that_wait_longest(tmp_path: Path) -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     for now in (100.0, 101.0):
         keys.apply([], [unconfirmed(b"%d %d" % (now, i)) for i in range(5)], now)
-    handed_out = keys.due(200.0, 7)
+    handed_out = keys.select_due(200.0, 7)
     assert [p.key.startswith(b"100") for p in handed_out] == [True] * 5 + [False] * 2
     assert keys.next_due() == 103.0, "others are due"
-    assert len(keys.due(200.0, 7)) == 3
+    assert len(keys.select_due(200.0, 7)) == 3
     assert keys.next_due() == 202.0
     keys.apply(handed_out, [], 201.0)
-    assert len(keys.due(202.0, 7)) == 3, "a batch said nothing of these"
+    assert len(keys.select_due(202.0, 7)) == 3, "a batch said nothing of these"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, written: list[str])
         keys.save(now, ["t"])
         later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
         later.load(now)
-        kept = {p.key for p in later.due(1e9, 1000)}
+        kept = {p.key for p in later.select_due(1e9, 1000)}
         assert {key for key, then in since.items() if then < now - 30} <= kept
         assert all(since[key] < now - 15 for key in kept)
     assert 10 < written.count("unconfirmed.keys") < 30
@@ -232,7 +232,7 @@ def test_agents_whose_clocks_are_a_year_off_lose_nothing_in_a_restart(tmp_path: 
         first = next((offset for offset, timestamp in enumerate(timestamps) if timestamp >= then), len(timestamps))
         later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
         later.load(died)
-        kept = {one.key for one in later.due(1e12, 10_000)}
+        kept = {one.key for one in later.select_due(1e12, 10_000)}
         missed = {key for key, (offset, _) in waiting.items() if offset < first and key not in kept}
         assert not missed, (skews, first, [timestamps[waiting[key][0]] - now for key in missed])
 
@@ -258,7 +258,7 @@ def test_very_many_changes_of_a_key_are_not_listed(tmp_path: Path) -> None:
     for n in range(20):
         awaited = {b"%16d" % (100 * n + i): UnprovenChange(None, 100.0) for i in range(100)}
         keys.apply([], [UnconfirmedKey("t", 0, b"k", 0, pack_changes(awaited), copies=100)], 100.0 + n / 100)
-    (held,) = keys.due(200.0, 9)
+    (held,) = keys.select_due(200.0, 9)
     assert (len(unpack_changes(held.awaited)) <= 1001, held.copies) == (True, 2000)
     assert bytes(16) in unpack_changes(held.awaited), "no node reported it: level ALL"
 
@@ -329,4 +329,4 @@ def test_ranges_and_keys_are_kept_as_they_are(tmp_path: Path) -> None:
     keys.save(100.0, [])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     later.load(100.0)
-    assert {(p.name, p.scope) for p in later.due(200.0, 9)} == {(p.name, p.scope) for p in kept}
+    assert {(p.name, p.scope) for p in later.select_due(200.0, 9)} == {(p.name, p.scope) for p in kept}

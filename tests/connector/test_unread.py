@@ -72,7 +72,7 @@ class Driven(Staged):
             values = (int32(key),) if len(self.codec_columns) == 1 else (int32(key), None)
             value = encode(Change(None, None, scope, write_time=self.offset))
             events.append(Event(EVENTS, 0, self.offset, 1000, self.codec.encode(values), value))
-        due = self.unconfirmed.due(self.now, 100)
+        due = self.unconfirmed.select_due(self.now, 100)
         outcome = self.stage.run(events, due, True, may_wait)
         self.unconfirmed.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         for name in self.totals:
@@ -167,7 +167,7 @@ def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make
     event = Event(EVENTS, 0, 1, 1000, driven.codec.encode((int32(1),)), encode(change))
     outcome = driven.stage.run([event], [], True)
     driven.unconfirmed.apply(outcome.done, outcome.waiting, 0.0, outcome.places)
-    again = driven.stage.run([], driven.unconfirmed.due(10.0, 10), True)
+    again = driven.stage.run([], driven.unconfirmed.select_due(10.0, 10), True)
     assert levels == [driven.stage._resolver.consistency] * 2
     assert [p.attempts for p in again.waiting] == [1]
 
@@ -343,7 +343,7 @@ class Truncated:
     def run(self, *events: Event) -> BatchOutcome:
         driven = self.driven
         driven.now += 61
-        outcome = driven.stage.run(events, driven.unconfirmed.due(driven.now, 10), True)
+        outcome = driven.stage.run(events, driven.unconfirmed.select_due(driven.now, 10), True)
         driven.unconfirmed.apply(outcome.done, outcome.waiting, driven.now, outcome.places)
         return outcome
 

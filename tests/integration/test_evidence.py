@@ -68,7 +68,7 @@ class Evidence(Staged):
         """Do what has come, and what is due."""
         found = list(messages(self.bootstrap, self.settings.events))[self.offset :]
         events = [Event(m.topic(), 0, m.offset(), m.timestamp()[1], m.key(), m.value()) for m in found]
-        outcome = self.run(events, self.unconfirmed.due(time.time(), 10_000))
+        outcome = self.run(events, self.unconfirmed.select_due(time.time(), 10_000))
         self.unconfirmed.apply(outcome.done, outcome.waiting, time.time(), outcome.places)
         self.offset += len(found)
         for name in ("read", "published", "unchanged", "confirmed", "keys_read", "statements", "records"):

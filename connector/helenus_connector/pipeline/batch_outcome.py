@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from helenus_connector.interfaces.event import Gap
 from helenus_connector.interfaces.gate import GateState
 from helenus_connector.interfaces.resolver import ResolverOutcome
-from helenus_connector.unconfirmed.unconfirmed_key import Place, PublishedKeys, UnconfirmedKey
+from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, TopicPartition, UnconfirmedKey
 from helenus_schemas.errors import HelenusError
 
 
@@ -50,7 +50,7 @@ class BatchOutcome:
     newest_write_time: int | None = None
     waiting: list[UnconfirmedKey] = field(default_factory=list)
     done: list[UnconfirmedKey] = field(default_factory=list)
-    places: dict[Place, PublishedKeys] = field(default_factory=lambda: defaultdict(PublishedKeys))
+    places: dict[TopicPartition, PublishedKeys] = field(default_factory=lambda: defaultdict(PublishedKeys))
     error: HelenusError | None = None
     at_gate: GateState = field(default_factory=GateState)
     read_from: float | None = None

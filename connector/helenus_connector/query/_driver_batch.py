@@ -109,7 +109,7 @@ class DriverBatches:
 
     def _run(self, jobs: SparkJobs, plan: QueryPlan) -> list[TopicResult]:
         due_keys: dict[str, list[UnconfirmedKey]] = {}
-        for unconfirmed in self.unconfirmed.due(time.time(), plan.max_batch_size):
+        for unconfirmed in self.unconfirmed.select_due(time.time(), plan.max_batch_size):
             due_keys.setdefault(unconfirmed.topic, []).append(unconfirmed)
         may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
         gate_waits = self.waiting.hand_out(plan.max_batch_size)

@@ -18,7 +18,7 @@ from helenus_connector.reread._key_read import PROVEN, KeyRead
 from helenus_connector.reread._live_rows import LiveRows
 from helenus_connector.reread._row_proofs import set_record_times
 from helenus_connector.reread._unread_keys import UnreadKeys
-from helenus_connector.unconfirmed.unconfirmed_key import Place, PublishedKeys
+from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, TopicPartition
 from helenus_schemas.errors import HelenusError, Kind
 
 PROOF_S = 2.0
@@ -41,7 +41,7 @@ class ReadAttempt:
     evidence: Evidence
     unread: UnreadKeys
     live: LiveRows
-    published: Mapping[Place, PublishedKeys]
+    published: Mapping[TopicPartition, PublishedKeys]
     outcome: ResolverOutcome
     created_at: float
     consistency: int

@@ -31,7 +31,7 @@ from helenus_connector.reread._live_rows import LiveRows
 from helenus_connector.reread._read_turns import order_reads, read_turns
 from helenus_connector.reread._row_outcomes import mark_confirmed, note_published
 from helenus_connector.reread._unread_keys import MOST_READS, StuckKeys, UnreadKeys
-from helenus_connector.unconfirmed.unconfirmed_key import Place, PublishedKeys
+from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, TopicPartition
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -77,7 +77,8 @@ class RereadBatch:
         self._evidence = evidence
         self._created_at = created_at
         # By events partition; of all attempts, as records of one that failed may be durable.
-        self._published: dict[Place, PublishedKeys] = defaultdict(partial(PublishedKeys, len(reader.table.clustering)))
+        clustering = len(reader.table.clustering)
+        self._published: dict[TopicPartition, PublishedKeys] = defaultdict(partial(PublishedKeys, clustering))
         self._attempt: ReadAttempt | None = None
         self._reads = [*key_reads.by_name.values(), *key_reads.verified.values()]  # of the last attempt
         self._finished: list[KeyRead] = []  # those that do not wait because they could not be read

@@ -23,7 +23,7 @@ from helenus_connector.reread._proof import (
     judge_row,
     required_replicas,
 )
-from helenus_connector.unconfirmed.unconfirmed_key import Place
+from helenus_connector.unconfirmed.unconfirmed_key import TopicPartition
 from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.change import Effect, Scope
@@ -97,7 +97,7 @@ class Evidence:
             self._least[consistency] = 0 if least == 1 and self._replicas.are_all_read() else least
         return self._least[consistency]
 
-    def has_deletions(self, topic_partition: Place) -> bool:
+    def has_deletions(self, topic_partition: TopicPartition) -> bool:
         """Whether any deletion was reported in an events partition, of whichever key."""
         return self._caches.cache_for(*topic_partition).has_deletions
 

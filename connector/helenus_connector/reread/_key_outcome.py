@@ -41,7 +41,7 @@ def hand_back(key_read: KeyRead, outcome: ResolverOutcome, image: bytes | None) 
     waiting_key = UnconfirmedKey(
         topic, partition, key, key_read.scope, pack_changes(unproven), image, waits, attempts, bounds=bounds
     )
-    waiting_key.since, waiting_key.rest = key_read.since, proof.rest
+    waiting_key.since, waiting_key.pause_s = key_read.since, proof.pause_s
     waiting_key.newest, waiting_key.deleted_at = key_read.newest, key_read.deleted_at
     outcome.waiting_keys.append(waiting_key)
 

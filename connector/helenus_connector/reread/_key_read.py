@@ -31,13 +31,13 @@ class Proof(NamedTuple):
     """What a read proves of the changes of its key.
 
     `unproven` are those of which it proves nothing, and `by_age` those that it proves by the time that they waited; of
-    these so many were `contradicted` by their row to the end. `rest` is for how many seconds no read can prove more.
+    these so many were `contradicted` by their row to the end. No read of the next `pause_s` seconds can prove more.
     """
 
     unproven: Mapping[bytes, UnprovenChange]
     by_age: Collection[bytes] = ()
     contradicted: int = 0
-    rest: float = 0.0
+    pause_s: float = 0.0
 
 
 PROVEN = Proof({})

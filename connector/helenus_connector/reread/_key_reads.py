@@ -125,7 +125,7 @@ class KeyReads:
             waiting_key = self.waiting[name] = UnconfirmedKey(topic, partition, key, scope, bounds=bounds, since=since)
         self._awaited.setdefault(name, {})[change] = unproven_change(admitted.change)
         waiting_key.scope = max(waiting_key.scope, scope)
-        waiting_key.rest = max(waiting_key.rest, admitted.pause_s)
+        waiting_key.pause_s = max(waiting_key.pause_s, admitted.pause_s)
         self._waited.append((waiting_key, admitted))
         waiting_key.newest = later_time(waiting_key.newest, admitted.change.write_time)
         waiting_key.deleted_at = later_time(waiting_key.deleted_at, deletion_time(admitted.change))

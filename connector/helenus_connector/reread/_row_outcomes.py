@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.reread._key_read import PROVEN, KeyRead
-from helenus_connector.unconfirmed.unconfirmed_key import Place, PublishedKeys
+from helenus_connector.unconfirmed.unconfirmed_key import PublishedKeys, TopicPartition
 
 COMPILED = not __file__.endswith(".py")
 
 
-def note_published(resolved: Iterable[ResolvedKey], published: Mapping[Place, PublishedKeys]) -> None:
-    """Note what is about to be published where, by its place."""
-    topic_partition: Place | None = None
+def note_published(resolved: Iterable[ResolvedKey], published: Mapping[TopicPartition, PublishedKeys]) -> None:
+    """Note what is about to be published, by its topic partition."""
+    topic_partition: TopicPartition | None = None
     keys: list[bytes] = []
     for resolved_key in resolved:
         topic, partition = resolved_key.topic, resolved_key.partition
@@ -40,8 +40,8 @@ def mark_confirmed(
     What is more than that to do of a read is for `hand_back`; so is one of which a part is `unfinished`.
     """
     events = 0
-    changes: dict[Place, list[bytes]] = {}
-    topic_partition: Place | None = None
+    changes: dict[TopicPartition, list[bytes]] = {}
+    topic_partition: TopicPartition | None = None
     names: list[bytes] = []
     for key_read in reads:
         if (

@@ -11,7 +11,7 @@ from typing import Final
 from helenus_connector.cassandra_rows.row_images import signed_64
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread._key_read import PROVEN, KeyRead, Proof
-from helenus_connector.unconfirmed.unconfirmed_key import Place
+from helenus_connector.unconfirmed.unconfirmed_key import TopicPartition
 from helenus_connector.unconfirmed.unproven_changes import UnprovenChange
 from helenus_schemas.codec.key import Key
 from helenus_schemas.event.change import Effect, Scope
@@ -39,7 +39,7 @@ def prove_row_reads(
     start: float,
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
-    has_deletions: Callable[[Place], bool],
+    has_deletions: Callable[[TopicPartition], bool],
     is_undone: Callable[[KeyRead], bool],
     shows_all_times: bool,
     prepare: Callable[[KeyRead], None],
@@ -49,7 +49,7 @@ def prove_row_reads(
     such as a row that shows what a deletion takes away that was reported, as `is_undone` says.
     """
     group = []
-    topic_partition: Place | None = None
+    topic_partition: TopicPartition | None = None
     some_deleted = False
     for key, image in answers:
         key_read = reads_by_key[key]

@@ -96,6 +96,6 @@ class RereadResolver:
         self, evidence: Evidence, unconfirmed: UnconfirmedKey, values: Key, changes: Iterable[bytes]
     ) -> int:
         """Return the level at which a read of a due key confirms all of its changes."""
-        topic, partition = unconfirmed.place
+        topic, partition = unconfirmed.topic_partition
         nodes = min((self._gate.count_replicas(topic, partition, values, change) for change in changes), default=1)
         return lowest_level(self.consistency, nodes, evidence.factor)

@@ -14,9 +14,9 @@ from helenus_connector.unconfirmed import files
 from helenus_connector.unconfirmed.files import ReadEnd
 from helenus_connector.unconfirmed.unconfirmed_key import (
     AWAY,
-    NameInPlace,
-    Place,
+    NameInPartition,
     PublishedKeys,
+    TopicPartition,
     UnconfirmedKey,
     later_time,
 )
@@ -61,7 +61,7 @@ class UnconfirmedKeys:
         self._replay = replay_s
         self._file = file
         self._lock = threading.RLock()
-        self._keys: dict[Place, dict[NameInPlace, UnconfirmedKey]] = {}
+        self._keys: dict[TopicPartition, dict[NameInPartition, UnconfirmedKey]] = {}
         self._queues: dict[str, dict[float, list[UnconfirmedKey]]] = {}
         self._ended: dict[str, ReadEnd] = {}
         self._saved: dict[str, ReadEnd] = {}
@@ -119,23 +119,22 @@ class UnconfirmedKeys:
         return None
 
     def _waits(self, unconfirmed: UnconfirmedKey, due_at: float) -> bool:
-        """Whether a place in the queue is a key's own: it has another when it waits again."""
-        return (
-            unconfirmed.due == due_at and self._keys.get(unconfirmed.place, {}).get(unconfirmed.within) is unconfirmed
-        )
+        """Return whether a key waits until `due_at`: it has another time when it waits again."""
+        keys = self._keys.get(unconfirmed.topic_partition, {})
+        return unconfirmed.due_at == due_at and keys.get(unconfirmed.name_in_partition) is unconfirmed
 
     def _wait(self, unconfirmed: UnconfirmedKey, due_at: float) -> None:
-        unconfirmed.due = due_at
+        unconfirmed.due_at = due_at
         self._queues.setdefault(unconfirmed.topic, {}).setdefault(due_at, []).append(unconfirmed)
 
-    def due(self, now: float, limit: int) -> list[UnconfirmedKey]:
-        """At most so many keys to read again by now: what is due longest comes first. They stay until `apply` hears of
-        them, and what it does not hear of is due again after its time.
+    def select_due(self, now: float, limit: int) -> list[UnconfirmedKey]:
+        """Return at most `limit` keys to read again by now: what is due longest comes first. They stay until `apply`
+        hears of them, and what it does not hear of is due again after its time.
         """
         with self._lock:
-            return self._due(now, limit)
+            return self._select_due(now, limit)
 
-    def _due(self, now: float, limit: int) -> list[UnconfirmedKey]:
+    def _select_due(self, now: float, limit: int) -> list[UnconfirmedKey]:
         due_keys: list[UnconfirmedKey] = []
         while len(due_keys) < limit:
             due_at, topic = min(self._queued(), default=(math.inf, ""))
@@ -162,7 +161,7 @@ class UnconfirmedKeys:
         resolved: Iterable[UnconfirmedKey],
         waiting: Iterable[UnconfirmedKey],
         now: float,
-        published: Mapping[Place, PublishedKeys] | None = None,
+        published: Mapping[TopicPartition, PublishedKeys] | None = None,
     ) -> None:
         """Take over what a batch says: due keys that are resolved, keys that wait, new or again, and what it published:
         a key's image is what was published last, and unknown once other reads published it.
@@ -175,18 +174,18 @@ class UnconfirmedKeys:
         resolved: Iterable[UnconfirmedKey],
         waiting: Iterable[UnconfirmedKey],
         now: float,
-        published: Mapping[Place, PublishedKeys],
+        published: Mapping[TopicPartition, PublishedKeys],
     ) -> None:
         for topic_partition, newer in published.items():
             self._overtake(self._keys.get(topic_partition, {}), newer)
         for unconfirmed in resolved:
-            self._keys.get(unconfirmed.place, {}).pop(unconfirmed.within, None)
+            self._keys.get(unconfirmed.topic_partition, {}).pop(unconfirmed.name_in_partition, None)
         same: dict[float, float] = {}  # keys share numbers
         age = self._age(now)
         for unconfirmed in waiting:
             unconfirmed.awaited = stamp_changes(unconfirmed.awaited, age)
-            keys = self._keys.setdefault(unconfirmed.place, {})
-            earlier = keys.get(unconfirmed.within)
+            keys = self._keys.setdefault(unconfirmed.topic_partition, {})
+            earlier = keys.get(unconfirmed.name_in_partition)
             unconfirmed.since = same.setdefault(unconfirmed.since // 1, unconfirmed.since // 1)
             if earlier is None or unconfirmed.since < earlier.since or unconfirmed.scope > earlier.scope:
                 self._is_old |= self._is_kept(unconfirmed, now)
@@ -204,13 +203,13 @@ class UnconfirmedKeys:
                 continue
             if len(unconfirmed.awaited) > _MOST_AWAITED * CHANGE_BYTES:
                 unconfirmed.awaited = _few(unpack_changes(unconfirmed.awaited), age)
-            keys[unconfirmed.within] = unconfirmed
+            keys[unconfirmed.name_in_partition] = unconfirmed
             wait = self._timeout.get(unconfirmed.topic, 0.0) * 2 ** min(unconfirmed.attempts, _MOST_DOUBLED)
-            self._longest = max(self._longest, unconfirmed.rest)
-            due_at = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
+            self._longest = max(self._longest, unconfirmed.pause_s)
+            due_at = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.pause_s)
             self._wait(unconfirmed, same.setdefault(due_at, due_at))
 
-    def _overtake(self, waiting_keys: Mapping[NameInPlace, UnconfirmedKey], newer: PublishedKeys) -> None:
+    def _overtake(self, waiting_keys: Mapping[NameInPartition, UnconfirmedKey], newer: PublishedKeys) -> None:
         if not waiting_keys:
             return
         newer_keys = set(newer.keys)

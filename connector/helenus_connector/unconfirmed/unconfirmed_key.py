@@ -15,10 +15,10 @@ AWAY, STUCK = 1, 2
 
 Name = tuple[str, int, bytes, "Bounds | None"]
 """What is read at once and waits at once: the events topic and partition, the event's key, the bounds of a range."""
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """An events topic and partition."""
-NameInPlace = bytes | tuple[bytes, Bounds]
-"""What names a key, or a range, within its place."""
+NameInPartition = bytes | tuple[bytes, Bounds]
+"""What names a key, or a range, within its topic partition."""
 
 
 def later_time(first: int | None, second: int | None) -> int | None:
@@ -34,11 +34,11 @@ class UnconfirmedKey:
 
     `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
     events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
-    waits for, s since the epoch. `rest` says that no read of the next so many seconds can prove more, and `handed` when
-    the driver handed it to a batch, s by its clock. `unread` is AWAY or STUCK if it has to be published and could not
-    be read. The rows after a truncation are still to be published from a `stripe` of the ring on. `newest` is the
-    newest write time of its changes, and `deleted_at` that of those which delete its whole partition or range, µs; None
-    if none is known. There may be very many of these keys: each byte counts.
+    waits for, s since the epoch. It is read again at `due_at`, s since the epoch: no read of the next `pause_s` seconds
+    can prove more. `handed` is when the driver handed it to a batch, s by its clock. `unread` is AWAY or STUCK if it
+    has to be published and could not be read. The rows after a truncation are still to be published from a `stripe` of
+    the ring on. `newest` is the newest write time of its changes, and `deleted_at` that of those which delete its whole
+    partition or range, µs; None if none is known. There may be very many of these keys: each byte counts.
     """
 
     topic: str
@@ -49,10 +49,10 @@ class UnconfirmedKey:
     image: bytes | None = None
     copies: int = 0
     attempts: int = 0
-    due: float = 0.0
+    due_at: float = 0.0
     bounds: Bounds | None = None
     since: float = 0.0
-    rest: float = 0.0
+    pause_s: float = 0.0
     handed: float = 0.0
     unread: int = 0
     stripe: int = 0
@@ -64,17 +64,17 @@ class UnconfirmedKey:
         return self.topic, self.partition, self.key, self.bounds
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> TopicPartition:
         return self.topic, self.partition
 
     @property
-    def within(self) -> NameInPlace:
+    def name_in_partition(self) -> NameInPartition:
         return self.key if self.bounds is None else (self.key, self.bounds)
 
 
 @dataclass(slots=True)
 class PublishedKeys:
-    """What a batch published in one place: by key, and by marker with the rows of its scope.
+    """What a batch published in one topic partition: by key, and by marker with the rows of its scope.
 
     A partition's key is that of its rows, with a zero for each of the `clustering` columns.
     """
