@@ -76,14 +76,14 @@ class Evidence:
 
     @property
     def factor(self) -> int:
-        """The replication factor, as it was when the batch began."""
+        """Return the replication factor, as it was when the batch began."""
         if self._factor is None:
             self._factor = self._replicas.factor()
         return self._factor
 
     def nodes_needed(self, consistency: int) -> int:
-        """How many replicas have to report a change, so that each read of this level meets one of them; none where one
-        is enough, and whichever node reports it is one.
+        """Return how many replicas have to report a change, so that each read of this level meets one of them; 0 where
+        one is enough, and whichever node reports it is one.
         """
         least = self._least.get(consistency)
         if least is None:
@@ -98,12 +98,12 @@ class Evidence:
         return self._least[consistency]
 
     def has_deletions(self, topic_partition: TopicPartition) -> bool:
-        """Whether any deletion was reported in an events partition, of whichever key."""
+        """Return whether any deletion was reported in an events partition, of whichever key."""
         return self._caches.cache_for(*topic_partition).has_deletions
 
     def is_undone(self, key_read: KeyRead) -> bool:
-        """Whether a row that was read may show what a deletion takes away that was reported: of the row, of columns of
-        it or of its partition. If not, it is as if there were none for the changes that the row shows.
+        """Return whether a row that was read may show what a reported deletion takes away: of the row, of columns of it
+        or of its partition. If not, it is as if there were none for the changes that the row shows.
         """
         deletions = self._deletions(self._caches.cache_for(key_read.topic, key_read.partition), key_read)
         if not deletions:
@@ -112,7 +112,7 @@ class Evidence:
         return not row.times or any(deletion.undone_by(row) for deletion in deletions)
 
     def proof(self, key_read: KeyRead) -> Proof:
-        """What the read of a key proves of its changes."""
+        """Return what the read of a key proves of its changes."""
         if key_read.read_at is None:
             return Proof(key_read.awaited)
         if key_read.scope is _TABLE:
@@ -135,8 +135,8 @@ class Evidence:
         return self._judged(key_read, others, cache, deletions) if others else PROVEN
 
     def unseen(self, key_read: KeyRead) -> set[bytes]:
-        """The changes of a row that its read speaks against. Of more than a row it never does: what lives in the scope
-        is read, and follows the marker.
+        """Return the changes of a row that its read speaks against. Of more than a row it never does: what lives in the
+        scope is read, and follows the marker.
         """
         if key_read.is_marked and self._has_rows:
             return set()
@@ -155,8 +155,8 @@ class Evidence:
         cache: ChangeCache,
         deletions: Sequence[ReportedDeletion],
     ) -> Proof:
-        """The proof of changes, each with whether the read meets a replica that reported it, and what its row says of
-        it if that is known.
+        """Return the proof of changes, each with whether the read meets a replica that reported it, and what its row
+        says of it if that is known.
         """
         row = _row(key_read.after)
         handed = key_read.unconfirmed.handed if key_read.unconfirmed else 0.0
@@ -204,7 +204,7 @@ class Evidence:
         cache: ChangeCache,
         now: float,
     ) -> bool:
-        """Whether something that was written since may have taken away what a change wrote: a range that held it,
+        """Return whether something written since may have taken away what a change wrote: a range that held it,
         nulls among other values, deletions of its columns one by one, a truncation, a cell that has expired.
         """
         if awaited.write_time is None:
@@ -221,7 +221,7 @@ class Evidence:
         return any(other.may_hide(awaited, now) for other in key_read.awaited.values() if other is not awaited)
 
     def _deletions(self, cache: ChangeCache, key_read: KeyRead) -> list[ReportedDeletion]:
-        """The newest deletions that were reported of a row's columns, of it, and of its whole partition."""
+        """Return the newest deletions that were reported of a row's columns, of it, and of its whole partition."""
         kinds: tuple[int, ...] = (key_read.scope,)
         if not self._has_rows:
             kinds = (Scope.ROW, _WHOLE, Scope.PARTITION)
@@ -235,7 +235,7 @@ class Evidence:
         return [deletion for deletion in known_deletions if deletion is not None]
 
     def _of_partition(self, cache: ChangeCache, scope: Scope, key_read: KeyRead) -> ReportedDeletion | None:
-        """The newest deletion of this scope that was reported of a row's partition."""
+        """Return the newest deletion of this scope that was reported of a row's partition."""
         if not self._has_rows or not cache.deletes(scope):
             return None
         n = self._codec.partition_columns
@@ -249,7 +249,7 @@ def _find_deletion(cache: ChangeCache, kind: int, key: bytes) -> ReportedDeletio
 
 
 def _row(image: Image | None) -> RowEvidence:
-    """A row as its proof has it."""
+    """Return a row as its proof needs it."""
     if image is None:
         return RowEvidence(False)
     times = [None if time is None else int.from_bytes(time, "big", signed=True) for time in image.times]
@@ -257,7 +257,7 @@ def _row(image: Image | None) -> RowEvidence:
 
 
 def _of_scope(key_read: KeyRead, awaited: UnprovenChange, row: RowEvidence) -> Witness:
-    """What the rows that live in a marker's scope, and a partition's static `row`, say of a change."""
+    """Judge a change by the rows that live in a marker's scope, and a partition's static `row`."""
     written, effect = awaited.write_time, awaited.effect
     if written is None or not effect:
         return Witness.SILENT

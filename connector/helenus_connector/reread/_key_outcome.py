@@ -47,7 +47,7 @@ def hand_back(key_read: KeyRead, outcome: ResolverOutcome, image: bytes | None) 
 
 
 def last_published(key_read: KeyRead, published: PublishedKeys, is_scope: bool) -> bytes | None:
-    """The digest of what was published last of a key, or of a marker's scope; None if that is not known."""
+    """Return the digest of what was published last of a key, or of a marker's scope; None if that is not known."""
     is_read = key_read.read_at is not None
     if is_scope and published.touches(key_read.key, more_than=int(is_read and key_read.published)):
         return None  # records of its scope are newer, or not all of them were read

@@ -90,7 +90,7 @@ class KeyRead(ResolvedKey):
 
     @property
     def is_marked(self) -> bool:
-        """Whether it is of more than a row: of a partition, a range of it, or the table."""
+        """Return whether it is of more than a row: of a partition, a range of it, or the table."""
         return self.scope in _MARKED
 
     @property
@@ -99,12 +99,12 @@ class KeyRead(ResolvedKey):
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether it has to be published; else it is read to be confirmed alone."""
+        """Return whether it has to be published; else it is read to be confirmed alone."""
         return self.events > 0 or (self.unconfirmed is not None and self.unconfirmed.unread > 0)
 
     @property
     def since(self) -> float:
-        """When the first event that asks for it was appended, s since the epoch."""
+        """Return when the first event that asks for it was appended, s since the epoch."""
         since = [self.unconfirmed.since] if self.unconfirmed else []
         return min([*since, self.event.timestamp / 1000] if self.event else since)
 
@@ -143,20 +143,20 @@ class KeyRead(ResolvedKey):
 
 
 def deletion_time(change: Change) -> int | None:
-    """The write time of a change that deletes a partition, a range or the table; None of any other."""
+    """Return the write time of a change that deletes a partition, a range or the table; None of any other."""
     return change.write_time if change.scope in _MARKED else None
 
 
 def unproven_change(change: Change) -> UnprovenChange:
-    """What a change waits with."""
+    """Return what a change waits with."""
     return UnprovenChange(change.write_time, math.nan, known_effect(change.effect), known_expiry(change.all_expired_at))
 
 
 def known_effect(effect: int) -> int:
-    """The effect of a change; one that no agent writes counts as none."""
+    """Return the effect of a change; one that no agent writes counts as none."""
     return effect if 0 <= effect < 1 << 32 else 0
 
 
 def known_expiry(expiry: int | None) -> int | None:
-    """When a change's last cell expires; a time that no agent writes counts as none."""
+    """Return when a change's last cell expires; a time that no agent writes counts as none."""
     return expiry if expiry is None or 0 < expiry < 1 << 32 else None

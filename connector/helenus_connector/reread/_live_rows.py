@@ -30,18 +30,18 @@ class LiveRows:
         self._late = time.monotonic() + _SCAN_S
 
     def of_scope(self, key_read: KeyRead) -> Iterator[LiveRow]:
-        """Of a partition, or a range of it."""
+        """Read those of a partition, or a range of it."""
         rows = self.ahead.pop(id(key_read), None)
         if rows is None:
             rows = self._reader.range(key_read.values, key_read.bounds or (None, None), key_read.consistency)
         return self._live(key_read, rows)
 
     def of_table(self, key_read: KeyRead) -> Iterator[LiveRow]:
-        """Of the table in a topic partition, for some seconds."""
+        """Read those of the table in a topic partition, for some seconds."""
         return self._live(key_read, self._scan(key_read))
 
     def _live(self, key_read: KeyRead, rows: Rows) -> Iterator[LiveRow]:
-        """The rows with their keys; the read takes note of what they show."""
+        """Yield rows with their keys; the read takes note of what they show."""
         key_read.oldest, key_read.timeless = None, False
         if (
             key_read.scope is Scope.PARTITION
@@ -62,7 +62,7 @@ class LiveRows:
             raise RowsFailed(error) from None
 
     def _scan(self, key_read: KeyRead) -> Rows:
-        """`left` says where to go on; it says nothing when all are read."""
+        """Read until it is late. `left` says where to go on; it says nothing when all are read."""
         reached: int | None = None
         for values, image in self._reader.part(
             key_read.partition, key_read.parts, key_read.consistency, first_stripe(key_read)
@@ -79,5 +79,5 @@ class LiveRows:
 
 
 def first_stripe(key_read: KeyRead) -> int:
-    """Of the ring, where a truncation is to be read from: an earlier batch may have begun it."""
+    """Return the stripe of the ring to read a truncation from: an earlier batch may have begun it."""
     return key_read.unconfirmed.stripe if key_read.unconfirmed and not key_read.event else 0

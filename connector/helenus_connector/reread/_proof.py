@@ -28,19 +28,19 @@ deleted. That may be so for good, after a tombstone was purged, say."""
 
 
 def required_replicas(consistency: int, rf: int) -> int:
-    """How many replicas a read of this level waits for, of the `rf` in its data centre."""
+    """Return how many replicas a read of this level waits for, of the `rf` in its data centre."""
     if consistency in (ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.EACH_QUORUM):
         return rf // 2 + 1
     return rf if consistency == ConsistencyLevel.ALL else 1
 
 
 def lowest_level(consistency: int, nodes: int, rf: int) -> int:
-    """The lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
+    """Return the lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
     return consistency if meets_reporter(consistency, nodes, rf) else ConsistencyLevel.ALL
 
 
 def meets_reporter(consistency: int, nodes: int, rf: int) -> bool:
-    """Whether each read of this level meets one of so many `nodes` of the `rf` replicas."""
+    """Return whether each read of this level meets one of so many `nodes` of the `rf` replicas."""
     return consistency == ConsistencyLevel.ALL or nodes + required_replicas(consistency, rf) > rf
 
 
@@ -69,7 +69,7 @@ class RowEvidence(NamedTuple):
     timed: TimedColumns = TimedColumns()
 
     def shows(self, write_time: int, effect: int) -> bool:
-        """Whether a cell was written at that very time, by a change of this effect."""
+        """Return whether a cell was written at that very time, by a change of this effect."""
         if not effect:
             return write_time in self.times
         cells = zip(self.times, self.timed.bits, strict=True)
@@ -85,7 +85,7 @@ class ReportedDeletion(NamedTuple):
     columns: int
 
     def undone_by(self, row: RowEvidence) -> bool:
-        """Whether a row shows what it deletes."""
+        """Return whether a row shows what it deletes."""
         columns = self.certain(row.timed)
         return any(
             time is not None and time <= self.time and bit & columns
@@ -93,14 +93,14 @@ class ReportedDeletion(NamedTuple):
         )
 
     def certain(self, timed: TimedColumns) -> int:
-        """The columns that it deletes for sure: of one with many cells, it may be of one cell alone."""
+        """Return the columns that it deletes for sure: of one with many cells, it may be of one cell alone."""
         return self.columns if self.columns == ALL_COLUMNS else self.columns & ~timed.shared & ~timed.many
 
 
 def judge_row(
     change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], now: float, unsure: bool = False
 ) -> Witness:
-    """What a row says of a change, where these `deletions` are known of it; `now` in s since the epoch.
+    """Return what a row says of a change, where these `deletions` are known of it; `now` in s since the epoch.
     `unsure` says that something written since may have taken away what is missing.
 
     A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
@@ -218,7 +218,7 @@ def _of_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
 
 
 def is_proven(verdict: Witness, waited: float, min_age_s: float) -> bool:
-    """Whether a read is a proof that met a replica which reported, `waited` seconds after the last report."""
+    """Return whether a read is a proof that met a replica which reported, `waited` seconds after the last report."""
     if verdict is Witness.SILENT:
         return waited >= min_age_s
     if verdict is Witness.AGAINST:

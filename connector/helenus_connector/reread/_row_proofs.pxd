@@ -6,7 +6,7 @@ from helenus_connector.reread._key_read cimport KeyRead
 cdef bint _compiled
 cdef object _Proof
 cdef tuple _OF_ROWS
-cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
+cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES, _CHANGE_TIME, _CHANGE_EFFECT
 cdef long long _LIVE, _UNSURE
 
 @cython.locals(group=list, topic_partition=tuple, some_deleted=bint, key_read=KeyRead)

@@ -22,11 +22,13 @@ _OF_ROWS = (Scope.ROW, Scope.PARTITION)  # the latter of a table without cluster
 _LIVE = int(Effect.LIVE)
 _UNSURE = int(Effect.LIVE | Effect.COUNTER)
 _Proof = Proof
-# Places in an Image: by name they are slow to look up.
+# The fields of an Image, and of an UnprovenChange: by name they are slow to look up.
 _WRITE_TIME: Final = 1
 _TIMES: Final = 2
 _TIMED: Final = 3
 _EXPIRES: Final = 4
+_CHANGE_TIME: Final = 0
+_CHANGE_EFFECT: Final = 2
 
 Answers = Sequence[tuple[Key, "Image | None"]]
 """Keys with their rows; None of one that has none."""
@@ -100,12 +102,12 @@ def prove_row_read(
     least: int,
     nodes: Callable[[str, int, Key, bytes], int],
 ) -> Proof | None:
-    """What the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone; of a row
-    that lives no deletion is known. None if more is to be asked.
+    """Return what the read of a row proves of its changes, if it shows them, or they deleted the row and it is gone; of
+    a row that lives no deletion is known. None if more has to be known.
     """
     unproven: dict[bytes, UnprovenChange] | None = None
     for name, awaited in key_read.awaited.items():
-        time, effect = awaited[0], awaited[2]
+        time, effect = awaited[_CHANGE_TIME], awaited[_CHANGE_EFFECT]
         if time is None:
             return None
         if image is None:
@@ -121,7 +123,7 @@ def prove_row_read(
 
 
 def shows_write(image: Image, time: int, effect: int) -> bool:
-    """Whether a cell was written at that very time; with an `effect`, one in its columns."""
+    """Return whether a cell was written at that very time; with an `effect`, one in its columns."""
     if _compiled:
         times = image[_TIMES]
         if not times:

@@ -68,7 +68,7 @@ class UnreadKeys:
         return bool(self._stuck.names) and key_read.name in self._stuck.names
 
     def cut(self, key_read: KeyRead) -> None:
-        """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
+        """Note that a marker's read failed after a part of it was published: the batch is done again, without it."""
         self._stuck.cut.add(key_read.name)
 
     def was_cut(self, key_read: KeyRead) -> bool:
@@ -129,7 +129,7 @@ class UnreadKeys:
 
 
 def key_text(table: Table, key: Key) -> str:
-    """A key as CQL names it: `k = 5 AND c = x`; a value without a text form by its bytes."""
+    """Return a key as CQL names it: `k = 5 AND c = x`; a value without a text form by its bytes."""
     return " AND ".join(
         f"{column.name} = {_text(column.type, value)}"
         for column, value in zip(table.primary_key, key, strict=False)

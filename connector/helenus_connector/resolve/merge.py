@@ -30,7 +30,9 @@ class StateResolver:
         self._names = [column.name for column in table.values]
 
     def resolved(self, change: RowChange) -> ResolvedKey | None:
-        """None if nothing of what is published changed. Raises Malformed for a key that is none of the table's."""
+        """Resolve it; None if nothing of what is published changed. Raises Malformed for a key that is none of the
+        table's.
+        """
         values = decode_key(self._codec, change.key) if change.scope is not _TABLE else ()
         resolved_key = ResolvedKey(self._topic, change.partition, change.key, values, change.scope, change.bounds)
         resolved_key.event, resolved_key.events, resolved_key.is_confirmed = (
@@ -51,7 +53,7 @@ class StateResolver:
         return resolved_key
 
     def _is_alike(self, change: RowChange, resolved_key: ResolvedKey) -> bool:
-        """Whether only columns changed that are not published."""
+        """Return whether only columns changed that are not published."""
         if change.before is None or change.after is None or resolved_key.before is None or resolved_key.after is None:
             return False
         return change.before != change.after and resolved_key.before.values == resolved_key.after.values
@@ -63,12 +65,12 @@ class StateResolver:
 
 
 def _decode_request(event: bytes) -> Change | None:
-    """The Change of an event that no commit log has: a snapshot's, or a read's; None for a commit log's."""
+    """Return the Change of an event that no commit log has: a snapshot's, or a read's; None for a commit log's."""
     return None if match_own_format(event) is not None else decode(without_frames(None, event)[1])
 
 
 def _is_change(request: Change | None) -> bool:
-    """Whether an event is of a commit log, or of the read that one asked for."""
+    """Return whether an event is of a commit log, or of the read that one asked for."""
     return (
         request is None
         or request.origin is Origin.LOG

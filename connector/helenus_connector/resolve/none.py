@@ -207,7 +207,7 @@ class CellResolver:
         return resolved_key
 
     def _is_outdated(self, cells: Cells) -> bool:
-        """Whether a change is of a table that was there before this one. Raises SchemaChanged if it is of a newer."""
+        """Return whether a change is of an earlier table of this name. Raises SchemaChanged if it is of a later one."""
         theirs, ours = UUID(bytes=cells.table), self._table.id
         if theirs.version == ours.version == _BY_TIME and theirs.time > ours.time:
             raise SchemaChanged("a change is of a table that was made since")
@@ -215,7 +215,7 @@ class CellResolver:
 
 
 def _since_dropped(cells_read: Cells, dropped_at: Mapping[str, int]) -> Cells:
-    """The cells without those of columns that were dropped since, and are there again: Cassandra shows them no more."""
+    """Return cells without those of columns that were dropped since, and are there again: Cassandra hides them."""
     cells = tuple([c for c in cells_read.cells if c.write_time > dropped_at.get(c.column, _NEVER)])
     deletions = {n: d for n, d in cells_read.deletions.items() if d.write_time > dropped_at.get(n, _NEVER)}
     return cells_read._replace(cells=cells, deletions=deletions)

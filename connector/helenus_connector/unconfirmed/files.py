@@ -31,8 +31,8 @@ class ReadEnd(NamedTuple):
 
 
 def begins(file: Path) -> Callable[[str, float, float], float]:
-    """A function of topic, `replay_s` and the time: from when on a starting run reads the topic again, s since the
-    epoch. That is `replay_s` before the last run ended, or more if that run had a larger `replay_s`.
+    """Return a function of topic, `replay_s` and the time: from when on a starting run reads the topic again, s since
+    the epoch. That is `replay_s` before the last run ended, or more if that run had a larger `replay_s`.
 
     Raises HelenusError(STATE).
     """
@@ -50,7 +50,7 @@ def begins(file: Path) -> Callable[[str, float, float], float]:
 
 
 def load_ended(file: Path) -> dict[str, ReadEnd]:
-    """When topics were read, by what a run kept: under "" those that it does not name. Raises Damaged, and
+    """Return when topics were read, by what a run kept: under "" those that it does not name. Raises Damaged, and
     HelenusError(STATE).
     """
     try:
@@ -73,7 +73,7 @@ def load_keys(file: Path) -> Iterator[tuple[str, int, int, bytes, Bounds | None,
 
 
 def as_text(keys: Iterable[UnconfirmedKey]) -> str:
-    """Keys as `save_keys` takes them."""
+    """Return keys as `save_keys` takes them."""
     keys_by_partition: dict[tuple[str, int, int], list[Any]] = {}
     for unconfirmed in keys:
         keys_by_partition.setdefault((unconfirmed.topic, unconfirmed.partition, int(unconfirmed.scope)), []).append(

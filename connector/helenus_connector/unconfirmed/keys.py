@@ -80,13 +80,13 @@ class UnconfirmedKeys:
         return sum(map(len, list(self._keys.values())))
 
     def counts(self, topic: str) -> tuple[int, int]:
-        """Of one events topic: keys that wait, and events whose outcome is open."""
+        """Return how many keys of an events topic wait, and how many events whose outcome is open."""
         with self._lock:
             topic_keys = [keys for (keys_topic, _), keys in self._keys.items() if keys_topic == topic]
             return sum(map(len, topic_keys)), sum(p.copies for keys in topic_keys for p in keys.values())
 
     def all_counts(self) -> dict[str, tuple[int, int, int]]:
-        """The same by events topic, and how many of the keys wait because they can't be read; only topics with any."""
+        """Return the same by events topic, and how many of the keys can't be read; only topics with any."""
         counts_by_topic: dict[str, tuple[int, int, int]] = {}
         with self._lock:
             for (topic, _), keys in self._keys.items():
@@ -97,12 +97,12 @@ class UnconfirmedKeys:
         return counts_by_topic
 
     def next_due(self) -> float | None:
-        """When the next key is to be read again, s since the epoch."""
+        """Return when the next key is to be read again, s since the epoch."""
         with self._lock:
             return min((due_at for due_at, _ in self._queued()), default=None)
 
     def _queued(self) -> list[tuple[float, str]]:
-        """When each topic's next key is due: of those alone that have any, which are few."""
+        """Return when each topic's next key is due: of those alone that have any, which are few."""
         topics = self._queues.keys() & self._timeout.keys()
         return [(due_at, topic) for topic in topics if (due_at := self._next_of(topic)) is not None]
 
@@ -222,7 +222,7 @@ class UnconfirmedKeys:
                 unconfirmed.image = None
 
     def forget_images(self, topic: str | None = None) -> None:
-        """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""
+        """Forget what was published last of a topic's keys, or of all: a batch failed on the way."""
         with self._lock:
             for unconfirmed in self._all():
                 if topic in (unconfirmed.topic, None):
@@ -254,8 +254,8 @@ class UnconfirmedKeys:
         self._kept, self._kept_at, self._is_old = hash(content), now, False
 
     def _is_kept(self, unconfirmed: UnconfirmedKey, now: float) -> bool:
-        """Whether no event of those to which a start steps back brings a key again: it waits for longer; or it waits to
-        be published for events that name no change, which a start passes over.
+        """Return whether no event of those to which a start steps back brings a key again: it waits for longer; or it
+        waits to be published for events that name no change, which a start passes over.
         """
         is_old = unconfirmed.since < now - self._replay.get(unconfirmed.topic, 0.0) / 2
         return is_old or (unconfirmed.unread > 0 and not unconfirmed.awaited)
@@ -301,7 +301,7 @@ class UnconfirmedKeys:
                 self._save_keys(now)
 
     def read_all_again(self, now: float) -> None:
-        """The next start reads all topics from their first event. Raises HelenusError(STATE)."""
+        """Have the next start read all topics from their first event. Raises HelenusError(STATE)."""
         with self._lock:
             self._read_all_again(now)
             self._save_keys(now)
@@ -311,7 +311,7 @@ class UnconfirmedKeys:
         self._save_ended(now)
 
     def shrink(self, topic: str, partitions: Collection[int]) -> int:
-        """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""
+        """Forget a topic's keys of other partitions than these, and return how many events waited with them."""
         with self._lock:
             gone = [
                 topic_partition
@@ -325,7 +325,7 @@ class UnconfirmedKeys:
             return copies
 
     def give(self, topics: Collection[str]) -> tuple[dict[str, ReadEnd], list[UnconfirmedKey]]:
-        """When these topics were last read, and their keys: for another query, which goes on with them."""
+        """Return when these topics were last read, and their keys: for another query, which goes on with them."""
         with self._lock:
             ended = {topic: read_end for topic in topics if (read_end := self._ended.get(topic, self._ended.get("")))}
             return ended, [p for p in self._all() if p.topic in topics]
@@ -356,8 +356,8 @@ class UnconfirmedKeys:
 
 
 def _few(awaited: Mapping[bytes, UnprovenChange], now: float) -> bytes:
-    """The Changes that a key waits for; of more than it may have, that there are some. Two stand for them: one grows
-    old while the other stands for what still comes, so that a key which is written all the time is proven too.
+    """Pack the changes that a key waits for; of more than it may have, that there are some. Two stand for them: one
+    grows old while the other stands for what still comes, so that a key which is written all the time is proven too.
     """
     if len(awaited) <= _MOST_AWAITED:
         return pack_changes(awaited)

@@ -94,11 +94,11 @@ class PublishedKeys:
             self.lengths.add(len(scope))
 
     def covers(self, key: bytes) -> bool:
-        """Whether a key may have been published with a marker."""
+        """Return whether a key may have been published with a marker."""
         return any(key[:n] in self.scopes for n in self.lengths)
 
     def touches(self, key: bytes, more_than: int = 0) -> bool:
-        """Whether of a marker's scope, itself included, more than so many keys were published."""
+        """Return whether more than so many keys of a marker's scope, itself included, were published."""
         if not self.is_sorted:
             self.keys.sort()
             self.is_sorted = True

@@ -26,7 +26,7 @@ class UnprovenChange(NamedTuple):
     all_expired_at: int | None = None
 
     def may_hide(self, change: UnprovenChange, now: float) -> bool:
-        """Whether it may have taken away all that another change wrote: a cell that expired hides older ones."""
+        """Return whether it may have taken away all that another change wrote: a cell that expired hides older ones."""
         if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
             return False
         return self.is_expired(now)
@@ -36,12 +36,12 @@ class UnprovenChange(NamedTuple):
         return self.all_expired_at is not None and self.all_expired_at < now
 
     def waited(self, now: float) -> float:
-        """For how long the driver has waited since the last report, s."""
+        """Return for how long the driver has waited since the last report, s."""
         return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
 
 
 def pack_changes(awaited: Mapping[bytes, UnprovenChange]) -> bytes:
-    """Changes by their ids in the cache, as a unconfirmed key holds them."""
+    """Return the bytes of changes, by their ids in the cache, as an unconfirmed key holds them."""
     return b"".join(
         _AWAITED.pack(change, _NO_TIME if time is None else time, seen, effect, expired or 0)
         for change, (time, seen, effect, expired) in awaited.items()
@@ -49,7 +49,7 @@ def pack_changes(awaited: Mapping[bytes, UnprovenChange]) -> bytes:
 
 
 def unpack_changes(data: bytes) -> dict[bytes, UnprovenChange]:
-    """What `pack_changes` made bytes of."""
+    """Return what `pack_changes` made bytes of."""
     return {
         change: UnprovenChange(None if time == _NO_TIME else time, seen, effect, expired or None)
         for change, time, seen, effect, expired in _AWAITED.iter_unpack(data)
@@ -66,7 +66,7 @@ def newest_write_times(awaited: Mapping[bytes, UnprovenChange]) -> tuple[int | N
 
 
 def stamp_changes(data: bytes, now: float) -> bytes:
-    """The same with the time of the driver's clock where there is none."""
+    """Return packed changes with the time of the driver's clock where there is none."""
     changes = unpack_changes(data)
     if not any(math.isnan(unproven.seen) for unproven in changes.values()):
         return data
@@ -79,10 +79,10 @@ def stamp_changes(data: bytes, now: float) -> bytes:
 
 
 def unstamp_changes(data: bytes) -> bytes:
-    """The same for another driver, whose clock is another."""
+    """Return packed changes without the time of the driver's clock: another driver has another clock."""
     return pack_changes({change: unproven._replace(seen=math.nan) for change, unproven in unpack_changes(data).items()})
 
 
 def pack_unknown_changes(now: float) -> bytes:
-    """Stands for changes that are not known one by one: to be read at level ALL, and not too early."""
+    """Return bytes that stand for changes which are not known one by one: to be read at level ALL, not too early."""
     return pack_changes({bytes(16): UnprovenChange(None, now)})
