@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from helenus_connector.unconfirmed import files
+from helenus_connector.unconfirmed._due_queue import DueQueue
 from helenus_connector.unconfirmed.files import ReadEnd
 from helenus_connector.unconfirmed.unconfirmed_key import (
     AWAY,
@@ -62,7 +62,7 @@ class UnconfirmedKeys:
         self._file = file
         self._lock = threading.RLock()
         self._keys: dict[TopicPartition, dict[NameInPartition, UnconfirmedKey]] = {}
-        self._queues: dict[str, dict[float, list[UnconfirmedKey]]] = {}
+        self._queue = DueQueue(self._is_waiting)
         self._ended: dict[str, ReadEnd] = {}
         self._saved: dict[str, ReadEnd] = {}
         self._kept: int | None = None
@@ -99,33 +99,8 @@ class UnconfirmedKeys:
     def next_due(self) -> float | None:
         """Return when the next key is to be read again, s since the epoch."""
         with self._lock:
-            return min((due_at for due_at, _ in self._queued()), default=None)
-
-    def _queued(self) -> list[tuple[float, str]]:
-        """Return when each topic's next key is due: of those alone that have any, which are few."""
-        topics = self._queues.keys() & self._timeout.keys()
-        return [(due_at, topic) for topic in topics if (due_at := self._next_of(topic)) is not None]
-
-    def _next_of(self, topic: str) -> float | None:
-        queue = self._queues.get(topic, {})
-        while queue:
-            due_at = min(queue)
-            while queue[due_at]:
-                if self._waits(queue[due_at][-1], due_at):
-                    return due_at
-                queue[due_at].pop()
-            del queue[due_at]
-        self._queues.pop(topic, None)
-        return None
-
-    def _waits(self, unconfirmed: UnconfirmedKey, due_at: float) -> bool:
-        """Return whether a key waits until `due_at`: it has another time when it waits again."""
-        keys = self._keys.get(unconfirmed.topic_partition, {})
-        return unconfirmed.due_at == due_at and keys.get(unconfirmed.name_in_partition) is unconfirmed
-
-    def _wait(self, unconfirmed: UnconfirmedKey, due_at: float) -> None:
-        unconfirmed.due_at = due_at
-        self._queues.setdefault(unconfirmed.topic, {}).setdefault(due_at, []).append(unconfirmed)
+            first_due = self._queue.first_due(self._timeout.keys())
+            return None if first_due is None else first_due.due_at
 
     def select_due(self, now: float, limit: int) -> list[UnconfirmedKey]:
         """Return at most `limit` keys to read again by now: what is due longest comes first. They stay until `apply`
@@ -137,21 +112,26 @@ class UnconfirmedKeys:
     def _select_due(self, now: float, limit: int) -> list[UnconfirmedKey]:
         due_keys: list[UnconfirmedKey] = []
         while len(due_keys) < limit:
-            due_at, topic = min(self._queued(), default=(math.inf, ""))
-            # What is further away than anything can be is so since the clock was put back.
-            if not topic or now < due_at <= now + max(self._longest, self._timeout[topic]):
+            first_due = self._queue.first_due(self._timeout.keys())
+            if first_due is None:
                 break
-            members = self._queues[topic][due_at]
-            while members and len(due_keys) < limit:
-                unconfirmed = members.pop()
-                if self._waits(unconfirmed, due_at):
-                    due_keys.append(unconfirmed)
-        next_due_at = {topic: now + self._timeout[topic] for topic in {unconfirmed.topic for unconfirmed in due_keys}}
+            # What is further away than anything can be is so since the clock was put back.
+            longest_s = max(self._longest, self._timeout[first_due.topic])
+            if now < first_due.due_at <= now + longest_s:
+                break
+            due_keys += self._queue.take(first_due, limit - len(due_keys))
         handed = self._age(now)
         for unconfirmed in due_keys:
             unconfirmed.handed = handed
-            self._wait(unconfirmed, next_due_at[unconfirmed.topic])
+        # Keys share numbers: there may be very many.
+        next_due_at = {topic: now + self._timeout[topic] for topic in {unconfirmed.topic for unconfirmed in due_keys}}
+        for unconfirmed in due_keys:
+            self._queue.add(unconfirmed, next_due_at[unconfirmed.topic])
         return due_keys
+
+    def _is_waiting(self, unconfirmed: UnconfirmedKey) -> bool:
+        keys = self._keys.get(unconfirmed.topic_partition, {})
+        return keys.get(unconfirmed.name_in_partition) is unconfirmed
 
     def _age(self, now: float) -> float:
         return now if self._clock is None else self._clock()
@@ -191,15 +171,7 @@ class UnconfirmedKeys:
                 self._is_old |= self._is_kept(unconfirmed, now)
             if earlier is not None and earlier is not unconfirmed and unconfirmed.attempts == 0:
                 # A later change or copy of a key that waits already: one re-read serves both, at its time.
-                earlier.awaited = _few({**unpack_changes(earlier.awaited), **unpack_changes(unconfirmed.awaited)}, age)
-                earlier.copies += unconfirmed.copies
-                earlier.image = unconfirmed.image or earlier.image
-                earlier.since = min(earlier.since, unconfirmed.since)
-                earlier.scope = max(earlier.scope, unconfirmed.scope)
-                earlier.unread = max(earlier.unread, unconfirmed.unread)
-                earlier.stripe = min(earlier.stripe, unconfirmed.stripe)
-                earlier.newest = later_time(earlier.newest, unconfirmed.newest)
-                earlier.deleted_at = later_time(earlier.deleted_at, unconfirmed.deleted_at)
+                _merge(earlier, unconfirmed, age)
                 continue
             if len(unconfirmed.awaited) > _MOST_AWAITED * CHANGE_BYTES:
                 unconfirmed.awaited = _few(unpack_changes(unconfirmed.awaited), age)
@@ -207,7 +179,7 @@ class UnconfirmedKeys:
             wait = self._timeout.get(unconfirmed.topic, 0.0) * 2 ** min(unconfirmed.attempts, _MOST_DOUBLED)
             self._longest = max(self._longest, unconfirmed.pause_s)
             due_at = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.pause_s)
-            self._wait(unconfirmed, same.setdefault(due_at, due_at))
+            self._queue.add(unconfirmed, same.setdefault(due_at, due_at))
 
     def _overtake(self, waiting_keys: Mapping[NameInPartition, UnconfirmedKey], newer: PublishedKeys) -> None:
         if not waiting_keys:
@@ -349,10 +321,23 @@ class UnconfirmedKeys:
                 if topic_partition[0] not in topics
             }
             for topic in topics:
-                self._queues.pop(topic, None)
+                self._queue.drop(topic)
                 self._ended.pop(topic, None)
             self._save_keys(now)
             self._save_ended(now)
+
+
+def _merge(earlier: UnconfirmedKey, later: UnconfirmedKey, now: float) -> None:
+    """Have a key that waits already wait for what it waits for later, too."""
+    earlier.awaited = _few({**unpack_changes(earlier.awaited), **unpack_changes(later.awaited)}, now)
+    earlier.copies += later.copies
+    earlier.image = later.image or earlier.image
+    earlier.since = min(earlier.since, later.since)
+    earlier.scope = max(earlier.scope, later.scope)
+    earlier.unread = max(earlier.unread, later.unread)
+    earlier.stripe = min(earlier.stripe, later.stripe)
+    earlier.newest = later_time(earlier.newest, later.newest)
+    earlier.deleted_at = later_time(earlier.deleted_at, later.deleted_at)
 
 
 def _few(awaited: Mapping[bytes, UnprovenChange], now: float) -> bytes:
