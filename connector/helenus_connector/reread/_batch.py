@@ -117,7 +117,7 @@ class RereadBatch:
         attempt = self._attempt
         assert attempt is not None, "resolve() comes first"
         confirm_key = partial(self._confirm_key, attempt)
-        gate, unfinished = self._resources.gate, attempt.live.left
+        gate, unfinished = self._resources.gate, attempt.live.next_stripes
         published = mark_confirmed(self._finished, unfinished, gate.mark, confirm_key)
         attempt.outcome.published += published  # after the call: `confirm_key` adds to it as well
         return attempt.outcome
@@ -185,7 +185,8 @@ class RereadBatch:
             is_scope = key_read.is_marked and (len(attempt.reader.table.clustering) > 0 or key_read.scope is _TABLE)
             published = self._published[key_read.topic, key_read.partition]
             hand_back(key_read, attempt.outcome, last_published(key_read, published, is_scope))
-        if key_read.read_at is not None and id(key_read) not in attempt.live.left:  # of a truncation a part may be left
+        # Of a truncation a part may still have to be read.
+        if key_read.read_at is not None and id(key_read) not in attempt.live.next_stripes:
             for change in key_read.awaited:
                 is_confirmed = change not in proof.unproven
                 self._resources.gate.mark(

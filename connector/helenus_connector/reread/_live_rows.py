@@ -18,25 +18,26 @@ _SCAN_S = 10.0
 
 
 class LiveRows:
-    """The live rows of the markers in one attempt at a batch. `ahead` are rows that were asked for already, and `left`
-    says from which stripe of the ring on a truncation's rows are still to be read; both by the read's id().
+    """The live rows of the markers in one attempt at a batch. `prefetched` are rows that were requested already, and
+    `next_stripes` says from which stripe of the ring on a truncation's rows are still to be read; both by the read's
+    id().
     """
 
     def __init__(self, reader: RowReader, codec: KeyCodec) -> None:
-        self.ahead: dict[int, Rows] = {}
-        self.left: dict[int, int] = {}
+        self.prefetched: dict[int, Rows] = {}
+        self.next_stripes: dict[int, int] = {}
         self._reader = reader
         self._codec = codec
         self._late = time.monotonic() + _SCAN_S
 
-    def of_scope(self, key_read: KeyRead) -> Iterator[LiveRow]:
+    def scope_rows(self, key_read: KeyRead) -> Iterator[LiveRow]:
         """Read those of a partition, or a range of it."""
-        rows = self.ahead.pop(id(key_read), None)
+        rows = self.prefetched.pop(id(key_read), None)
         if rows is None:
             rows = self._reader.range(key_read.values, key_read.bounds or (None, None), key_read.consistency)
         return self._live(key_read, rows)
 
-    def of_table(self, key_read: KeyRead) -> Iterator[LiveRow]:
+    def table_rows(self, key_read: KeyRead) -> Iterator[LiveRow]:
         """Read those of the table in a topic partition, for some seconds."""
         return self._live(key_read, self._scan(key_read))
 
@@ -62,7 +63,7 @@ class LiveRows:
             raise RowsFailed(error) from None
 
     def _scan(self, key_read: KeyRead) -> Rows:
-        """Read until it is late. `left` says where to go on; it says nothing when all are read."""
+        """Read until it is late. `next_stripes` says where to go on; it says nothing when all are read."""
         reached: int | None = None
         for values, image in self._reader.part(
             key_read.partition, key_read.parts, key_read.consistency, first_stripe(key_read)
@@ -70,12 +71,12 @@ class LiveRows:
             stripe = stripe_of(values[: self._codec.partition_columns])
             if stripe != reached:
                 if reached is not None:
-                    self.left[id(key_read)] = stripe
+                    self.next_stripes[id(key_read)] = stripe
                     if time.monotonic() > self._late:
                         return
                 reached = stripe
             yield values, image
-        self.left.pop(id(key_read), None)
+        self.next_stripes.pop(id(key_read), None)
 
 
 def first_stripe(key_read: KeyRead) -> int:

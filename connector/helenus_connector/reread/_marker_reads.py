@@ -21,14 +21,14 @@ def read_truncation(attempt: ReadAttempt, key_read: KeyRead) -> ResolvedGroups:
     if key_read.event is None:
         key_read.parts = attempt.count_partitions()
     key_read.continues = first_stripe(key_read) > 0
-    key_read.read_rows = attempt.live.of_table
+    key_read.read_rows = attempt.live.table_rows
     key_read.read_at = start = time.time()
     is_whole = False
     try:
         yield from attempt.deliver(key_read)
-        is_whole = id(key_read) not in attempt.live.left
+        is_whole = id(key_read) not in attempt.live.next_stripes
     except HelenusError as error:
-        if error.kind is not Kind.CASSANDRA_READ or id(key_read) not in attempt.live.left:
+        if error.kind is not Kind.CASSANDRA_READ or id(key_read) not in attempt.live.next_stripes:
             raise
         key_read.read_at, key_read.published = start, True
     if not is_whole:
@@ -49,7 +49,7 @@ def _remaining_rows(attempt: ReadAttempt, key_read: KeyRead, start: float) -> Un
         key_read.scope,
         since=since,
         unread=AWAY,
-        stripe=attempt.live.left[id(key_read)],
+        stripe=attempt.live.next_stripes[id(key_read)],
         newest=key_read.newest,
         deleted_at=key_read.deleted_at,
     )
@@ -79,7 +79,7 @@ def read_scopes(
         if isinstance(answer, KeyRefused):
             yield from attempt.refuse(key_read, answer)
             continue
-        key_read.after, attempt.live.ahead[id(key_read)] = answer
+        key_read.after, attempt.live.prefetched[id(key_read)] = answer
         try:
             yield from _deliver_scope(attempt, key_read)
         except KeyRefused as refusal:
@@ -119,5 +119,5 @@ def read_statics(attempt: ReadAttempt, key_read: KeyRead, error: HelenusError) -
 
 def _deliver_scope(attempt: ReadAttempt, key_read: KeyRead) -> ResolvedGroups:
     if key_read.is_marked:
-        key_read.read_rows = attempt.live.of_scope
+        key_read.read_rows = attempt.live.scope_rows
     return attempt.deliver(key_read)
