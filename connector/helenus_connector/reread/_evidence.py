@@ -188,7 +188,7 @@ class Evidence:
         # What is not of the whole scope is of a partition's static columns.
         of_statics = key_read.scope is Scope.PARTITION and awaited.effect and not awaited.effect & _GONE
         if key_read.is_marked and self._has_rows and not of_statics:
-            return _of_scope(key_read, awaited, row)
+            return _judge_scope(key_read, awaited, row)
         if row.exists and any(deletion.undone_by(row) for deletion in deletions):
             return Witness.AGAINST  # cells that are there will go
         verdict = judge_row(awaited, row, deletions, now)
@@ -211,7 +211,7 @@ class Evidence:
             return False
         known_deletions = [
             *deletions,
-            self._of_partition(cache, Scope.RANGE, key_read),
+            self._find_partition_deletion(cache, Scope.RANGE, key_read),
             _find_deletion(cache, MAY + Scope.TABLE, b""),
         ]
         kinds = (Scope.ROW, Scope.STATIC, Scope.PARTITION, _WHOLE)
@@ -231,10 +231,10 @@ class Evidence:
             kinds = (Scope.STATIC, Scope.PARTITION)
         known_deletions = [_find_deletion(cache, kind, key_read.key) for kind in kinds]
         if not key_read.is_marked:
-            known_deletions.append(self._of_partition(cache, Scope.PARTITION, key_read))
+            known_deletions.append(self._find_partition_deletion(cache, Scope.PARTITION, key_read))
         return [deletion for deletion in known_deletions if deletion is not None]
 
-    def _of_partition(self, cache: ChangeCache, scope: Scope, key_read: KeyRead) -> ReportedDeletion | None:
+    def _find_partition_deletion(self, cache: ChangeCache, scope: Scope, key_read: KeyRead) -> ReportedDeletion | None:
         """Return the newest deletion of this scope that was reported of a row's partition."""
         if not self._has_rows or not cache.deletes(scope):
             return None
@@ -256,7 +256,7 @@ def _row(image: Image | None) -> RowEvidence:
     return RowEvidence(True, times, image.timed) if len(times) == len(image.timed.bits) else RowEvidence(True)
 
 
-def _of_scope(key_read: KeyRead, awaited: UnprovenChange, row: RowEvidence) -> Witness:
+def _judge_scope(key_read: KeyRead, awaited: UnprovenChange, row: RowEvidence) -> Witness:
     """Judge a change by the rows that live in a marker's scope, and a partition's static `row`."""
     written, effect = awaited.write_time, awaited.effect
     if written is None or not effect:

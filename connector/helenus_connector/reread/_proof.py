@@ -113,8 +113,8 @@ def judge_row(
     if not effect or effect & _COUNTER:
         return Witness.SILENT
     if effect & _LIVE:
-        return _of_write(time, change, row, deletions, unsure or change.is_expired(now))
-    return _of_deletion(time, effect, row)
+        return _judge_write(time, change, row, deletions, unsure or change.is_expired(now))
+    return _judge_deletion(time, effect, row)
 
 
 class _ShownColumns(NamedTuple):
@@ -147,7 +147,7 @@ def _shown_columns(time: int, columns: int, row: RowEvidence) -> _ShownColumns:
     return _ShownColumns(null & ~unclear & columns, older & ~unclear & columns, newer & columns)
 
 
-def _of_write(
+def _judge_write(
     time: int, change: UnprovenChange, row: RowEvidence, deletions: Sequence[ReportedDeletion], unsure: bool
 ) -> Witness:
     """Judge a row that shows no cell of a write. docs/decisions/0014-evidence-not-age.md explains the answers."""
@@ -192,7 +192,7 @@ def _are_deleted(effect: int, shown: _ShownColumns, row: RowEvidence, later: Seq
     return bool(deleted and columns) and explains_row and (shown.newer | shown.null & deleted) == columns
 
 
-def _of_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
+def _judge_deletion(time: int, effect: int, row: RowEvidence) -> Witness:
     if not row.exists:
         return Witness.ABSENT
     timed = row.timed
