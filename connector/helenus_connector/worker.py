@@ -31,6 +31,7 @@ from helenus_connector.gate.cache import prune
 from helenus_connector.history import History
 from helenus_connector.query.events_query import EventsQuery
 from helenus_connector.query.garbage import DRIVER_SEARCH_AFTER, freeze
+from helenus_connector.query.query_runner import NO_BATCH
 from helenus_connector.rest.server import serve, serve_standby
 from helenus_connector.shape.encoding.registry import registry_memory
 from helenus_connector.snapshot.signals import Signals
@@ -57,7 +58,6 @@ _TOPICS = "topics of all connectors"
 _SLOW_S = 20.0  # a Cassandra of which no contact point answers takes ten for each, by default
 _MAX_SCANS = 100  # at once: each takes a thread, and some more of the driver's
 _NO_SPARK = "starting: Spark is not there yet"
-_NO_BATCH = "starting: no batch done yet"
 
 
 class Worker:
@@ -108,7 +108,7 @@ class Worker:
         """Return what is wrong with the worker itself, whatever its connectors' status, or None."""
         troubles = [query.trouble() for query in list(self._queries.values())]
         starting = None if self._spark is not None else _NO_SPARK
-        waiting = None if self._queries or not self._is_wanted() else _NO_BATCH
+        waiting = None if self._queries or not self._is_wanted() else NO_BATCH
         reason = next(filter(None, [self._reports.away, *troubles, starting, waiting]), None)
         return None if reason is None else str(reason)
 
@@ -224,12 +224,9 @@ class Worker:
             self._queries[group] = query
             query.start(self._spark)
         self._end_empty_groups(directory)
-        for group, query in self._queries.items():
+        for query in self._queries.values():
             if query.failure is not None and not self._stopping.is_set() and not query.is_stopped:
-                if isinstance(query.failure, HelenusError):
-                    raise query.failure
-                problem = f"the query of group {group} ended: {str(query.failure)[:500]}"
-                raise HelenusError(Kind.BATCH_FAILED, problem) from query.failure
+                raise query.failure
             query.refresh()
         # What follows the data comes after it: at a start, Spark begins the queries of changes first.
         if self._followers is not None and self._all_run():
@@ -249,7 +246,7 @@ class Worker:
 
     def _note_hindrances(self) -> None:
         """Note with the connectors of each group why its query runs no batches."""
-        starting = _NO_SPARK if self._spark is None else _NO_BATCH
+        starting = _NO_SPARK if self._spark is None else NO_BATCH
         for group in {c.settings.query_group for c in self.connectors.all().values()}:
             query = self._queries.get(group)
             if query is None:
@@ -268,7 +265,7 @@ class Worker:
         """
         groups = {c.settings.query_group for c in self.connectors.all().values()}
         for group, query in list(self._queries.items()):
-            if group not in groups or isinstance(query, RowsQuery) != self._has_rows(group):
+            if group not in groups or query.keeps_rows != self._has_rows(group):
                 query.stop()
             if query.is_stopped and query.is_over:
                 del self._queries[group]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ from structlog.testing import capture_logs
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import enter
-from helenus_connector.query import events_query as module
-from helenus_connector.query.events_query import EventsQuery, _failure_cause
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_connector.query import events_query, query_runner
+from helenus_connector.query.events_query import EventsQuery
+from helenus_connector.query.query_runner import QueryRunner, failure_cause
+from helenus_schemas.errors import Action, HelenusError, Kind
 
 
 class Waits:
@@ -64,7 +66,7 @@ def test_a_failure_in_spark_is_shown_by_its_cause() -> None:
         "Caused by: java.io.EOFException\n"
     )
     query = SimpleNamespace(exception=lambda: failure)
-    assert "Python worker exited" in _failure_cause(query, SimpleNamespace(failure=None), Path("c")).what  # type: ignore[arg-type]
+    assert "Python worker exited" in failure_cause(query, None, Path("c")).what
 
 
 def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
@@ -90,8 +92,8 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypa
         (tmp_path / "default" / name).touch()
     stream = MagicMock()
     session = MagicMock(readStream=stream)
-    monkeypatch.setattr(module, "SparkJobs", MagicMock())
-    monkeypatch.setattr(module, "start_query", MagicMock())
+    monkeypatch.setattr(events_query, "SparkJobs", MagicMock())
+    monkeypatch.setattr(query_runner, "start_query", MagicMock())
     query._begin(SimpleNamespace(newSession=lambda: session, sparkContext=None), MagicMock())
     assert stream.mock_calls
     left = sorted(str(path.relative_to(tmp_path / "default")) for path in (tmp_path / "default").rglob("*"))
@@ -103,7 +105,7 @@ def test_files_in_a_checkpoint_that_are_not_sparks_are_named() -> None:
         "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location file:/c/offsets should be empty on batch 0"
     )
     query = SimpleNamespace(exception=lambda: failure)
-    error = _failure_cause(query, SimpleNamespace(failure=None), Path("/c"))  # type: ignore[arg-type]
+    error = failure_cause(query, None, Path("/c"))
     assert (error.kind, error.where) == (Kind.STATE, "/c")
     assert "move them away" in error.what
 
@@ -189,3 +191,69 @@ def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pyt
     assert query.failure is None
     assert not thread.is_alive()
     assert connectors._written_topics["default"] == ({"data"} if ending else set())
+
+
+class Runs(QueryRunner):
+    """A query of which each run does what it was told."""
+
+    def __init__(self, *outcomes: Callable[[], None]) -> None:
+        super().__init__("query.group g", "query-g", "g", Path("c"))
+        self._outcomes = list(outcomes)
+        self.reported: list[HelenusError] = []
+        self.backoffs: list[float] = []
+        self.is_released = False
+
+    def run_once(self, spark: Any) -> None:
+        if not self._outcomes:
+            self.stop()
+        else:
+            self._outcomes.pop(0)()
+
+    def note_failure(self, error: HelenusError) -> float:
+        self.reported.append(error)
+        if error.action is not Action.RETRY:
+            raise error
+        self.backoffs.append(self.backoff_s)
+        return 0.0
+
+    def release(self) -> None:
+        self.is_released = True
+
+    def run(self) -> Runs:
+        self._run(SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None)))
+        return self
+
+
+def fail(kind: Kind) -> Callable[[], None]:
+    def run() -> None:
+        raise HelenusError(kind, "why")
+
+    return run
+
+
+def test_an_error_that_is_not_transient_ends_a_query_that_says_so() -> None:
+    query = Runs(fail(Kind.BROKER_UNREACHABLE), fail(Kind.STATE), fail(Kind.BROKER_UNREACHABLE)).run()
+    assert [error.kind for error in query.reported] == [Kind.BROKER_UNREACHABLE, Kind.STATE]
+    assert query.failure is query.reported[1]
+    assert not query.is_released
+
+
+def test_an_error_of_a_query_that_was_to_stop_is_none() -> None:
+    def fail_stopped() -> None:
+        query.stop()
+        raise RuntimeError("its Java process is gone")
+
+    query = Runs(fail_stopped)
+    query.run()
+    assert (query.reported, query.failure, query.is_released) == ([], None, True)
+
+
+def test_a_batch_ends_a_row_of_failures() -> None:
+    def fail_later() -> None:
+        query.progress.batches_done = 1
+        fail(Kind.BATCH_FAILED)()
+
+    fails = fail(Kind.BATCH_FAILED)
+    query = Runs(fails, fails, fails, fail_later, fails)
+    assert query.run().backoffs == [1, 2, 4, 1, 2]
+    assert not query.has_done_batches

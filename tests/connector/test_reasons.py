@@ -57,7 +57,7 @@ def the_query(worker: Worker, directory: Path) -> EventsQuery:
 
 
 def fails_again_and_again(worker: Worker, directory: Path) -> None:
-    the_query(worker, directory)._last_error = FULL
+    the_query(worker, directory).last_error = FULL
 
 
 def plans_no_batch(worker: Worker, directory: Path) -> None:

@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -514,10 +513,10 @@ def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypa
     query = EventsQuery(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query.refresh()
     planned = Planned(tmp_path)
-    query._batches = SimpleNamespace(batches_done=1)  # type: ignore[assignment]
+    query.progress.batches_done = 1
     planned.broker.ends = {TOPIC: {"0": 5}}
     away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
-    monkeypatch.setattr("helenus_connector.query.events_query._BROKER_AWAY_AFTER_S", -1.0)
+    monkeypatch.setattr("helenus_connector.query.query_runner._BROKER_AWAY_AFTER_S", -1.0)
     monkeypatch.setattr(planned.reader, "stop", lambda: None)
     monkeypatch.setattr(_batch_planner.time, "sleep", lambda _: None)
     for refused, why in (({}, ""), ({TOPIC: away}, "no answer"), ({TOPIC: away}, "no answer"), ({}, "")):

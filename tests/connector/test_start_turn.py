@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from helenus_connector.query import start_turn
-from helenus_connector.query.start_turn import start_in_turn
+from helenus_connector.query import _start_turn as start_turn
+from helenus_connector.query._start_turn import start_in_turn
 
 LIMIT_S = 60
 

@@ -491,7 +491,7 @@ def test_a_query_that_no_connector_has_any_more_ends(worker: Fake) -> None:
     cache = worker._directory / "default" / "0" / "events-ks.t-0.cache"
     cache.parent.mkdir(parents=True)
     cache.touch()
-    query = SimpleNamespace(is_stopped=False, is_over=False)
+    query = SimpleNamespace(is_stopped=False, is_over=False, keeps_rows=False)
     query.stop = lambda: setattr(query, "is_stopped", True)
     worker._queries = {"default": query}  # type: ignore[dict-item]
     worker.connectors.all()["shop"].is_scanned = False

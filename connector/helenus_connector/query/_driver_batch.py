@@ -20,7 +20,7 @@ from helenus_connector.query import _spark_job as job
 from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query._worker_task import TopicResult, topic_task
-from helenus_connector.query.batch_metrics import ADVICE, count_outcome, note_failed_attempt
+from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
@@ -39,7 +39,7 @@ class DriverBatches:
     `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
     batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
     batch's outcome. `unconfirmed` and what is `waiting` at the gates outlive the query. `lost` is called with a task
-    and why changes of its table are missing, before the batch ends. `failure` holds the error that ended the query.
+    and why changes of its table are missing, before the batch ends.
     """
 
     def __init__(
@@ -64,11 +64,9 @@ class DriverBatches:
         self._last_batch_id = latest(plan.checkpoint)
         # Gaps before that were counted by an earlier run.
         self._start_offsets = overlaid(committed(plan.checkpoint), held_positions.offsets())
-        self._gaps: set[tuple[str, str | None, int | None]] = set()
+        self._gaps = GapLog()
         self._shown_counts: dict[str, tuple[float, ...]] = {}
-        self.failure: BaseException | None = None
-        self.has_begun = False
-        self.batches_done = 0
+        self._is_first = True
 
     def process(self, jobs: SparkJobs, batch_id: int) -> None:
         """Process a batch: the function for `foreachBatch`. An error of a table concerns that table alone: its part of
@@ -76,22 +74,17 @@ class DriverBatches:
         at all.
         """
         start = time.monotonic()
-        self.has_begun = True
-        try:
-            plan, tasks = self._begun()
-            self._use(plan)
-            self._held_positions.begin_batch()
-            results = self._run(jobs, plan)
-            if not self.batches_done:
-                self._keep_absent(plan, batch_id, {result.topic for result in results})
-            # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
-            self._apply(tasks, results, stepped_back=batch_id > self._last_batch_id)
-            plan, _ = self._planned()
-            self._wake(plan)
-        except BaseException as error:
-            self.failure = error
-            raise
-        self.batches_done += 1
+        plan, tasks = self._begun()
+        self._use(plan)
+        self._held_positions.begin_batch()
+        results = self._run(jobs, plan)
+        if self._is_first:
+            self._keep_absent(plan, batch_id, {result.topic for result in results})
+        # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
+        self._apply(tasks, results, stepped_back=batch_id > self._last_batch_id)
+        plan, _ = self._planned()
+        self._wake(plan)
+        self._is_first = False
         reach("connector.before-commit")
         seconds = time.monotonic() - start
         metrics.BATCH_SECONDS.observe(seconds)
@@ -216,21 +209,14 @@ class DriverBatches:
                     metric.labels(*task.labels).set(value)
 
     def _count_gaps(self, result: TopicResult, outcome: BatchOutcome, task: Task) -> None:
-        """Count and report each gap once: it is in every partition, and read again where a run steps back."""
+        """Count and report the gaps that no earlier run has counted."""
         start_offset = self._start_offsets.get(result.topic, {}).get("0", 0)
         if outcome.lost or result.starts.get("0", -1) >= start_offset:
             # From now on every event is new; so it is in a recreated topic.
             self._start_offsets.pop(result.topic, None)
             start_offset = 0
-        for gap in outcome.gaps:
-            gap_id = result.topic, gap.node, gap.until
-            if gap.partition or gap.offset < start_offset or gap_id in self._gaps:
-                continue
-            self._gaps.add(gap_id)
-            self._lost(task, f"a gap in the commit log of node {gap.node}")
-            metrics.GAPS.labels(*task.labels).inc()
-            where = {"connector": task.connector, "topic": result.topic, "node": gap.node, "until_us": gap.until}
-            _log.warning("events.gap", **where, advice=ADVICE)
+        for node in self._gaps.note(task, outcome.gaps, start_offset):
+            self._lost(task, f"a gap in the commit log of node {node}")
 
     def _wake(self, plan: QueryPlan) -> None:
         now = time.time()

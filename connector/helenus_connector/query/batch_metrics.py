@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
 from helenus_connector import metrics
 from helenus_connector.control.status import Task
+from helenus_connector.interfaces.event import Gap
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
-ADVICE = (
+_ADVICE = (
     "snapshot the table: helenus-connector snapshot; snapshot.mode=when_needed does so by itself. "
     "Rows that were deleted meanwhile have no key to scan: helenus-connector verify --repair publishes their deletes"
 )
@@ -73,10 +74,33 @@ def count_outcome(task: Task, outcome: BatchOutcome, now: float) -> None:
         _warn_of_repeats(labels, task.table, node)
     metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
     if outcome.lost:
-        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice=ADVICE)
+        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice=_ADVICE)
     metrics.KEYS_READ.labels(*labels).inc(outcome.keys_read)
     metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
     metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)
     if outcome.newest_write_time is not None:
         task.changed_at = time.monotonic()
         metrics.REPLICATION_SECONDS.labels(*labels).set(max(0.0, now - outcome.newest_write_time / 1e6))
+
+
+class GapLog:
+    """Counts and logs each gap once: it is in every partition, and read again where a run steps back."""
+
+    def __init__(self) -> None:
+        self._gaps: set[tuple[str, str | None, int | None]] = set()
+
+    def note(self, task: Task, gaps: Iterable[Gap], first_offset: int = 0) -> list[str | None]:
+        """Count and log the gaps of a table's batch, and return the nodes of those that are new. An earlier run has
+        counted those before `first_offset`.
+        """
+        nodes = []
+        for gap in gaps:
+            gap_id = task.events, gap.node, gap.until
+            if gap.partition or gap.offset < first_offset or gap_id in self._gaps:
+                continue
+            self._gaps.add(gap_id)
+            nodes.append(gap.node)
+            metrics.GAPS.labels(*task.labels).inc()
+            where = {"connector": task.connector, "topic": task.events, "node": gap.node, "until_us": gap.until}
+            _log.warning("events.gap", **where, advice=_ADVICE)
+        return nodes

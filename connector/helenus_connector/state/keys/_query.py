@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -17,142 +16,84 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import replace
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.backoff import pause
-from helenus_connector.query.handover import MicroBatch, start_query
+from helenus_connector.query.handover import MicroBatch
+from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.spark_session import settled_task_slots, task_slots
-from helenus_connector.query.start_turn import start_in_turn
 from helenus_connector.state.keys._operator import OUTPUT, KeysOperator, unpack_counts
-from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan
+from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan, state_directory
 from helenus_connector.state.keys._read_request import DONE, request_reads
 from helenus_connector.state.keys._source import RecordsSource
-from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS, measure_state
-from helenus_schemas.errors import Action, HelenusError, Kind, error_in
+from helenus_connector.state.store.rocksdb import measure_state, new_session
+from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service import durable
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
 _IDENTITY_FILE = "about"
 _INTERVAL_MS = 500
 _VERSION = 2
 """Version 1 was of states whose keys did not lie on `pages`."""
 
 
-class KeysQuery:
-    """Follows the data topics of one connector from `start` until `stop`. It retries after transient failures; another
-    one ends it, and is `failure`. `tables` are the settings of each table.
+class KeysQuery(QueryRunner):
+    """Follows the data topics of one connector from `start` until `stop`. It is restarted after transient failures;
+    another one ends it. `tables` are the settings of each table.
     """
 
     def __init__(self, worker: WorkerSettings, name: str, tables: Mapping[str, ConnectorSettings], directory: Path):
+        checkpoint = state_directory(worker, name) / "query"
+        super().__init__(f"connector {name}", f"state-{name}", "helenus-state", checkpoint)
         self._worker = worker
         self.name = name
         self.tables = dict(tables)
         self._directory = directory
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._has_begun = False
         self._query: Any = None
         self._due_times: dict[str, float] = {}
         self._key_counts: dict[metrics.Labels, dict[str, tuple[int, int]]] = {}
-        self.trouble: HelenusError | None = None
-        self.failure: HelenusError | None = None
 
-    def start(self, spark: Any) -> None:
-        """Start the query, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, args=(spark,), name=f"state-{self.name}", daemon=True)
-        self._thread.start()
+    def note_failure(self, error: HelenusError) -> float:
+        """Report why a run failed. Raises an error that is not transient."""
+        metrics.ERRORS.labels(error.kind.value).inc()
+        if error.action is not Action.RETRY:
+            _log.error("state.failed", connector=self.name, error=str(error))
+            raise error
+        self.last_error = error
+        _log.warning("state.retry", connector=self.name, error=str(error), restart_in_s=self.backoff_s)
+        return self.backoff_s
 
-    def stop(self) -> None:
-        """Have the query stop."""
-        self._stopping.set()
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the query has ended."""
-        return self._thread is not None and not self._thread.is_alive()
-
-    def join(self) -> None:
-        """Wait until the query has ended."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self, spark: Any) -> None:
-        failures = 0
-        while not self._stopping.is_set():
-            started_at = time.monotonic()
-            try:
-                self._run_query(spark)
-                continue
-            except HelenusError as error:
-                failure = error
-            except Exception as error:
-                failure = _error(str(error))
-            if self._stopping.is_set():
-                return
-            metrics.ERRORS.labels(failure.kind.value).inc()
-            if failure.action is not Action.RETRY:
-                self.failure = failure
-                _log.error("state.failed", connector=self.name, error=str(failure))
-                return
-            failures = 1 if time.monotonic() - started_at > _MAX_PAUSE_S else failures + 1
-            self.trouble = failure
-            pause_s = pause(failures, _FIRST_PAUSE_S, _MAX_PAUSE_S)
-            _log.warning("state.retry", connector=self.name, error=str(failure), restart_in_s=pause_s)
-            self._stopping.wait(pause_s)
-
-    def _run_query(self, spark: Any) -> None:
-        """Run the query until it ends. Raises what ended it, unless it was to stop."""
+    def run_once(self, spark: Any) -> None:
+        """Run the query until it ends or is to stop. Raises what ended it."""
         plan = self._make_plan()
         _check_identity(plan)
         # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
-        is_first = not (plan.checkpoint / "query" / "offsets").exists()
+        is_first = not (self.checkpoint / "offsets").exists()
         stores = max(2, settled_task_slots(spark, self._stopping.is_set) if is_first else task_slots(spark))
-        self._has_begun = False
-        begin = partial(self._start_stream, spark, plan, stores)
-        query = start_in_turn(begin, lambda: self._has_begun, self._stopping.is_set)
-        if query is None:
-            return
-        self._query = query
-        _log.info("state.started", connector=self.name, topics=len(plan.tables))
-        while query.isActive and not self._stopping.wait(0.1):
-            pass
-        if self._stopping.is_set():
-            query.stop()
-            return
-        raise _error(str(query.exception() or "the query ended"))
+        self._query = self.begin_in_turn(partial(self._start_stream, spark, plan, stores))
+        if self._query is not None:
+            _log.info("state.started", connector=self.name, topics=len(plan.tables))
+            self.watch(self._query)
 
     def _start_stream(self, spark: Any, plan: KeysPlan, stores: int) -> Any:
         plan.save()
         replace(plan.due_file, b"")
-        session = spark.newSession()
-        for key, value in ROCKSDB_SETTINGS.items():
-            session.conf.set(key, value)
-        session.conf.set("spark.sql.shuffle.partitions", str(stores))
+        session = new_session(spark, stores)
         session.dataSource.register(RecordsSource)
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", "helenus-state")
         records = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
         index = records.groupBy("place").transformWithStateInPandas(KeysOperator(plan), OUTPUT, "Append", "None")
+        process = partial(self._process, plan)
+        return self.start_stream(spark, f"helenus-state-{self.name}", index, _INTERVAL_MS, process)
 
-        def process(batch: MicroBatch) -> None:
-            self._has_begun = True
-            reach("state.before-job")
-            started_at = time.monotonic()
-            rows = batch.frame.mapInArrow(request_reads(plan), DONE).collect()
-            self._apply_results(plan, rows)
-            size, seconds = measure_state(self._query), time.monotonic() - started_at
-            for labels in self._key_counts:
-                metrics.STATE_BYTES.labels(*labels).set(size / len(self._key_counts))
-                metrics.STATE_BATCH_SECONDS.labels(*labels).set(seconds)
-            reach("state.before-commit")
-
-        writer = (
-            index.writeStream.queryName(f"helenus-state-{self.name}")
-            .option("checkpointLocation", str(plan.checkpoint / "query"))
-            .outputMode("append")
-            .trigger(processingTime=f"{_INTERVAL_MS} milliseconds")
-        )
-        return start_query(spark.sparkContext, writer, process)
+    def _process(self, plan: KeysPlan, batch: MicroBatch) -> None:
+        reach("state.before-job")
+        started_at = time.monotonic()
+        rows = batch.frame.mapInArrow(request_reads(plan), DONE).collect()
+        self._apply_results(plan, rows)
+        size, seconds = measure_state(self._query), time.monotonic() - started_at
+        for labels in self._key_counts:
+            metrics.STATE_BYTES.labels(*labels).set(size / len(self._key_counts))
+            metrics.STATE_BATCH_SECONDS.labels(*labels).set(seconds)
+        reach("state.before-commit")
 
     def _make_plan(self) -> KeysPlan:
         """Return a plan of the current definitions of the tables. Raises HelenusError."""
@@ -190,7 +131,6 @@ class KeysQuery:
             metrics.STATE_WAITING.labels(*labels).set(sum(waiting for _, waiting in table_counts.values()))
             for reason in ("expired", "deleted", "repeated"):
                 metrics.LIVE_KEYS_ASKED.labels(*labels, reason).inc(counts[reason])
-        self.trouble = None
         replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
 
 
@@ -223,9 +163,3 @@ def _check_identity(plan: KeysPlan) -> None:
         raise HelenusError(Kind.STATE, "the state is gone, and its offsets are not", str(query / "state"), advice)
     if tables != {**tables, **followed_tables}:
         durable.save(file, {**tables, **followed_tables}, _VERSION, "what the state is of", "state.about-saved")
-
-
-def _error(message: str) -> HelenusError:
-    """Return the error that ended the query, from Spark's message."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return error_in(message) or HelenusError(Kind.BATCH_FAILED, (lines or ["the query ended"])[0][:500])

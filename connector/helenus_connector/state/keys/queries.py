@@ -66,7 +66,7 @@ def _followed_tables(connector: Connector) -> dict[str, ConnectorSettings]:
 def _report_failure(connector: Connector, query: KeysQuery) -> None:
     """Fail the tasks of a query that has failed: otherwise deletes would go on without it."""
     for task in list(connector.tasks.values()):
-        task.state_error = query.trouble
+        task.state_error = query.last_error
         if query.failure is not None and task.error is None:
             task.error = query.failure
             task.last_error = time.time(), str(query.failure)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -32,23 +31,21 @@ from helenus_connector.control.plan import QueryPlan
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind, ends
-from helenus_connector.pipeline.batch_outcome import BatchOutcome
-from helenus_connector.query.batch_metrics import ADVICE, count_outcome, note_failed_attempt
-from helenus_connector.query.handover import MicroBatch, start_query
+from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
+from helenus_connector.query.handover import MicroBatch
+from helenus_connector.query.query_runner import QueryRunner
 from helenus_connector.query.source import EventsSource
 from helenus_connector.query.spark_session import settled_task_slots
-from helenus_connector.query.start_turn import start_in_turn
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows._identity import StateIdentity
 from helenus_connector.state.rows._operator import OUTPUT, PlaceResult, RowsOperator
 from helenus_connector.state.rows._publish_task import DONE, CurrentTable, PublishResult, publish
-from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS, measure_state
+from helenus_connector.state.store.rocksdb import measure_state, new_session
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
-_AWAY_S = 5.0
 _POLL_S = 0.1
 _QUIET_S = 5.0
 """Time without a disturbance before the table is snapshot: nodes report one TRUNCATE within seconds of each other."""
@@ -56,12 +53,13 @@ _NUMBERS_PER_PLACE = 100
 """Numbers that are tried for each partition: one in `slots` of them goes to the right store."""
 
 
-class RowsQuery:
+class RowsQuery(QueryRunner):
     """The query of one `query.group`, which runs from `start` until `stop`. `directory` is the run's own; `snapshots`
-    give a state the rows that were there before, and are told when changes were lost.
+    give a state the rows that were there before, and are told when changes were lost. Its table's task is told of what
+    fails, and says when to try again.
     """
 
-    failure: Exception | None = None
+    keeps_rows = True
 
     def __init__(
         self,
@@ -71,86 +69,55 @@ class RowsQuery:
         directory: Path,
         snapshots: Snapshots,
     ) -> None:
+        super().__init__(f"query.group {group}", f"merge-{group}", group, worker.checkpoint_dir.absolute() / group)
         self._worker = worker
         self._connectors = connectors
         self._group = group
         self._directory = directory
         self._snapshots = snapshots
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._task: Task | None = None
         self._plan: QueryPlan | None = None
-        self._batches_done = 0
-        self._has_begun = False
+        self._identity: StateIdentity | None = None
         self._due_times: dict[int, float] = {}
         self._place_counts: dict[int, tuple[int, int]] = {}
         self._query: Any = None
-        self._gaps: set[tuple[str | None, int | None]] = set()
+        self._gaps = GapLog()
         self._nodes_without_cells: set[str] = set()
         self._snapshot_ends: dict[str, int] | None = None
         self._disturbances: dict[int, int] = {}
         self._disturbed_at = 0.0
         self._snapshot_after: dict[int, int] = {}
 
-    def start(self, spark: Any) -> None:
-        """Start the query, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, args=(spark,), name=f"merge-{self._group}", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Have the query stop. A batch that is not complete is repeated at the next start."""
-        self._stopping.set()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Return whether `stop` was called."""
-        return self._stopping.is_set()
-
     @property
     def is_running(self) -> bool:
-        """Return whether a batch has completed since the last start, or there is nothing to do."""
-        return self._batches_done > 0 or self._plan is None
-
-    @property
-    def has_done_batches(self) -> bool:
-        """Return whether a batch has completed since the last start."""
-        return self._batches_done > 0
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the query has ended, after `stop`."""
-        return self._thread is not None and not self._thread.is_alive()
-
-    def join(self) -> None:
-        """Wait until the query has ended."""
-        if self._thread is not None:
-            self._thread.join()
+        """Return whether the query has done a batch since its last start, or has no table."""
+        return self.has_done_batches or self._plan is None
 
     def refresh(self) -> None:
         """Do nothing: a change of its table restarts the query."""
 
-    def trouble(self) -> str | None:
-        """Return why the query is not ready, or None."""
-        if self._plan is None:
-            return None
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - self._plan.away_file.stat().st_mtime > _AWAY_S:
-                return self._plan.away_file.read_text()
-        return None if self._batches_done else "starting: no batch done yet"
+    def away_file(self) -> Path | None:
+        """Return the file where the planner writes why it can plan no batch, or None while nothing runs."""
+        return None if self._plan is None else self._plan.away_file
 
-    def _run(self, spark: Any) -> None:
-        while not self._stopping.wait(_POLL_S):
-            task = self._find_task()
-            if task is None:
-                continue
-            try:
-                self._run_query(spark, task)
-            except HelenusError as error:
-                note_failed_attempt(task, error, time.time())
-            except Exception as error:
-                note_failed_attempt(task, _error(str(error)), time.time())
-            finally:
-                self._plan, self._batches_done = None, 0
-                self._connectors.note_written_topics(self._group, ())
+    def note_failure(self, error: HelenusError) -> float:
+        """Note with the table's task that a run failed: the task has pauses of its own, and says when it runs again."""
+        if self._task is None:
+            raise error
+        note_failed_attempt(self._task, error, time.time())
+        return 0.0
+
+    def run_once(self, spark: Any) -> None:
+        """Run the query until its table is to end, or all its rows are proven. Raises what ended it."""
+        self._task = None
+        if self._stopping.wait(_POLL_S) or (task := self._find_task()) is None:
+            return
+        self._task = task
+        try:
+            self._run_query(spark, task)
+        finally:
+            self._plan = self._identity = None
+            self._connectors.note_written_topics(self._group, ())
 
     def _find_task(self) -> Task | None:
         """Return the table to run now, if there is one. Others of the group fail: a partition's state is of
@@ -165,17 +132,19 @@ class RowsQuery:
             note_failed_attempt(extra_task, HelenusError(Kind.CONFIG, reason, extra_task.table, advice), time.time())
         return tasks[0] if tasks else None
 
-    def _is_wanted(self, task: Task) -> bool:
-        return not self._stopping.is_set() and self._find_task() is task
+    def is_wanted(self) -> bool:
+        """Return whether the current run is to go on: its table runs, and not all its rows are proven by now."""
+        task, identity = self._task, self._identity
+        if self.is_stopped or task is None or self._find_task() is not task:
+            return False
+        return identity is None or not self._has_proven_all(task, identity)
 
     def _run_query(self, spark: Any, task: Task) -> None:
-        """Run the query until its table is to end, or all its rows are proven. Raises what ended it."""
-        start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
+        start = fence(self.checkpoint, self._stopping.is_set)
         if start is None:
             return
-        identity, self._batches_done, self._snapshot_ends = self._check_identity(spark, task), 0, None
+        identity, self._snapshot_ends = self._check_identity(spark, task), None
         self._snapshot_after = dict(identity.proven)
-        self._has_begun = False
         settings = task.settings
         self._plan = plan = QueryPlan(
             self._worker,
@@ -189,18 +158,12 @@ class RowsQuery:
         )
         plan.save()
         replace(plan.due_file, repr(time.time()).encode())  # what expired meanwhile
-        begin = partial(self._start_stream, spark, plan, task, identity)
-        query = start_in_turn(begin, lambda: self._has_begun, lambda: not self._is_wanted(task))
+        query = self.begin_in_turn(partial(self._start_stream, spark, plan, task, identity))
         if query is None:
             return
-        self._query = query
         _log.info("query.started", group=self._group, state="rows")
-        while query.isActive and self._is_wanted(task) and not self._has_proven_all(task, identity):
-            time.sleep(_POLL_S)
-        if query.isActive:
-            query.stop()
-        elif self._is_wanted(task):
-            raise _error(str(query.exception() or "the query ended"))
+        self._query, self._identity = query, identity
+        self.watch(query)
 
     def _has_proven_all(self, task: Task, identity: StateIdentity) -> bool:
         """Return whether all rows are proven from now on, where they were not; then the identity is saved.
@@ -229,17 +192,16 @@ class RowsQuery:
                 closing(planner(self._worker)) as broker,
             ):  # retried at the next turn
                 self._snapshot_ends = ends(broker, identity.topic)
-        checkpoint = self._worker.checkpoint_dir.absolute() / self._group
         if self._snapshot_ends is None or behind(
-            identity.topic, committed(checkpoint).get(identity.topic, {}), self._snapshot_ends
+            identity.topic, committed(self.checkpoint).get(identity.topic, {}), self._snapshot_ends
         ):
             return False
-        _identity.save_identity(checkpoint, dataclasses.replace(identity, is_whole=True, proven=disturbances))
+        _identity.save_identity(self.checkpoint, dataclasses.replace(identity, is_whole=True, proven=disturbances))
         return True
 
     def _check_identity(self, spark: Any, task: Task) -> StateIdentity:
         """Return the identity of the state, checked, or saved now at the first start. Raises HelenusError."""
-        checkpoint = self._worker.checkpoint_dir.absolute() / self._group
+        checkpoint = self.checkpoint
         topic = task.events
         with closing(planner(self._worker)) as broker:
             partitions = broker.partitions([topic])[topic]
@@ -265,12 +227,8 @@ class RowsQuery:
         return identity
 
     def _start_stream(self, spark: Any, plan: QueryPlan, task: Task, identity: StateIdentity) -> Any:
-        session = spark.newSession()
-        for key, value in ROCKSDB_SETTINGS.items():
-            session.conf.set(key, value)
-        session.conf.set("spark.sql.shuffle.partitions", str(identity.slots))
+        session = new_session(spark, identity.slots)
         session.dataSource.register(EventsSource)
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
         patience_s = -(-task.settings.settle_min_age_ms // 1000)
         has_snapshots = task.settings.snapshot_mode != "never"
@@ -284,37 +242,30 @@ class RowsQuery:
         )
         merged = source.load().groupBy("place").transformWithStateInPandas(operator, OUTPUT, "Append", "None")
 
-        def process(batch: MicroBatch) -> None:
-            self._has_begun = True
-            reach("state.before-job")
-            started_at = time.monotonic()
-            self._connectors.note_written_topics(self._group, [task.data])
-            try:
-                rows = batch.frame.mapInArrow(publish(plan, task.settings), DONE).collect()
-            except PySparkException as failure:
-                raise error_in(str(failure)) or failure from None
-            self._apply_results(plan, task, [pickle.loads(row.done) for row in rows])
-            self._connectors.note_written_topics(self._group, ())
-            self._batches_done += 1
-            seconds = time.monotonic() - started_at
-            metrics.BATCH_SECONDS.observe(seconds)
-            metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
-            reach("state.before-commit")
+        process = partial(self._process, plan, task)
+        return self.start_stream(spark, f"helenus-{self._group}", merged, self._worker.batch_interval_ms, process)
 
-        writer = (
-            merged.writeStream.queryName(f"helenus-{self._group}")
-            .option("checkpointLocation", str(plan.checkpoint))
-            .outputMode("append")
-            .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
-        )
-        return start_query(spark.sparkContext, writer, process)
+    def _process(self, plan: QueryPlan, task: Task, batch: MicroBatch) -> None:
+        reach("state.before-job")
+        started_at = time.monotonic()
+        self._connectors.note_written_topics(self._group, [task.data])
+        try:
+            rows = batch.frame.mapInArrow(publish(plan, task.settings), DONE).collect()
+        except PySparkException as failure:
+            raise error_in(str(failure)) or failure from None
+        self._apply_results(plan, task, [pickle.loads(row.done) for row in rows])
+        self._connectors.note_written_topics(self._group, ())
+        seconds = time.monotonic() - started_at
+        metrics.BATCH_SECONDS.observe(seconds)
+        metrics.STATE_BATCH_SECONDS.labels(*task.labels).set(seconds)
+        reach("state.before-commit")
 
     def _apply_results(self, plan: QueryPlan, task: Task, results: list[PublishResult]) -> None:
         """Report to the task what a batch did, and to the planner when the next row expires."""
         now = time.time()
         for result in results:
             count_outcome(task, result.outcome, now)
-            self._note_gaps(task, result.outcome)
+            self._gaps.note(task, result.outcome.gaps)
             for place_result in result.ended:
                 self._note_place(place_result)
         self._note_missing_cells(task, [place_result for result in results for place_result in result.ended])
@@ -354,16 +305,6 @@ class RowsQuery:
         if new_nodes:
             _log.warning("state.without_cells", connector=task.connector, table=task.table, reason=str(error))
 
-    def _note_gaps(self, task: Task, outcome: BatchOutcome) -> None:
-        """Report each gap once: it is in every partition."""
-        for gap in outcome.gaps:
-            if gap.partition or (gap.node, gap.until) in self._gaps:
-                continue
-            self._gaps.add((gap.node, gap.until))
-            metrics.GAPS.labels(*task.labels).inc()
-            labels = {"connector": task.connector, "topic": task.events, "node": gap.node}
-            _log.warning("events.gap", **labels, until_us=gap.until, advice=ADVICE)
-
 
 def places(spark: Any, partitions: int, slots: int) -> tuple[int, ...]:
     """Return a number for each partition, by which Spark gives partitions to the stores in turns: n goes to the store n
@@ -374,9 +315,3 @@ def places(spark: Any, partitions: int, slots: int) -> tuple[int, ...]:
     for row in spark.range(partitions * _NUMBERS_PER_PLACE).selectExpr("cast(id AS int) AS id", hashed).collect():
         numbers[row.slot].append(row.id)
     return tuple(numbers[n % slots][n // slots] for n in range(partitions))
-
-
-def _error(message: str) -> HelenusError:
-    """Return the error that ended the query, from Spark's message."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return error_in(message) or HelenusError(Kind.BATCH_FAILED, (lines or ["the query ended"])[0][:500])

@@ -31,7 +31,7 @@ from helenus_connector.state.rows._row_bytes import load_row
 from helenus_connector.state.rows._row_store import ROW_PREFIX, STATIC_PREFIX
 from helenus_connector.state.rows._row_values import RowValues
 from helenus_connector.state.store.pages import entries, is_page
-from helenus_connector.state.store.rocksdb import ROCKSDB_SETTINGS
+from helenus_connector.state.store.rocksdb import new_session
 from helenus_connector.state.store.spark_store import STATE
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -75,9 +75,8 @@ def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Pat
     plan = QueryPlan(worker, {settings.events: settings}, str(directory), settings.query_group, places=identity.places)
     spark = start_session(worker, directory, has_state=True)
     try:
-        for key, value in ROCKSDB_SETTINGS.items():
-            spark.conf.set(key, value)
-        state = spark.read.format("statestore").option("stateVarName", STATE).load(str(checkpoint))
+        session = new_session(spark, identity.slots)
+        state = session.read.format("statestore").option("stateVarName", STATE).load(str(checkpoint))
         pages = state.selectExpr("key.place AS place", "user_map_key.key AS name", "user_map_value.value AS value")
         rows = pages.mapInArrow(_rows, pages.schema)
         # A partition's static columns before its rows, which have them too: "s" comes after "r".

@@ -1,10 +1,10 @@
-"""Spark's settings for state in RocksDB, and the size of that state."""
+"""Sessions of Spark that keep their queries' state in RocksDB, and the size of that state."""
 
 from __future__ import annotations
 
 from typing import Any
 
-ROCKSDB_SETTINGS = {
+_ROCKSDB_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -13,6 +13,15 @@ ROCKSDB_SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
+
+
+def new_session(spark: Any, stores: int) -> Any:
+    """Return a session whose queries keep their state in so many stores, in RocksDB."""
+    session = spark.newSession()
+    for key, value in _ROCKSDB_SETTINGS.items():
+        session.conf.set(key, value)
+    session.conf.set("spark.sql.shuffle.partitions", str(stores))
+    return session
 
 
 def measure_state(query: Any) -> int:
