@@ -17,7 +17,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
-from helenus_connector.query import _worker_task
+from helenus_connector.query import _worker_task, worker_process
 from helenus_connector.snapshot import _scan
 from helenus_connector.state.keys import _read_request
 from helenus_connector.state.rows import _publish_task, rebuild
@@ -74,10 +74,12 @@ def test_rows_that_were_asked_for_are_on_the_broker_before_the_batch_is_done(
     plan = QueryPlan(worker, {settings.events: settings}, str(tmp_path))
     plan.checkpoint.mkdir(parents=True)
     events = Events()
-    monkeypatch.setitem(_publish_task._events_logs, plan.directory, events)  # type: ignore[arg-type]
+    monkeypatch.setattr(worker_process, "_reused", {})
+    monkeypatch.setattr(worker_process, "events_log", lambda _: events)
+    assert worker_process.events_log_for(worker) is events  # type: ignore[comparison-overlap]
     monkeypatch.setattr(_publish_task, "stage_of", lambda *_: Stage())
     monkeypatch.setattr(_publish_task, "CurrentTable", lambda _: lambda: None)
-    monkeypatch.setattr(_publish_task, "end_with_parent", lambda: None)
+    monkeypatch.setattr(worker_process, "end_with_parent", lambda: None)
     function = pickle.loads(cloudpickle.dumps(_publish_task.publish(plan, settings)))
     row = pa.RecordBatch.from_pylist([{"notes": None, "merged": None, "ended": None}])
     (done,) = function(iter([row]))

@@ -30,6 +30,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, UnknownConnector
 from helenus_connector.log.events import Offsets
+from helenus_connector.query import worker_process
 from helenus_connector.rest._snapshots import _read_request
 from helenus_connector.snapshot import _keys, _pace, _run, _scan
 from helenus_connector.snapshot import snapshots as module
@@ -599,8 +600,8 @@ def test_a_where_is_tried_before_it_is_taken(error: Exception, monkeypatch: pyte
 
 def test_another_consistency_is_another_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     session = Rows(1).session()
-    monkeypatch.setattr(_scan.cassandra_sessions, "session_for", lambda _: session)
-    monkeypatch.setattr(_scan, "_readers", {})
+    monkeypatch.setattr(worker_process, "session_for", lambda _: session)
+    monkeypatch.setattr(worker_process, "_reused", {})
 
     def level(name: str) -> int:
         given = settings(snapshot_consistency=name)

@@ -11,6 +11,7 @@ from connector.test_verify import FORMS, Topic, int32, of, table
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
+from helenus_connector.query import worker_process
 from helenus_connector.state.keys import _record_reader
 from helenus_connector.state.keys._key_index import KeyReport
 from helenus_connector.state.keys._operator import range_test
@@ -28,7 +29,7 @@ _WITH_OP = [form for form in FORMS if "headers" not in form]
 def now(monkeypatch: pytest.MonkeyPatch) -> list[Table | None]:
     """The table as Cassandra has it: None, as nobody altered it."""
     found: list[Table | None] = [None]
-    monkeypatch.setattr(_record_reader.cassandra_sessions, "session_for", lambda _: None)
+    monkeypatch.setattr(worker_process, "session_for", lambda _: None)
     monkeypatch.setattr(_record_reader, "read_definition", lambda *_: found[0] and (1, found[0]))
     return found
 

@@ -14,8 +14,9 @@ from helenus_connector.interfaces.event import Event, WaitingChange
 from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query import _worker_task as tasks
-from helenus_connector.query import cassandra_sessions
+from helenus_connector.query import worker_process
 from helenus_connector.query._worker_task import TopicResult
+from helenus_connector.query.worker_process import _Reused
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.wire import encode, request
@@ -40,13 +41,20 @@ class Kept:
         self.stages: dict[Any, Any] = {}
         for table, server in (("t", mine), ("u", mine), ("v", other)):
             close = lambda table=table: self.closed.append(table)  # noqa: E731
-            self.stages["plan", "default", f"events-ks.{table}"] = (
-                0,
-                SimpleNamespace(session=self.sessions[server], close=close, run=self._run),
-            )
+            stage = SimpleNamespace(session=self.sessions[server], close=close, run=self._run)
+            self.stages["stage", "plan", "default", f"events-ks.{table}"] = _Reused(stage, None, server)
+        log = SimpleNamespace(largest=1, close=lambda: None)
+        self.reused = {**self.stages, ("data log", "plan", ""): _Reused(log, None, None)}
 
     def _session(self, name: str) -> Any:
         return SimpleNamespace(cluster=SimpleNamespace(shutdown=lambda: self.closed.append(name)))
+
+    def stage(self, table: str) -> Any:
+        return self.stages["stage", "plan", "default", f"events-ks.{table}"].value
+
+    def open_stages(self) -> list[str]:
+        """The tables whose stages are kept."""
+        return [name[-1] for name in self.reused if name[0] == "stage"]
 
     def _run(self, *_: object) -> Any:
         if self.outcome is not None:
@@ -63,15 +71,11 @@ class Kept:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     kept = Kept()
-    log = SimpleNamespace(largest=1, close=lambda: None)
-    monkeypatch.setattr(cassandra_sessions, "_sessions", kept.sessions)
-    monkeypatch.setattr(tasks, "_stages", kept.stages)
-    monkeypatch.setattr(tasks, "_failing_since", {})
-    monkeypatch.setattr(tasks, "_logs", {("plan", ""): log})
-    monkeypatch.setattr(
-        tasks, "_stage_for", lambda plan, of, epoch, log: kept.stages["plan", "default", f"events-ks.{of.table}"][1]
-    )
-    monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: kept.seconds))
+    monkeypatch.setattr(worker_process, "_sessions", kept.sessions)
+    monkeypatch.setattr(worker_process, "_reused", kept.reused)
+    monkeypatch.setattr(worker_process, "_failing_since", {})
+    monkeypatch.setattr(tasks, "_stage_for", lambda plan, of, epoch, log: kept.stage(of.table))
+    monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: kept.seconds))
     return kept
 
 
@@ -85,7 +89,7 @@ def test_an_idle_session_is_reconnected(kept: Kept) -> None:
     kept.seconds = 31.0
     assert kept.run().error is AWAY
     assert kept.closed == ["t", "u", "mine"], "with all that go by it"
-    assert ([*kept.stages], len(kept.sessions)) == ([("plan", "default", "events-ks.v")], 1)
+    assert (kept.open_stages(), len(kept.sessions)) == (["events-ks.v"], 1)
 
 
 def test_a_session_in_use_is_kept(kept: Kept) -> None:
@@ -119,8 +123,8 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     worker = SimpleNamespace(checkpoint_dir=tmp_path)
     plan: Any = SimpleNamespace(directory=str(tmp_path), group="default", worker=worker)
     monkeypatch.setattr(tasks, "Stage", Stage)
-    monkeypatch.setattr(tasks, "_stages", {})
-    monkeypatch.setattr(cassandra_sessions, "_sessions", {settings("t").server: object()})
+    monkeypatch.setattr(worker_process, "_reused", {})
+    monkeypatch.setattr(worker_process, "_sessions", {settings("t").server: object()})
     log: Any = SimpleNamespace()
     tasks._stage_for(plan, settings("t"), 0, log)
     for _ in range(2):
@@ -132,7 +136,6 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
 
 
 def test_tables_that_left_their_group_are_released(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_pruned", {})
     pruned: list[dict[str, int]] = []
     monkeypatch.setattr(tasks, "prune", lambda _, tables: pruned.append(tables))
     monkeypatch.setattr(tasks, "use", lambda path: path)
@@ -142,7 +145,7 @@ def test_tables_that_left_their_group_are_released(kept: Kept, monkeypatch: pyte
         other: Any = SimpleNamespace(directory="plan", group="other", tables={})
         tasks._prune(other)
     assert kept.closed == ["u"]
-    assert [place[2] for place in kept.stages] == ["events-ks.t", "events-ks.v"]
+    assert kept.open_stages() == ["events-ks.t", "events-ks.v"]
     assert [len(tables) for tables in pruned] == [3, 0, 2]
 
 
@@ -153,8 +156,8 @@ def test_the_schemas_version_is_asked_for_once_before_events_are_read(
     asked: list[Any] = []
     given: dict[str, Any] = {}
     monkeypatch.setattr(tasks, "request_version", lambda session: asked.append(session) or len(asked))
-    for place, (_, stage) in kept.stages.items():
-        stage.run = lambda *args, name=place[2]: given.update({name: args[-1]}) or BatchOutcome()
+    for place, reused in kept.stages.items():
+        reused.value.run = lambda *args, name=place[-1]: given.update({name: args[-1]}) or BatchOutcome()
     plan: Any = SimpleNamespace(directory="plan", group="default")
     topics = [f"events-ks.{table}" for table in ("t", "u", "v", "new")]
     parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
@@ -185,9 +188,7 @@ def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read()
 def test_of_what_an_earlier_run_has_read_only_changes_go_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """What names no change, as a snapshot's events, was done with, or its key is kept. What is broken is reported."""
     ran: list[list[Event]] = []
-    kept.stages["plan", "default", "events-ks.t"][1].run = lambda events, *_: (
-        ran.append(events) or BatchOutcome(len(events))
-    )
+    kept.stage("t").run = lambda events, *_: ran.append(events) or BatchOutcome(len(events))
     of_log = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.ROW))
     scope = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.RANGE))
     values = [request(Scope.ROW, Origin.SNAPSHOT), request(Scope.PARTITION, Origin.REPAIR), of_log, scope, b"broken"]

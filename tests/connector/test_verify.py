@@ -27,6 +27,7 @@ from helenus_connector.interfaces.image import Bounds, Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.log import events
+from helenus_connector.query import worker_process
 from helenus_connector.shape.choice import make_shape
 from helenus_connector.shape.row.row import shown_table
 from helenus_connector.testing.broker import MemoryMessage, MemoryPlanner
@@ -242,7 +243,7 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
 
 def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     session = MemorySession([Host("a")], {"ks1": 1})
-    monkeypatch.setattr(_rows.cassandra_sessions, "session_for", lambda _: session)
+    monkeypatch.setattr(worker_process, "session_for", lambda _: session)
     job = Topic(table(("v", "int")), {}).job
     assert _rows._reader(job, times=True)._timed
     assert not _rows._reader(job, times=False)._timed
@@ -260,7 +261,7 @@ def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyP
         return [], None
 
     session = MemorySession([Host("a")], {"ks1": 1}, answer)
-    monkeypatch.setattr(_rows.cassandra_sessions, "session_for", lambda _: session)
+    monkeypatch.setattr(worker_process, "session_for", lambda _: session)
     again = list(_rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])]))
     assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [GHOST]
 
@@ -481,7 +482,7 @@ def test_a_queue_has_few_segments() -> None:
 
 def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = MemorySession([Host("a")], {"ks": 1})
-    monkeypatch.setattr(_rows.cassandra_sessions, "session_for", lambda _: session)
+    monkeypatch.setattr(worker_process, "session_for", lambda _: session)
     topic = Topic(table(("v", "int")), {"query.max.rate": "1000"})
     reader = _rows._reader(replace(topic.job, directory=tmp_path), times=False)
     assert reader.budget is not None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,15 +20,13 @@ from helenus_connector.gate.cache import prune
 from helenus_connector.gate.event_content import is_repeated
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits
-from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.query import cassandra_sessions
+from helenus_connector.query import worker_process
 from helenus_connector.query._batch_limits import TaskRanges
 from helenus_connector.query._task_reader import read_parts
-from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.query.garbage import freeze
-from helenus_connector.shape.encoding.registry import registry_memory
+from helenus_connector.query.worker_process import StageParts
 from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind, reason
 from helenus_schemas.service import logs
@@ -55,15 +51,6 @@ class TopicResult:
     read: dict[int, int] = field(default_factory=dict)
 
 
-_stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
-_failing_since: dict[tuple[object, ...], float] = {}
-"""Since when a Cassandra session is unused, monotonic s."""
-_RECONNECT_AFTER_S = 30.0
-_pruned: dict[tuple[str, str], dict[str, int]] = {}
-_logs: dict[tuple[str, str], Log] = {}
-"""By run and events topic, or "" for the producer that most tables share."""
-
-
 def topic_task(
     plan: QueryPlan,
     due_keys: dict[str, list[UnconfirmedKey]],
@@ -86,7 +73,7 @@ def _run_parts(
     gate_waits: Mapping[str, GateWaits] | None,
     tasks: Iterator[TaskRanges],
 ) -> Iterator[TopicResult]:
-    end_with_parent()
+    worker_process.end_with_parent()
     logs.follow(plan.logging)
     _prune(plan)
     context = TaskContext.get()
@@ -135,7 +122,7 @@ def _run_parts(
                 if result.outcome is not None:
                     result.outcome.lost = lost[topic]
     yield from results.values()
-    freeze(("stages", len(_stages)))
+    freeze(("stages", worker_process.count("stage")))
 
 
 def _run(
@@ -159,11 +146,8 @@ def _run(
     if not (events or due_keys or gate_waits.overdue):
         result.outcome = BatchOutcome(read=skipped, confirmed=skipped)
         return
-    own_log, shared_log = (plan.directory, settings.events), (plan.directory, "")
-    log = _logs.get(own_log) or _logs.get(shared_log)
     try:
-        if log is None:
-            log = _logs[shared_log] = data_log(plan.worker)
+        log = worker_process.data_log_for(plan, settings.events)
     except HelenusError as error:  # of the client, on this host
         result.error = error
         return
@@ -178,11 +162,11 @@ def _run(
         if settings.gate != "one" and events:
             _note_times(result.outcome, events)
             result.ends.update({str(partition): offset for partition, offset in result.outcome.at_gate.stopped.items()})
-        _failing_since.pop(settings.server, None)
+        worker_process.note_read(settings)
     except HelenusError as error:
         result.error = error
         if error.kind is Kind.CASSANDRA_READ:
-            _close_unused_sessions(settings)
+            worker_process.note_failed_read(settings)
     except Exception as error:
         # A bug of ours that one table meets must not stop the others.
         result.error = HelenusError(Kind.BATCH_FAILED, reason(error), f"{settings.keyspace}.{settings.table}")
@@ -190,9 +174,8 @@ def _run(
         if result.outcome is None:
             # All of it is done again: nothing of this attempt may still be in the producer's queue.
             log.close()
-        if log.largest < largest_record and own_log not in _logs:
-            # This table's topic has a smaller limit than others: it keeps this producer for itself.
-            _logs[own_log] = _logs.pop(shared_log)
+        if log.largest < largest_record:
+            worker_process.separate_data_log(plan, settings.events)
 
 
 def _request_versions(plan: QueryPlan, task: TaskRanges, version_requests: dict[int, Any]) -> None:
@@ -200,7 +183,7 @@ def _request_versions(plan: QueryPlan, task: TaskRanges, version_requests: dict[
     enough: which events are to be read is decided, so all of them were written.
     """
     for topic in {offset_range.topic for topic_ranges in task.parts for offset_range in topic_ranges.ranges}:
-        _, stage = _stages.get((plan.directory, plan.group, topic), (-1, None))
+        stage = worker_process.find(worker_process.stage_name(plan, topic))
         if stage is not None and id(stage.session) not in version_requests:
             version_requests[id(stage.session)] = request_version(stage.session)
 
@@ -222,23 +205,16 @@ def _note_times(outcome: BatchOutcome, events: list[Event]) -> None:
 
 
 def _stage_for(plan: QueryPlan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
-    """Return this process's stage for a table, recreated when its settings changed.
-
-    Caches belong to a group, since another group may read the same topic for another sink; and to an epoch, since the
-    events of a connector that was moved back must be published again.
+    """Return this process's stage for a table. Its caches are of an epoch, since the events of a connector that was
+    moved back must be published again.
     """
-    stage_name = (plan.directory, plan.group, settings.events)
-    stage_epoch, stage = _stages.get(stage_name, (-1, None))
-    if stage is None or stage_epoch != epoch or stage.settings != settings:
-        shared = use(Path(plan.directory)) / plan.group
-        directory = shared / str(epoch)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        session = cassandra_sessions.session_for(settings)
-        if stage is not None:
-            del _stages[stage_name]  # if the next one can't be created, this one must not be closed again
-            stage.close()
-        stage = Stage(settings, session, log, directory, shared, registry_memory(plan.worker.checkpoint_dir))
-        _stages[stage_name] = epoch, stage
+
+    def make(parts: StageParts) -> Stage:
+        directory = parts.directory / str(epoch)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return Stage(settings, parts.session, log, directory, parts.directory, parts.registered)
+
+    stage = worker_process.stage_for(plan, settings, epoch, make)
     stage.log = log
     return stage
 
@@ -247,29 +223,10 @@ def _prune(plan: QueryPlan) -> None:
     """Close the stages of tables that left the group, and remove their caches from this host. Does nothing while the
     group's tables stay the same.
     """
-    group_name = (plan.directory, plan.group)
-    if _pruned.get(group_name) == plan.tables:
-        return
-    for stage_name, (_, stage) in list(_stages.items()):
-        if stage_name[:2] == group_name and stage_name[2] not in plan.tables:
-            stage.close()
-            del _stages[stage_name]
+    worker_process.reuse(("pruned", plan.directory, plan.group), plan.tables, partial(_prune_tables, plan))
+
+
+def _prune_tables(plan: QueryPlan) -> None:
+    *group, _ = worker_process.stage_name(plan, "")
+    worker_process.drop(lambda name: [*name[:-1]] == group and name[-1] not in plan.tables)
     prune(use(Path(plan.directory)) / plan.group, plan.tables)
-    _pruned[group_name] = plan.tables
-
-
-def _close_unused_sessions(settings: ConnectorSettings) -> None:
-    """Close sessions that have failed for a while: by now all nodes may have other addresses, which the driver learns
-    from the nodes alone.
-    """
-    if time.monotonic() - _failing_since.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
-        return
-    del _failing_since[settings.server]
-    session = cassandra_sessions.take_session(settings)
-    for name, (_, stage) in list(_stages.items()):
-        if stage.session is session:
-            stage.close()
-            del _stages[name]
-    if session is not None:
-        with suppress(Exception):
-            session.cluster.shutdown()

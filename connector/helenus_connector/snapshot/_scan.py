@@ -17,8 +17,8 @@ from cassandra import ConsistencyLevel
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.log.choice import event_schemas, events_log
-from helenus_connector.query import cassandra_sessions
+from helenus_connector.log.choice import event_schemas
+from helenus_connector.query import worker_process
 from helenus_connector.query.garbage import freeze
 from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot._ring import TokenStretch
@@ -34,6 +34,7 @@ from helenus_schemas.service.logs import Setup, follow
 from helenus_sinks.log import Log
 
 _FLUSH_TIMEOUT_S = 60.0
+_READER = "key reader"
 _GRANT_ADVICE = (
     "a snapshot appends events: let the worker's user write to the events topics too, and start the worker again; "
     "or set snapshot.mode=never"
@@ -86,15 +87,11 @@ def task(slice_: ScanSlice) -> Callable[[Iterable[object]], Iterator[ScanResult]
 def _run(slice_: ScanSlice, input_rows: Iterable[object]) -> Iterator[ScanResult]:
     for _ in input_rows:  # Spark ends a Python worker whose input is not read to its end
         pass
-    cassandra_sessions.end_with_parent()
+    worker_process.end_with_parent()
     follow(slice_.logging)
     begun = time.monotonic()
     yield replace(scan(slice_), seconds=round(time.monotonic() - begun, 3))
-    freeze(("slices", len(_readers)))
-
-
-_logs: dict[int, Log] = {}
-_readers: dict[tuple[object, ...], tuple[object, KeyReader]] = {}
+    freeze(("slices", worker_process.count(_READER)))
 
 
 def scan(slice_: ScanSlice) -> ScanResult:
@@ -115,7 +112,7 @@ def scan(slice_: ScanSlice) -> ScanResult:
         if log is not None:
             log.close()
         if error.kind is Kind.CASSANDRA_READ:
-            _readers.clear()
+            worker_process.drop(lambda name: name[0] == _READER)
         if error.kind is Kind.BROKER_REFUSED:
             error = HelenusError(error.kind, error.what, error.where, _GRANT_ADVICE)
         return ScanResult(error=error)
@@ -168,9 +165,7 @@ def _scan(slice_: ScanSlice, log: Log) -> ScanResult:
 
 def _log(slice_: ScanSlice) -> Log:
     """Return this process's producer for events topics."""
-    log = _logs.get(0)
-    if log is None:
-        log = _logs[0] = events_log(slice_.worker)
+    log = worker_process.events_log_for(slice_.worker)
     if log.keeps_schemas:
         log.declare(slice_.settings.events, event_schemas(slice_.table))
     return log
@@ -178,12 +173,9 @@ def _log(slice_: ScanSlice) -> Log:
 
 def _reader(slice_: ScanSlice) -> KeyReader:
     """Return this process's reader of a table."""
-    settings = slice_.settings
-    session = cassandra_sessions.session_for(settings)
+    settings, table = slice_.settings, slice_.table
+    session = worker_process.session_for(settings)
     level: int = getattr(ConsistencyLevel, settings.snapshot_consistency)
-    name = (*settings.server, slice_.table.id, slice_.table.primary_key, slice_.table.statics, level)
-    reader_session, reader = _readers.get(name, (None, None))
-    if reader is None or reader_session is not session:
-        reader = KeyReader(session, slice_.table, level)
-        _readers[name] = session, reader
-    return reader
+    name = _READER, str(table.id), settings.snapshot_consistency
+    version = session, table.primary_key, table.statics
+    return worker_process.reuse(name, version, lambda: KeyReader(session, table, level), settings)

@@ -18,7 +18,7 @@ from cassandra.metadata import Murmur3Token
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.gate.replicas import routing_key
-from helenus_connector.query import cassandra_sessions
+from helenus_connector.query import worker_process
 from helenus_connector.query.garbage import freeze
 from helenus_connector.verify._entry import VerifyEntry, batches
 from helenus_schemas.codec.key import Key
@@ -69,7 +69,7 @@ class VerifyJob:
 
 def begin(job: VerifyJob) -> None:
     """Prepare the Python worker of a task."""
-    cassandra_sessions.end_with_parent()
+    worker_process.end_with_parent()
     follow(job.logging)
     freeze("verify")
 

@@ -15,7 +15,7 @@ from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, U
 from helenus_connector.config.run_directory import use
 from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.resolver import SchemaChanged
-from helenus_connector.query import cassandra_sessions
+from helenus_connector.query import worker_process
 from helenus_connector.verify._contents import Contents, Values
 from helenus_connector.verify._entry import ASKED, KEY, ROW, VerifyEntry, batches, counts, entries
 from helenus_connector.verify._job import Task, Tokens, VerifyJob, begin, numbered, token_of
@@ -25,7 +25,6 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
 _AT_ONCE = 1_000
-_readers: list[tuple[Any, RowReader]] = []
 
 
 def scan(job: VerifyJob, shares: Sequence[Sequence[Tokens]]) -> Task:
@@ -175,12 +174,14 @@ def _image_or_none(answer: Any) -> Any:
 
 def _reader(job: VerifyJob, times: bool) -> RowReader:
     """Return this process's reader of a table, whose statements are prepared; with write `times`, or without."""
-    session_key = cassandra_sessions.session_for(job.settings), times
-    reader = next((reader for name, reader in _readers if name == session_key and reader.table == job.table), None)
-    if reader is None:
-        reader = RowReader(session_key[0], job.table, job.settings, times)
+    settings, session = job.settings, worker_process.session_for(job.settings)
+
+    def make() -> RowReader:
+        reader = RowReader(session, job.table, settings, times)
         reader.is_current = True  # a key of the topic that Cassandra can't take is no row; an ALTER is told from that
-        _readers[:] = [(session_key, reader)]
+        return reader
+
+    reader = worker_process.reuse(("row reader",), (session, settings, job.table, times), make, settings)
     if reader.budget is not None:
         reader.budget.close()
         reader.budget = None

@@ -7,8 +7,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from helenus_connector.log.choice import event_schemas, events_log
-from helenus_connector.query.cassandra_sessions import end_with_parent
+from helenus_connector.log.choice import event_schemas
+from helenus_connector.query import worker_process
 from helenus_connector.query.garbage import freeze
 from helenus_connector.state.keys._operator import requested_keys
 from helenus_connector.state.keys._plan import KeysPlan
@@ -20,7 +20,6 @@ from helenus_sinks.log import Log
 
 DONE = "place string, due double, counts binary"
 _FLUSH_TIMEOUT_S = 60.0
-_logs: dict[str, Log] = {}
 
 
 def request_reads(plan: KeysPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -37,7 +36,7 @@ def request_reads(plan: KeysPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 def _request_reads(
     plan: KeysPlan, values: Mapping[bool, bytes], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    end_with_parent()
+    worker_process.end_with_parent()
     log: Log | None = None
     results = []
     try:
@@ -45,7 +44,7 @@ def _request_reads(
             for row in batch.to_pylist():
                 keys = requested_keys(row["asked"])
                 if keys:
-                    log = _events_log(plan)
+                    log = worker_process.events_log_for(plan.worker)
                     topic, _, partition = row["place"].rpartition("/")
                     events = _events_topic(plan, log, topic)
                     for name, is_static in keys:
@@ -58,18 +57,11 @@ def _request_reads(
     except BaseException:
         if log is not None:
             log.close()
-            _logs.pop(plan.directory, None)
         raise
     columns = [("place", pa.string()), ("due", pa.float64()), ("counts", pa.binary())]
     arrays = [pa.array([row[name] for row in results], t) for name, t in columns]
     yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
     freeze("state")
-
-
-def _events_log(plan: KeysPlan) -> Log:
-    if plan.directory not in _logs:
-        _logs[plan.directory] = events_log(plan.worker)
-    return _logs[plan.directory]
 
 
 def _events_topic(plan: KeysPlan, log: Log, topic: str) -> str:

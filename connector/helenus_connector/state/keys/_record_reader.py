@@ -17,8 +17,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, OffsetRange
-from helenus_connector.query import cassandra_sessions
-from helenus_connector.query.cassandra_sessions import end_with_parent
+from helenus_connector.query import worker_process
 from helenus_connector.shape.encoding.registry import Registry
 from helenus_connector.state.keys._key_index import KeyReport
 from helenus_connector.state.keys._plan import FollowedTopic, KeysPlan
@@ -36,7 +35,6 @@ _SCOPES = (b"partition", b"range", b"table")
 Schemas = Callable[[Any], str | None]
 """Gives a schema by what names it in records."""
 _log = structlog.get_logger(__name__)
-_decoders: dict[tuple[str, str], tuple[KeyRecords, ExitStack]] = {}
 
 
 def place_name(topic: str, partition: int) -> str:
@@ -46,7 +44,7 @@ def place_name(topic: str, partition: int) -> str:
 
 def read_share(plan: KeysPlan, ranges: Sequence[OffsetRange], tick: float) -> Iterator[pa.RecordBatch]:
     """Return the key reports of these ranges; at least one row of each topic partition, so that it is looked at."""
-    end_with_parent()
+    worker_process.end_with_parent()
     failures: list[HelenusError] = []
     for offset_range in ranges:
         yield _row(_data_place(plan, offset_range.topic, offset_range.partition), tick, None)
@@ -84,14 +82,14 @@ def _data_place(plan: KeysPlan, topic: str, partition: int) -> str:
 def _decoder_for(plan: KeysPlan, topic: str) -> KeyRecords:
     """Return this process's decoder for a topic, made again when what is followed changed."""
     followed = plan.tables[topic]
-    decoder, resources = _decoders.get((plan.name, topic), (None, ExitStack()))
-    if decoder is None or decoder.followed != followed:
-        resources.close()
+
+    def make() -> KeyRecords:
         resources = ExitStack()
         keeps_schemas = plan.worker.log_of_data == "pulsar"
-        decoder = KeyRecords(followed, keeps_schemas, _key_schemas(plan, followed.settings, keeps_schemas, resources))
-        _decoders[plan.name, topic] = decoder, resources
-    return decoder
+        schemas = _key_schemas(plan, followed.settings, keeps_schemas, resources)
+        return KeyRecords(followed, keeps_schemas, schemas, resources)
+
+    return worker_process.reuse(("decoder", plan.name, topic), followed, make)
 
 
 def _key_schemas(plan: KeysPlan, settings: ConnectorSettings, keeps_schemas: bool, resources: ExitStack) -> Schemas:
@@ -109,9 +107,14 @@ def _key_schemas(plan: KeysPlan, settings: ConnectorSettings, keeps_schemas: boo
 
 
 class KeyRecords:
-    """Parses the records of one topic. `schemas` gives those of keys; `keeps_schemas`: the broker does, as Pulsar."""
+    """Parses the records of one topic. `schemas` gives those of keys; `keeps_schemas`: the broker does, as Pulsar.
+    `resources` are closed with it.
+    """
 
-    def __init__(self, followed: FollowedTopic, keeps_schemas: bool, schemas: Schemas) -> None:
+    def __init__(
+        self, followed: FollowedTopic, keeps_schemas: bool, schemas: Schemas, resources: ExitStack | None = None
+    ) -> None:
+        self._resources = resources or ExitStack()
         self.followed = followed
         settings, table = followed.settings, followed.table
         self._has_frames = settings.is_avro and not keeps_schemas
@@ -122,6 +125,10 @@ class KeyRecords:
         self._has_warned = False
         self._next_check_at = 0.0
         self._keys = RecordKeys(table, settings, keeps_schemas, schemas)
+
+    def close(self) -> None:
+        """Close what it reads schemas by."""
+        self._resources.close()
 
     def parse_record(self, message: Message) -> list[KeyReport]:
         """Return the reports of a record: none if its key is not one of this table. A marker also reports its
@@ -166,7 +173,7 @@ class KeyRecords:
             return
         self._next_check_at = time.monotonic() + _CHECK_S
         settings, table = self.followed.settings, self.followed.table
-        definition = read_definition(cassandra_sessions.session_for(settings), settings)
+        definition = read_definition(worker_process.session_for(settings), settings)
         if definition is not None and definition[1].primary_key != table.primary_key:
             raise HelenusError(
                 Kind.BATCH_FAILED, "the table's key was altered", table.full_name, "it goes on by itself"

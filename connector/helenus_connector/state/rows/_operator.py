@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from helenus_connector.interfaces.event import Event
-from helenus_connector.query.cassandra_sessions import end_with_parent
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
+from helenus_connector.query.worker_process import end_with_parent
 from helenus_connector.state.rows._change_pack import pack_changes
 from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.store.pages import Pages

@@ -22,7 +22,7 @@ from helenus_connector.control.plan import QueryPlan
 from helenus_connector.gate.event_content import decode_key
 from helenus_connector.interfaces.merged_change import RowChange
 from helenus_connector.log.choice import data_log
-from helenus_connector.query.cassandra_sessions import end_with_parent
+from helenus_connector.query import worker_process
 from helenus_connector.query.spark_session import start_session
 from helenus_connector.state.rows import _identity
 from helenus_connector.state.rows._identity import StateIdentity
@@ -113,7 +113,7 @@ def _publish(
 def _run(
     plan: QueryPlan, settings: ConnectorSettings, identity: StateIdentity, now: float, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    end_with_parent()
+    worker_process.end_with_parent()
     logs.follow(plan.logging)
     table = CurrentTable(settings)()
     stage = stage_of(plan, settings)

@@ -1,0 +1,204 @@
+"""What a Python worker of Spark keeps between its tasks, since it is dear to make: one home for all kinds of tasks.
+
+| kept | by | closed or made again |
+|---|---|---|
+| Cassandra session | server and login | after `forget` |
+| Log of records, Log of events | worker | never: `close` drops what was not flushed, and the next append opens it |
+| stage, reader, decoder, definition | a name of the task's own | for another version, as of altered settings |
+
+`forget` closes a session with all that reads by it, `drop` what is not needed any more, as of tables that left their
+query. So tasks have no tables of their own of what they keep. The brokers' clients for reading are kept in
+`helenus_connector.log`, which other processes use too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pyspark import TaskContext
+
+from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler, row_factory
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.run_directory import use
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.plan import QueryPlan
+from helenus_connector.log.choice import data_log, events_log
+from helenus_connector.shape.encoding.registry import registry_memory
+from helenus_schemas.service.cassandra import connect
+from helenus_sinks.log import Log
+
+T = TypeVar("T")
+Name = tuple[str, ...]
+"""The name of an object: its kind, and then what else it is of."""
+_RECONNECT_AFTER_S = 30.0
+"""A session finds restarted nodes by itself, within seconds; with a new one, stages and statements are made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reused:
+    """An object that is reused. `server` is that of the session by which it reads, if it does."""
+
+    value: Any
+    version: object
+    server: object
+
+    def close(self) -> None:
+        if (close := getattr(self.value, "close", None)) is not None:
+            close()
+
+
+_lock = threading.RLock()
+"""Threads of one process may ask for the same object at once."""
+_sessions: dict[object, Any] = {}
+_failing_since: dict[object, float] = {}
+"""Since when each read by a session has failed, monotonic s."""
+_reused: dict[Name, _Reused] = {}
+
+
+def session_for(settings: ConnectorSettings) -> Any:
+    """Return this process's session, whose rows of user tables are CQL bytes. Raises as `connect`."""
+    with _lock:
+        session = _sessions.get(settings.server)
+        if session is None:
+            session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
+            _sessions[settings.server] = session
+        return session
+
+
+def note_read(settings: ConnectorSettings) -> None:
+    """Note that a read by this process's session succeeded."""
+    _failing_since.pop(settings.server, None)
+
+
+def note_failed_read(settings: ConnectorSettings) -> None:
+    """Note that a read by this process's session failed. It is forgotten if each has for a while: by now all nodes may
+    have other addresses, which the driver learns from the nodes alone.
+    """
+    now = time.monotonic()
+    if now - _failing_since.setdefault(settings.server, now) >= _RECONNECT_AFTER_S:
+        forget(settings)
+
+
+def forget(settings: ConnectorSettings) -> None:
+    """Close this process's session and all that reads by it: the next `session_for` connects again."""
+    server = settings.server
+    with _lock:
+        _failing_since.pop(server, None)
+        _drop([name for name, reused in _reused.items() if reused.server == server])
+        session = _sessions.pop(server, None)
+    if session is not None:
+        with suppress(Exception):
+            session.cluster.shutdown()
+
+
+def data_log_for(plan: QueryPlan, topic: str = "") -> Log:
+    """Return the run's Log of records: the one of its own that an events topic has, or the one that most tables share.
+    A task flushes or closes it before it ends. Raises as `data_log`.
+    """
+    log: Log | None = find(("data log", plan.directory, topic)) if topic else None
+    return log or reuse(("data log", plan.directory, ""), None, lambda: data_log(plan.worker))
+
+
+def separate_data_log(plan: QueryPlan, topic: str) -> None:
+    """Let an events topic have the shared Log of records for its own, unless it has one already: it knows that the
+    table's data topic takes smaller records than others.
+    """
+    own_name, shared_name = ("data log", plan.directory, topic), ("data log", plan.directory, "")
+    with _lock:
+        if own_name not in _reused:
+            _reused[own_name] = _reused.pop(shared_name)
+
+
+def events_log_for(worker: WorkerSettings) -> Log:
+    """Return the Log of events. A task flushes or closes it before it ends. Raises as `events_log`."""
+    return reuse(_events_log_name(worker), None, lambda: events_log(worker))
+
+
+def used_events_log(worker: WorkerSettings) -> Log | None:
+    """Return the Log of events, or None if this process has appended none yet."""
+    log: Log | None = find(_events_log_name(worker))
+    return log
+
+
+def _events_log_name(worker: WorkerSettings) -> Name:
+    return "events log", str(worker.checkpoint_dir)
+
+
+def reuse(name: Name, version: object, make: Callable[[], T], settings: ConnectorSettings | None = None) -> T:
+    """Return this process's object of a name. If there is none of this `version`, close the one of another version, and
+    `make` it. `settings` are those of the session by which it reads, if it does. What has a method `close` is closed.
+    """
+    with _lock:
+        reused = _reused.get(name)
+        if reused is None or reused.version != version:
+            _drop([name] if reused is not None else [])  # before: if `make` raises, it must not be closed again
+            server = None if settings is None else settings.server
+            reused = _reused[name] = _Reused(make(), version, server)
+        value: T = reused.value
+        return value
+
+
+def find(name: Name) -> Any | None:
+    """Return this process's object of a name, of whichever version, or None."""
+    reused = _reused.get(name)
+    return None if reused is None else reused.value
+
+
+def drop(is_dropped: Callable[[Name], bool]) -> None:
+    """Close the objects whose names are to be dropped, and forget them."""
+    with _lock:
+        _drop([name for name in _reused if is_dropped(name)])
+
+
+def _drop(names: list[Name]) -> None:
+    for name in names:
+        _reused.pop(name).close()
+
+
+def count(kind: str) -> int:
+    """Return how many objects of a kind this process keeps."""
+    return sum(name[0] == kind for name in list(_reused))
+
+
+class StageParts(NamedTuple):
+    """What a table's stage is made of. `directory` is its group's on this host; `registered` as in `Registry`."""
+
+    session: Any
+    directory: Path
+    registered: Path
+
+
+def stage_name(plan: QueryPlan, topic: str) -> Name:
+    """Return the name of an events topic's stage. It is of a group: another one may read the same topic for another
+    sink.
+    """
+    return "stage", plan.directory, plan.group, topic
+
+
+def stage_for(plan: QueryPlan, settings: ConnectorSettings, epoch: int, make: Callable[[StageParts], T]) -> T:
+    """Return this process's stage for a table, made again when its settings or its epoch changed. Raises as
+    `session_for` and `make`.
+    """
+
+    def make_stage() -> T:
+        directory = use(Path(plan.directory)) / plan.group
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return make(StageParts(session_for(settings), directory, registry_memory(plan.worker.checkpoint_dir)))
+
+    return reuse(stage_name(plan, settings.events), (epoch, settings), make_stage, settings)
+
+
+def end_with_parent() -> None:
+    """Let this process die with its parent, Spark's: later writes of it might be outdated."""
+    pr_set_pdeathsig = 1
+    if sys.platform == "linux" and TaskContext.get() is not None:
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
