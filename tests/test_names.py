@@ -67,7 +67,7 @@ KEPT = {
 """Modules that keep such a name, and why."""
 TO_READ = frozenset(
     """
-    agent/helenus_agent/agent.py bench/connector.py bench/executors.py bench/snapshot.py bench/soak.py bench/stage.py
+    bench/connector.py bench/executors.py bench/snapshot.py bench/soak.py bench/stage.py
     bench/state.py bench/written.py compose/helenus_stack/archive.py compose/helenus_stack/cassandra.py
     compose/helenus_stack/compare.py compose/helenus_stack/errors.py compose/helenus_stack/ports.py
     compose/helenus_stack/resolve.py compose/helenus_stack/trace.py connector/helenus_connector/cli.py

@@ -231,9 +231,9 @@ class Agent:
                         self.drained = True
                         stop.set()
                         return
-                self._rest(stop)
+                self._sleep_while_idle(stop)
 
-    def _rest(self, stop: threading.Event) -> None:
+    def _sleep_while_idle(self, stop: threading.Event) -> None:
         """Sleep until there may be something to do. After a while without any, a look reads only what follows the
         markers, until something does, the schema has changed, or cdc_raw is to be listed.
         """

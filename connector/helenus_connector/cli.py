@@ -84,7 +84,7 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
     Connectors may be made over its REST API too, and are kept in `checkpoint.dir`.
     """
     with _errors_shown():
-        _work(worker_properties, connector_properties)
+        _run_files(worker_properties, connector_properties)
 
 
 @main.command("validate", short_help="Check properties files.")
@@ -341,7 +341,7 @@ def _code(error: HelenusError) -> int:
     return 2 if error.kind is Kind.CONFIG else 1
 
 
-def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
+def _run_files(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
     worker, connectors = load(worker_properties, connector_properties)
     logs.configure(worker.log_level, worker.log_format)
     written = properties_of(worker_properties, connector_properties)

@@ -81,7 +81,7 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
                 continue
             if not 0 <= target < partitions:
                 problem = f"a dead letter of {topic}, partition {target}, which has {partitions}"
-                raise HelenusError(Kind.POISON_EVENT, problem, _place(dead_letter))
+                raise HelenusError(Kind.POISON_EVENT, problem, _location(dead_letter))
             key, value = without_frames(dead_letter.key(), dead_letter.value() or b"")
             log.append(settings.events, target, key, _without_node(value, log.keeps_schemas))
             replayed += 1
@@ -97,10 +97,10 @@ def _origin(dead_letter: Message) -> tuple[str, int]:
     try:
         return dead_letters.origin(dead_letter.headers())
     except ValueError as error:
-        raise HelenusError(Kind.POISON_EVENT, f"not a dead letter: {error}", _place(dead_letter)) from None
+        raise HelenusError(Kind.POISON_EVENT, f"not a dead letter: {error}", _location(dead_letter)) from None
 
 
-def _place(dead_letter: Message) -> str:
+def _location(dead_letter: Message) -> str:
     return f"topic {dead_letter.topic()}, partition {dead_letter.partition()}, offset {dead_letter.offset()}"
 
 

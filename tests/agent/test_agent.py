@@ -543,21 +543,21 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
             bench.raw.write(10, write_of(TABLE, 0))
 
     monkeypatch.setattr(module.time, "sleep", sleep)
-    agent._rest(threading.Event())  # until something is written
+    agent._sleep_while_idle(threading.Event())  # until something is written
     assert slept == [0.08, 0.08, 0.08]
     bench.work()
     assert bench.keys == [0]
     slept.clear()
-    agent._rest(threading.Event())
+    agent._sleep_while_idle(threading.Event())
     assert slept == [0.02]
     monkeypatch.setattr(module, "_QUIET", 0.0)
     agent._listed_at = 0.0
-    agent._rest(threading.Event())  # until cdc_raw is to be listed
+    agent._sleep_while_idle(threading.Event())  # until cdc_raw is to be listed
     assert slept == [0.02, 0.08]
     agent._listed_at = time.monotonic()
     asked = bench.cassandra.asked
     monkeypatch.setattr(bench.cassandra, "changed", iter([False, False, True, False, False]).__next__)
-    agent._rest(threading.Event())  # until the node says, once, that its schema has changed
+    agent._sleep_while_idle(threading.Event())  # until the node says, once, that its schema has changed
     assert slept == [0.02, 0.08, 0.08, 0.08, 0.08]
     agent.step()
     assert bench.cassandra.asked == asked + 1
