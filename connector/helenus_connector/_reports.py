@@ -1,4 +1,6 @@
-"""What a worker says in its metrics about all its connectors, every few seconds: lag, and the states of their tasks."""
+"""What a worker says of all its connectors: their lag and the states of their tasks in its metrics, every few seconds;
+in its log, which tasks have their topics.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import structlog
 
 from helenus_connector import metrics
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.status import Task
 from helenus_connector.control.topics import TopicQueries
 from helenus_connector.log.events import Offsets, behind, pace_s
 from helenus_schemas.errors import HelenusError
@@ -139,3 +142,20 @@ class ConnectorReports:
         metrics.reasons(self._reasons, reasons)
         self._reasons = reasons
         self._tables, self._names = tables, set(connectors)
+
+
+def log_topics(task: Task, missing_topics: set[metrics.Labels]) -> None:
+    """Log whether a task that waited for its topics has them now: that its events topic is missing only once, which
+    `missing_topics` notes.
+    """
+    where = {"connector": task.connector, "table": task.table}
+    if task.ready:
+        _log.info("task.ready", **where)
+        for warning in task.settings.warnings:
+            _log.warning("task.warning", **where, reason=warning)
+    elif task.error:
+        _log.error("task.failed", **where, error=str(task.error))
+    elif task.labels not in missing_topics:
+        missing_topics.add(task.labels)
+        advice = "start the agent; it makes the topic"
+        _log.warning("events.missing", connector=task.connector, topic=task.events, advice=advice)

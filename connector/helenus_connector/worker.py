@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector._reports import ConnectorReports
+from helenus_connector._reports import ConnectorReports, log_topics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import make, remove
 from helenus_connector.config.worker import WorkerSettings
@@ -76,11 +76,14 @@ class Worker:
         self.verifications: Verifications
         self.connectors.files = self._keyspaces.files_without_tables
         self._tables = TableDefinitions(registry_memory(worker.checkpoint_dir))
+        self._scan: Future[None] | None = None
+        self._has_scanned = False
         self._scans: dict[object, Future[None]] = {}
         self._failures: dict[str, int] = {}
         self._wait_reasons = ReasonLog()
         self._queries: dict[str, EventsQuery | RowsQuery] = {}
         self._followers: KeysQueries | None = None
+        self._spark_start: Future[Any] | None = None
         self._spark: Any = None
         self._stopping = threading.Event()
         self._started = time.monotonic()
@@ -126,61 +129,69 @@ class Worker:
         self._load()
         directory = make()
         server = None
-        scan: Future[None] | None = None
-        spark_start: Future[Any] | None = None
-        has_scanned = False
         try:
             resources = self.connectors, self.snapshots, self.verifications
             server = serve(self.worker, *resources, self._history, self.ready, self.health)
             while not self._stopping.is_set():
-                if scan is None or scan.done():
-                    if scan is not None:
-                        with descriptors.exhaustion_tolerated():
-                            scan.result()
-                        self._end_if_all_failed()
-                        has_scanned = True
-                    scan = _run_in_thread(lambda: self._scan_tables(directory))
-                # Spark takes seconds to load: it begins when there is something to run.
-                if spark_start is None and (has_scanned or self._groups()):
-                    spark_start = _run_in_thread(lambda: self._start_spark(directory))
-                if time.monotonic() - self._topics_created_at > _TOPICS_S:
-                    self._topics_created_at = time.monotonic()
-                    with descriptors.exhaustion_tolerated():
-                        self._create_topics()
-                if spark_start is not None and spark_start.done() and self._spark is None:
-                    self._spark = spark_start.result()
-                    self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark)
-                    self.snapshots.start(self._spark)
-                    self.signals.start()
-                    self.verifications.start(self._spark, directory)
-                if self._spark is not None:
-                    with descriptors.exhaustion_tolerated():
-                        self._run_due_work(directory)
-                self._note_hindrances()
+                self._turn(directory)
                 is_starting = self._spark is None or not self._all_run()
                 self.connectors.changed.wait(_STARTING_S if is_starting else _TURN_S)
                 self.connectors.changed.clear()
         finally:
-            self.connectors.ending = True
-            for query in self._queries.values():
-                query.stop()
-            self.signals.close()
-            self.snapshots.close()
-            self.verifications.close()
-            if self._followers is not None:
-                self._followers.stop()
-                self._followers.join()
-            for query in self._queries.values():
-                query.join()
-            if spark_start is not None and spark_start.exception() is None:
-                with contextlib.suppress(Exception):  # it may be gone
-                    spark_start.result().stop()
-            if scan is None or wait([scan], _GRACE_S).done:
-                self._tables.close()
-            self._topics.close()
+            self._end()
             if server is not None:
                 server.shutdown()
             remove(directory)
+
+    def _turn(self, directory: Path) -> None:
+        """Do what is due. What may take long has a thread of its own: the scan of tables, and the start of Spark."""
+        # 1. tables
+        if self._scan is None or self._scan.done():
+            if self._scan is not None:
+                with descriptors.exhaustion_tolerated():
+                    self._scan.result()
+                self._end_if_all_failed()
+                self._has_scanned = True
+            self._scan = _run_in_thread(lambda: self._scan_tables(directory))
+        # 2. Spark takes seconds to load: it begins when there is something to run.
+        if self._spark_start is None and (self._has_scanned or self._groups()):
+            self._spark_start = _run_in_thread(lambda: self._start_spark(directory))
+        # 3. topics
+        if time.monotonic() - self._topics_created_at > _TOPICS_S:
+            self._topics_created_at = time.monotonic()
+            with descriptors.exhaustion_tolerated():
+                self._create_topics()
+        # 4. queries, snapshots and verifications, from when Spark is there
+        if self._spark_start is not None and self._spark_start.done() and self._spark is None:
+            self._spark = self._spark_start.result()
+            self._followers = KeysQueries(self.worker, self.connectors, directory, self._spark)
+            self.snapshots.start(self._spark)
+            self.signals.start()
+            self.verifications.start(self._spark, directory)
+        if self._spark is not None:
+            with descriptors.exhaustion_tolerated():
+                self._run_due_work(directory)
+        self._note_hindrances()
+
+    def _end(self) -> None:
+        """Stop all that runs, then wait until it has ended, then stop Spark."""
+        self.connectors.ending = True
+        for query in self._queries.values():
+            query.stop()
+        self.signals.close()
+        self.snapshots.close()
+        self.verifications.close()
+        if self._followers is not None:
+            self._followers.stop()
+            self._followers.join()
+        for query in self._queries.values():
+            query.join()
+        if self._spark_start is not None and self._spark_start.exception() is None:
+            with contextlib.suppress(Exception):  # it may be gone
+                self._spark_start.result().stop()
+        if self._scan is None or wait([self._scan], _GRACE_S).done:
+            self._tables.close()
+        self._topics.close()
 
     @contextlib.contextmanager
     def _stand_by(self, reason: Callable[[], str]) -> Iterator[None]:
@@ -409,28 +420,19 @@ class Worker:
         waiting = [t for c in connectors for t in list(c.tasks.values()) if not t.ready and not t.error]
         if not waiting:
             return
+        reason: HelenusError | None = None
         try:
             self._topics.create_topics(claim(self.connectors, waiting))
+            self._wait_reasons.forget(_TOPICS)
         except HelenusError as error:
+            reason = error
             if self._wait_reasons.is_due(_TOPICS, str(error)):
                 _log.warning("topics.waiting", reason=str(error))
-            for task in waiting:
-                task.waiting = None if task.ready or task.error else error
-            return
-        self._wait_reasons.forget(_TOPICS)
         for task in waiting:
             missing = f"waits for its events topic {task.events}: the agent makes it when it starts"
-            task.waiting = None if task.ready or task.error else missing
-            if task.ready:
-                _log.info("task.ready", connector=task.connector, table=task.table)
-                for warning in task.settings.warnings:
-                    _log.warning("task.warning", connector=task.connector, table=task.table, reason=warning)
-            elif task.error:
-                _log.error("task.failed", connector=task.connector, table=task.table, error=str(task.error))
-            elif task.labels not in self._missing_topics:
-                self._missing_topics.add(task.labels)
-                where = {"connector": task.connector, "topic": task.events}
-                _log.warning("events.missing", **where, advice="start the agent; it makes the topic")
+            task.waiting = None if task.ready or task.error else reason or missing
+            if reason is None:
+                log_topics(task, self._missing_topics)
 
 
 def _run_in_thread(function: Callable[[], T]) -> Future[T]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, repeat
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,67 +31,67 @@ def read_parts(worker: WorkerSettings, task_ranges: TaskRanges) -> tuple[list[Pa
     """Read one task's parts. Return notes of their partitions, and their events by topic, ordered within
     a partition.
     """
-    notes = [
-        PartitionNote(r.topic, r.partition, r.start, part.epoch, error=part.error, read=part.read.get(r.partition, 0))
-        for part in task_ranges.parts
-        for r in part.ranges
-    ]
-    epochs = {(note.topic, note.partition): note.epoch for note in notes}
-    events_by_topic: dict[str, list[Event]] = {note.topic: [] for note in notes}
-    for part in task_ranges.parts:
-        if part.lost:
-            offset_range = part.ranges[0]
-            notes.append(
-                PartitionNote(
-                    offset_range.topic, offset_range.partition, offset_range.start, part.epoch, lost=part.lost
-                )
-            )
-
-    def note_lost(offset_range: OffsetRange, count: int) -> None:
-        if count:
-            epoch = epochs[offset_range.topic, offset_range.partition]
-            notes.append(
-                PartitionNote(offset_range.topic, offset_range.partition, offset_range.start, epoch, lost=count)
-            )
-
-    def note_failed(offset_range: OffsetRange, error: HelenusError) -> None:
-        epoch = epochs[offset_range.topic, offset_range.partition]
-        notes.append(PartitionNote(offset_range.topic, offset_range.partition, offset_range.start, epoch, error=error))
-
-    remaining_bytes = task_ranges.most_bytes
+    task_events = _TaskEvents(task_ranges)
     for data_loss in ("fail", "continue"):
         parts = [part for part in task_ranges.parts if part.data_loss == data_loss and part.error is None]
         ranges = [r for part in parts for r in part.ranges]
         # On Pulsar they are read one by one, and the first ones may use up the limit.
         random.shuffle(ranges)
+        # Of the second kind too, some are read in each batch.
+        task_events.read(worker, ranges, data_loss)
+    return task_events.notes, task_events.by_topic
+
+
+class _TaskEvents:
+    """The events of a task, which takes no more bytes than it may hold, and the notes of their partitions."""
+
+    def __init__(self, task_ranges: TaskRanges) -> None:
+        self._remaining_bytes = task_ranges.most_bytes
+        self._epochs = {(r.topic, r.partition): part.epoch for part in task_ranges.parts for r in part.ranges}
+        self.by_topic: dict[str, list[Event]] = {topic: [] for topic, _ in self._epochs}
+        self.notes: list[PartitionNote] = []
+        for part in task_ranges.parts:
+            for r in part.ranges:
+                self._note(r, error=part.error, read=part.read.get(r.partition, 0))
+        for part in task_ranges.parts:
+            if part.lost:
+                self._note(part.ranges[0], lost=part.lost)
+
+    def read(self, worker: WorkerSettings, ranges: Sequence[OffsetRange], data_loss: str) -> None:
+        """Read ranges, until the task holds as many bytes as it may. What is left of them is held, and read next."""
         next_offsets = {(r.topic, r.partition): r.start for r in ranges}
         try:
-            # Of the second kind too, some are read in each batch.
-            with closing(read(worker, ranges, data_loss, note_lost, note_failed)) as chunks:
+            with closing(read(worker, ranges, data_loss, self._note_lost, self._note_failed)) as chunks:
                 for chunk in chunks:
-                    events_read, size = events_of(chunk)
-                    events_by_topic[events_read[0].topic] += events_read
-                    next_offsets[events_read[0].topic, events_read[0].partition] = events_read[-1].offset + 1
-                    remaining_bytes -= size
-                    if remaining_bytes <= 0:
+                    events, size = events_of(chunk)
+                    self.by_topic[events[0].topic] += events
+                    next_offsets[events[0].topic, events[0].partition] = events[-1].offset + 1
+                    self._remaining_bytes -= size
+                    if self._remaining_bytes <= 0:
                         break
                 else:
-                    continue
+                    return
         except HelenusError as error:  # of the client, on this host
             for offset_range in ranges:
-                note_failed(offset_range, error)
-            continue
-        # A task can't hold more than that: the rest of these ranges is held, and read next.
-        failed_partitions = {(note.topic, note.partition) for note in notes if note.error}
+                self._note_failed(offset_range, error)
+            return
+        failed_partitions = {(note.topic, note.partition) for note in self.notes if note.error}
         for offset_range in ranges:
             topic_partition = offset_range.topic, offset_range.partition
             if next_offsets[topic_partition] < offset_range.end and topic_partition not in failed_partitions:
-                notes.append(
-                    PartitionNote(
-                        *topic_partition, offset_range.start, epochs[topic_partition], end=next_offsets[topic_partition]
-                    )
-                )
-    return notes, events_by_topic
+                self._note(offset_range, end=next_offsets[topic_partition])
+
+    def _note_lost(self, offset_range: OffsetRange, count: int) -> None:
+        if count:
+            self._note(offset_range, lost=count)
+
+    def _note_failed(self, offset_range: OffsetRange, error: HelenusError) -> None:
+        self._note(offset_range, error=error)
+
+    def _note(self, offset_range: OffsetRange, **fields: Any) -> None:
+        topic, partition = offset_range.topic, offset_range.partition
+        epoch = self._epochs[topic, partition]
+        self.notes.append(PartitionNote(topic, partition, offset_range.start, epoch, **fields))
 
 
 def events_of(chunk: Sequence[Message]) -> tuple[list[Event], int]:
