@@ -1,0 +1,101 @@
+"""What a Python worker of Spark keeps between tasks, and when it is closed and made again: no Spark, no servers."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.query import worker_process
+from helenus_connector.query.worker_process import find, forget, reuse, session_for
+
+
+def settings(port: str = "9042") -> ConnectorSettings:
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.port": port}
+    return ConnectorSettings.from_properties(given, "n")
+
+
+class Process:
+    """A process that has kept nothing yet. `closed` names what it has closed, in order."""
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+        self.connected = 0
+
+    def connect(self, *_: object, **__: object) -> Any:
+        self.connected += 1
+        name = f"session {self.connected}"
+        return SimpleNamespace(cluster=SimpleNamespace(shutdown=lambda: self.closed.append(name)))
+
+    def make(self, name: str) -> Any:
+        return SimpleNamespace(name=name, close=lambda: self.closed.append(name))
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    process = Process()
+    for table in ("_sessions", "_failing_since", "_reused"):
+        monkeypatch.setattr(worker_process, table, {})
+    monkeypatch.setattr(worker_process, "connect", process.connect)
+    return process
+
+
+def test_another_version_closes_the_one_before(process: Process) -> None:
+    first = reuse(("stage", "t"), 1, lambda: process.make("first"))
+    assert reuse(("stage", "t"), 1, lambda: process.make("again")) is first
+    assert (find(("stage", "t")), process.closed) == (first, [])
+    assert reuse(("stage", "t"), 2, lambda: process.make("second")).name == "second"
+    assert process.closed == ["first"]
+
+
+def test_what_cannot_be_made_is_not_closed_twice(process: Process) -> None:
+    def fail() -> object:
+        raise OSError("no room")
+
+    reuse(("stage", "t"), 1, lambda: process.make("first"))
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            reuse(("stage", "t"), 2, fail)
+    assert (find(("stage", "t")), process.closed) == (None, ["first"])
+
+
+def test_a_forgotten_session_takes_with_it_what_reads_by_it(process: Process) -> None:
+    mine, other = settings(), settings("9999")
+    former = session_for(mine)
+    session_for(other)
+    reuse(("stage", "t"), 1, lambda: process.make("stage"), mine)
+    reuse(("key reader", "t"), 1, object, mine)
+    reuse(("stage", "u"), 1, lambda: process.make("of another cluster"), other)
+    reuse(("data log", "d"), 1, lambda: process.make("of no cluster"))
+    forget(mine)
+    assert process.closed == ["stage", "session 1"]
+    assert [
+        name for name in (("stage", "t"), ("key reader", "t"), ("stage", "u"), ("data log", "d")) if find(name)
+    ] == [
+        ("stage", "u"),
+        ("data log", "d"),
+    ]
+    assert session_for(mine) is not former
+    assert (process.connected, session_for(mine)) == (3, session_for(mine))
+    forget(mine)
+    forget(mine)
+    assert process.closed == ["stage", "session 1", "session 3"]
+
+
+def test_threads_that_ask_at_once_share_one(process: Process) -> None:
+    made: list[int] = []
+    start = threading.Barrier(4)
+
+    def ask() -> None:
+        start.wait()
+        reuse(("stage", "t"), 1, lambda: made.append(session_for(settings()) is not None))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (made, process.connected) == ([True], 1)
