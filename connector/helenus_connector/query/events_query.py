@@ -147,7 +147,6 @@ class EventsQuery(QueryRunner):
 
     def _begin(self, spark: Any, batches: DriverBatches) -> Any:
         plan, _ = self.refresh()
-        _remove_torn_files(plan.checkpoint)
         if self._session is None:
             self._session = spark.newSession()
             self._session.dataSource.register(EventsSource)
@@ -174,11 +173,3 @@ class EventsQuery(QueryRunner):
         batches.process(jobs, batch.number)
         # Tasks of a failed batch may still run: the fence before the next start waits for them.
         self._connectors.note_written_topics(self._group, ())
-
-
-def _remove_torn_files(checkpoint: Path) -> None:
-    """Remove half-written files of a killed run: Spark refuses to start where it finds one."""
-    for name in ("offsets", "commits"):
-        for torn in checkpoint.glob(f"{name}/.*.tmp"):
-            torn.unlink(missing_ok=True)
-            _log.info("checkpoint.torn", file=str(torn))

@@ -206,6 +206,7 @@ class QueryRunner(ABC):
             if progress is self.progress:
                 self.last_error = None
 
+        _remove_torn_files(self.checkpoint)
         writer = (
             rows.writeStream.queryName(name)
             .option("checkpointLocation", str(self.checkpoint))
@@ -223,6 +224,14 @@ class QueryRunner(ABC):
             query.stop()
         elif self.is_wanted():
             raise failure_cause(query, self.progress.batch_error, self.checkpoint)
+
+
+def _remove_torn_files(checkpoint: Path) -> None:
+    """Remove half-written files of a killed run: Spark refuses to start where it finds one."""
+    for name in ("offsets", "commits"):
+        for torn in checkpoint.glob(f"{name}/.*.tmp"):
+            torn.unlink(missing_ok=True)
+            _log.info("checkpoint.torn", file=str(torn))
 
 
 def failure_cause(query: Any, batch_error: BaseException | None, checkpoint: Path) -> HelenusError:
