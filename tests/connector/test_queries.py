@@ -257,3 +257,16 @@ def test_a_batch_ends_a_row_of_failures() -> None:
     query = Runs(fails, fails, fails, fail_later, fails)
     assert query.run().backoffs == [1, 2, 4, 1, 2]
     assert not query.has_done_batches
+
+
+def test_a_stream_is_stopped_if_its_query_fails_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk. Spark starts no other stream of the same checkpoint beside it."""
+    query, stopped = Runs(), threading.Event()
+
+    def fail_to_save() -> bool:
+        raise HelenusError(Kind.STATE, "no space left")
+
+    monkeypatch.setattr(query, "is_wanted", fail_to_save)
+    with pytest.raises(HelenusError, match="no space left"):
+        query.watch(SimpleNamespace(isActive=True, stop=stopped.set))
+    assert stopped.is_set()

@@ -218,8 +218,12 @@ class QueryRunner(ABC):
         """Wait until the stream ends, or stop it when it is not wanted any more. Raises HelenusError if it ended by
         itself.
         """
-        while query.isActive and self.is_wanted() and not self._stopping.wait(self.check_every_s):
-            pass
+        try:
+            while query.isActive and self.is_wanted() and not self._stopping.wait(self.check_every_s):
+                pass
+        except BaseException:
+            query.stop()  # or Spark refuses the next start, beside this one
+            raise
         if query.isActive:
             query.stop()
         elif self.is_wanted():
