@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.query import worker_process
 from helenus_connector.query.worker_process import find, forget, reuse, session_for
+from helenus_connector.state.rows import _publish_task
+from helenus_schemas.errors import HelenusError, Kind
 
 
 def settings(port: str = "9042") -> ConnectorSettings:
@@ -99,3 +102,26 @@ def test_threads_that_ask_at_once_share_one(process: Process) -> None:
     for thread in threads:
         thread.join()
     assert (made, process.connected) == ([True], 1)
+
+
+def test_a_session_that_reads_no_schema_any_more_is_made_again(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `state=rows`, whose tasks keep their session as long as others do."""
+    seconds, outcomes = 0.0, {0: True, 10: False, 20: True, 30: False, 59: False, 61: False, 62: True}
+    monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: seconds))
+
+    def read_definition(*_: object) -> tuple[int, str]:
+        if not outcomes[int(seconds)]:
+            raise HelenusError(Kind.CASSANDRA_READ, "no host is there")
+        return 1, "the table"
+
+    monkeypatch.setattr(_publish_task, "read_definition", read_definition)
+    table = _publish_task.CurrentTable(settings())
+    connected = []
+    for seconds, succeeds in outcomes.items():  # noqa: B007
+        with nullcontext() if succeeds else pytest.raises(HelenusError, match="no host"):
+            assert table() == "the table"
+        connected.append(process.connected)
+    assert connected == [1, 1, 1, 1, 1, 1, 2]
+    assert process.closed == ["session 1"]

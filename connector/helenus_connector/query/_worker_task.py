@@ -153,20 +153,17 @@ def _run(
         return
     largest_record = log.largest
     try:
-        stage = _stage_for(plan, settings, result.epoch, log)
-        result.outcome = stage.run(
-            events, due_keys, trust_images, may_wait, gate_waits, version_requests.get(id(stage.session))
-        )
+        with worker_process.noted_read(settings):
+            stage = _stage_for(plan, settings, result.epoch, log)
+            request = version_requests.get(id(stage.session))
+            result.outcome = stage.run(events, due_keys, trust_images, may_wait, gate_waits, request)
         result.outcome.read += skipped
         result.outcome.confirmed += skipped
         if settings.gate != "one" and events:
             _note_times(result.outcome, events)
             result.ends.update({str(partition): offset for partition, offset in result.outcome.at_gate.stopped.items()})
-        worker_process.note_read(settings)
     except HelenusError as error:
         result.error = error
-        if error.kind is Kind.CASSANDRA_READ:
-            worker_process.note_failed_read(settings)
     except Exception as error:
         # A bug of ours that one table meets must not stop the others.
         result.error = HelenusError(Kind.BATCH_FAILED, reason(error), f"{settings.keyspace}.{settings.table}")

@@ -18,8 +18,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -33,6 +33,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import QueryPlan
 from helenus_connector.log.choice import data_log, events_log
 from helenus_connector.shape.encoding.registry import registry_memory
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 from helenus_sinks.log import Log
 
@@ -74,18 +75,23 @@ def session_for(settings: ConnectorSettings) -> Any:
         return session
 
 
-def note_read(settings: ConnectorSettings) -> None:
-    """Note that a read by this process's session succeeded."""
+@contextmanager
+def noted_read(settings: ConnectorSettings) -> Iterator[None]:
+    """Note whether reads by this process's session succeed. It is forgotten if none did for a while: by now all nodes
+    may have other addresses, which the driver learns from the nodes alone.
+    """
+    try:
+        yield
+    except HelenusError as error:
+        if error.kind is Kind.CASSANDRA_READ and _has_failed_for_long(settings.server):
+            forget(settings)
+        raise
     _failing_since.pop(settings.server, None)
 
 
-def note_failed_read(settings: ConnectorSettings) -> None:
-    """Note that a read by this process's session failed. It is forgotten if each has for a while: by now all nodes may
-    have other addresses, which the driver learns from the nodes alone.
-    """
+def _has_failed_for_long(server: object) -> bool:
     now = time.monotonic()
-    if now - _failing_since.setdefault(settings.server, now) >= _RECONNECT_AFTER_S:
-        forget(settings)
+    return now - _failing_since.setdefault(server, now) >= _RECONNECT_AFTER_S
 
 
 def forget(settings: ConnectorSettings) -> None:

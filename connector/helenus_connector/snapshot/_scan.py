@@ -99,7 +99,8 @@ def scan(slice_: ScanSlice) -> ScanResult:
     log = None
     try:
         log = _log(slice_)
-        result = _scan(slice_, log)
+        with worker_process.noted_read(slice_.settings):
+            result = _scan(slice_, log)
         log.flush(_FLUSH_TIMEOUT_S)
         reach("snapshot.after-flush")
         return result

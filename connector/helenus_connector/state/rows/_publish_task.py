@@ -48,9 +48,9 @@ class CurrentTable:
     def __call__(self, of_all: bool = False) -> Table:
         settings = self._settings
         last = worker_process.reuse(("definition", settings.events), settings, _LastDefinition, settings)
-        definition = read_definition(
-            worker_process.session_for(settings), settings, None if of_all else last.schema_version
-        )
+        session = worker_process.session_for(settings)
+        with worker_process.noted_read(settings):
+            definition = read_definition(session, settings, None if of_all else last.schema_version)
         if definition is not None:
             last.schema_version, last.table = definition
         assert last.table is not None
