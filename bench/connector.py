@@ -191,7 +191,7 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
         bench = Bench(status, table, directory, **more)
         wanted = [key(table, row) for row in chosen]
         reader = RowReader(bench.session, bench.table, bench.settings)
-        query = reader._select(" AND ".join(f"{c.name} = ?" for c in bench.table.primary_key), is_whole=False)
+        query = reader._images._select(" AND ".join(f"{c.name} = ?" for c in bench.table.primary_key), is_whole=False)
         singles: list[tuple[float, float]] = []
         grouped: list[tuple[float, float]] = []
         for _ in range(3):  # in turns, so that what else the machine does meets both

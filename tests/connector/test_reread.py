@@ -234,7 +234,7 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
 def test_a_column_of_many_cells_has_a_time_too() -> None:
     columns = (*TABLE.columns, Column("l", parse("list<int>")))
     reader = RowReader(Rows(lambda _: None), replace(TABLE, columns=columns), SETTINGS)
-    assert (reader.shows_all_times, len(reader._timed)) == (True, 2)
+    assert (reader.shows_all_times, len(reader._images.timed)) == (True, 2)
 
 
 @pytest.mark.parametrize("until", [math.inf, 60.0])

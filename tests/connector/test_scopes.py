@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cassandra import ConsistencyLevel, InvalidRequest, ReadTimeout
 
-from helenus_connector.cassandra_rows import _requests as asking
+from helenus_connector.cassandra_rows import _image_projection as asking
 from helenus_connector.cassandra_rows import row_reader as reread
 from helenus_connector.cassandra_rows.raw_rows import RowPage
 from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, UnreadReason

@@ -22,7 +22,7 @@ from cassandra.protocol import ProtocolHandler
 from cassandra.query import BoundStatement
 from cassandra.segment import SegmentCodec
 
-from helenus_connector.cassandra_rows import _pipelined, _requests
+from helenus_connector.cassandra_rows import _concurrent_requests, _pipelined, _requests
 from helenus_connector.cassandra_rows._pipelined import (
     NotPipelined,
     PipelineAttempts,
@@ -534,7 +534,7 @@ def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPat
 
 def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Late, apart for a pause, one attempt, and together again: though statements are in flight all the time."""
-    clock = Clock(monkeypatch, _requests)
+    clock = Clock(monkeypatch, _concurrent_requests, _requests)
     node = Node(5, lambda key: None if clock.now < 1002 else live(key))
     cassandra = Rows(node, monkeypatch)
     reader = RowReader(cassandra, TABLE, SETTINGS)
@@ -558,7 +558,7 @@ def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pyt
 def test_odd_answer_after_a_pause_leaves_the_next_attempt_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(monkeypatch, _requests)
+    clock = Clock(monkeypatch, _concurrent_requests, _requests)
     node = Node(5, lambda key: (0, _RESULT, struct.pack(">i", 1)))
     reader = RowReader(Rows(node, monkeypatch), TABLE, SETTINGS)
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()

@@ -245,8 +245,8 @@ def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch
     session = MemorySession([Host("a")], {"ks1": 1})
     monkeypatch.setattr(worker_process, "session_for", lambda _: session)
     job = Topic(table(("v", "int")), {}).job
-    assert _rows._reader(job, times=True)._timed
-    assert not _rows._reader(job, times=False)._timed
+    assert _rows._reader(job, times=True)._images.timed
+    assert not _rows._reader(job, times=False)._images.timed
 
 
 def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:

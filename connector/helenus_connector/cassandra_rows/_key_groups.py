@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from helenus_schemas.codec.key import Key
+from helenus_connector.gate.replicas import routing_key
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Table
 
 _STATEMENT_COST = 10
 """Cost of a statement without its reads, in reads of a partition: as measured by `bench connector`."""
@@ -89,3 +93,27 @@ class Grouping:
     def _is_within(self, span: Span) -> bool:
         """Return whether the keys of a statement are of one partition."""
         return span.start == self.partition_columns
+
+
+def home_of_keys(metadata: Any, table: Table, codec: KeyCodec) -> Callable[[Key], Hashable] | None:
+    """Return a function from a partition key to its replicas, by the driver's `metadata` of the cluster, and to an
+    ordinal among keys that compare equal.
+
+    Cassandra reads such keys within one `IN` as one key, so they go to different statements. None if all keys may be in
+    one statement.
+    """
+    is_single_node = len(metadata.all_hosts()) == 1
+    if is_single_node and not codec.has_several_forms:
+        return None
+    keys_by_value: dict[bytes, dict[Key, int]] = {}
+
+    @cache
+    def home(key: Key) -> Hashable:
+        equal_keys = keys_by_value.setdefault(codec.comparison_bytes(key), {}) if codec.has_several_forms else {}
+        ordinal = equal_keys.setdefault(key, len(equal_keys))
+        if is_single_node:
+            return ordinal
+        hosts = metadata.get_replicas(table.keyspace, routing_key(key))
+        return ordinal, frozenset(host.host_id for host in hosts)
+
+    return home

@@ -6,6 +6,7 @@ The module runs as plain Python, and compiled by Cython with the types of `row_i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from helenus_connector.cassandra_rows.raw_rows import RawRow
 from helenus_connector.interfaces.image import Image, TimedColumns
@@ -36,13 +37,13 @@ def make_images(
 
 
 def match_keys(
-    keys: list[Key], images: Mapping[Key, Image], normalized: Callable[[Key], Key] | None, is_last: bool
-) -> tuple[list[tuple[Key, Image | None]], list[Key], int]:
-    """Return the keys with their images, the keys still without one, and how many have one. If `is_last`, the keys
-    without an image have no row, and are returned with None. `normalized` converts a key to the form of the keys in
-    `images`.
+    keys: list[Key], images: Mapping[Key, Any], normalized: Callable[[Key], Key] | None, is_last: bool
+) -> tuple[list[tuple[Key, Any]], list[Key], int]:
+    """Return the keys with their images, or what else a projection makes of rows, the keys still without one, and how
+    many have one. If `is_last`, the keys without an image have no row, and are returned with None. `normalized`
+    converts a key to the form of the keys in `images`.
     """
-    answers: list[tuple[Key, Image | None]] = []
+    answers: list[tuple[Key, Any]] = []
     missing: list[Key] = []
     count = 0
     for key in keys:

@@ -1,12 +1,9 @@
-"""Reads the current rows of many keys, in few statements.
-
-Keys are read in groups, as `Grouping.groups` forms them. Groups that time out are divided, down to single keys.
-"""
+"""Reads the current rows of a table as images: those of many keys, of partitions and ranges, and along the ring."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain, groupby
@@ -14,27 +11,24 @@ from typing import Any
 
 from cassandra.metadata import Murmur3Token
 
-from helenus_connector.cassandra_rows._key_groups import Grouping
-from helenus_connector.cassandra_rows._requests import MAX_PENDING_BYTES, RowRequests
+from helenus_connector.cassandra_rows._image_projection import ImageProjection
+from helenus_connector.cassandra_rows._key_row_reader import KeyRowReader, PagedRows, PartialRead
 from helenus_connector.cassandra_rows._requests import KeyRefused as KeyRefused
 from helenus_connector.cassandra_rows._requests import UnreadReason as UnreadReason
 from helenus_connector.cassandra_rows._slices import slices
-from helenus_connector.cassandra_rows._statements import RowQuery, together
+from helenus_connector.cassandra_rows._statements import RowQuery
 from helenus_connector.cassandra_rows._stretches import MIN_KEYS, stretches
-from helenus_connector.cassandra_rows.raw_rows import RawRow, RowPage
-from helenus_connector.cassandra_rows.row_images import make_images, match_keys, newest_write_time
+from helenus_connector.cassandra_rows.raw_rows import RawRow
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import routing_key
-from helenus_connector.interfaces.image import Bounds, Image, TimedColumns
-from helenus_schemas.codec.key import Key, KeyCodec
-from helenus_schemas.cql.table import Column, Table
+from helenus_connector.interfaces.image import Bounds, Image
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement
 from helenus_schemas.event.change import Scope
 
-_MIN_LIVE_SHARE = 0.001
-"""Lower limit of the assumed share of requested keys that have a row: it limits how many keys a statement has."""
 _MAX_SKIPPED_ROWS = 100
 """Rows whose reading for nothing costs about as much as another statement."""
 _MAX_READ_RATIO = 4
@@ -49,58 +43,42 @@ ScopeRows = tuple["Image | None", Rows]
 """The live content of a marker's scope: the partition's static columns, if it has any, and rows."""
 
 
-class RowReader(RowRequests):
-    """Reads the rows of one version of a table. With `is_single` each key is read by a statement of its own."""
+class RowReader(KeyRowReader[Image]):
+    """Reads the rows of one version of a table as images, without write times if `times` is false: those of keys, of
+    scopes within partitions, and of parts of the ring.
+    """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings, times: bool = True) -> None:
-        super().__init__(session, table, settings, times)
-        self._codec = KeyCodec(table)
-        self._key_width = len(table.primary_key)
-        self._pk_width = len(table.partition_key)
+        self._images = ImageProjection(session, table, times)
+        super().__init__(session, table, settings, self._images)
         self._width = self._key_width + len(table.values)
-        self.is_single = False
-        self._live_share = 1.0  # share of the keys requested lately that have a row
         self._wanted_share = 1.0  # share of the rows scanned lately that were wanted
         self._ring_paused_until = 0.0  # monotonic s
-        self._imaged_columns = self._timed
-        self._image_columns = self._timed_columns(self._timed)
-        self._statics_timed = TimedColumns.from_columns(
-            self._timed_statics, _other_columns(table.statics, self._timed_statics)
-        )
 
-    def rows(
-        self, keys: Collection[Key], consistency: int
-    ) -> Iterator[tuple[Key, Image | KeyRefused | UnreadReason | None]]:
-        """Yield what `answers` yields, key by key."""
-        return chain.from_iterable(self.answers(keys, consistency))
-
-    def answers(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
-        """Yield each of these keys once with its row: an Image, or None if there is no row. Keys come in lists, in the
-        order of the answers; keys that were not read come in lists of their own, with KeyRefused or UnreadReason.
-
-        Raises HelenusError CASSANDRA_READ if the cluster can't be read, CASSANDRA_AUTH if key columns are masked, and
-        SchemaChanged. Each may be raised after some keys were yielded.
+    @property
+    def shows_all_times(self) -> bool:
+        """Return whether the write times of all cells are read: before Cassandra 5.0 not those of unfrozen collections
+        and UDTs.
         """
-        self._probe()
-        normalized, width = None if self._codec.has_one_form else self._codec.normalize, self._key_width
-        for query, answer in self._run(self._grouped(keys, width), consistency):
-            if isinstance(answer, (KeyRefused, UnreadReason)):
-                yield [(key, answer) for key in query.keys]
-                continue
-            missing, rows_read = query.keys, 0
-            for page, is_last in self._pages(query, answer, consistency):
-                # Cassandra returns a key in the form in which it was first written, which may be another one.
-                row_keys = [row[:width] for row in page]
-                image_keys = row_keys if normalized is None else map(normalized, row_keys)
-                images = dict(zip(image_keys, self._images(page), strict=True))
-                rows_read += len(page)
-                answered, missing, count = match_keys(missing, images, normalized, is_last)
-                if len(images) > count:
-                    raise self._masked_keys_error()
-                if answered:
-                    yield answered
-            # Keys without a row don't change the size of rows, but how many of the next keys have one.
-            self._live_share = max(rows_read / len(query.keys), self._live_share / 2, _MIN_LIVE_SHARE)
+        return self._images.shows_all_times
+
+    @property
+    def asks_ttl(self) -> bool:
+        """Return whether the TTLs of cells are read, as far as CQL shows them."""
+        return self._images.asks_ttl
+
+    @asks_ttl.setter
+    def asks_ttl(self, asks_ttl: bool) -> None:
+        self._images.asks_ttl = asks_ttl
+
+    @property
+    def saw_ttl(self) -> bool:
+        """Return whether some cell has a TTL, of those that were read since this was set to false."""
+        return self._images.saw_ttl
+
+    @saw_ttl.setter
+    def saw_ttl(self, saw_ttl: bool) -> None:
+        self._images.saw_ttl = saw_ttl
 
     def read_along_ring(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Image]]]:
         """Scan the ring for those of these keys that are close to others, as nearly all keys of a snapshot are, and
@@ -144,7 +122,7 @@ class RowReader(RowRequests):
                             rows.append(row)
                     if rows:
                         rows_wanted += len(rows)
-                        yield list(zip(row_keys, self._images(rows), strict=True))
+                        yield list(zip(row_keys, self._images.rows(rows), strict=True))
                     if not missing or rows_read > max_rows:
                         break
         except HelenusError as error:
@@ -163,7 +141,7 @@ class RowReader(RowRequests):
         image = None
         if self.table.statics:
             for row in self._scan(self._queries.statics(key), consistency):
-                image = self._static_image(row)
+                image = self._images.static_row(row)
         return image
 
     def range(self, key: Key, bounds: Bounds, consistency: int) -> Rows:
@@ -215,7 +193,7 @@ class RowReader(RowRequests):
         Yields the index in `scopes` with the content, in any order. The caller consumes the rows of one before it
         requests the next. Many are read at once. Raises as `rows`; the rows raise as `range`.
         """
-        self._probe()
+        self._projection.restore()
         indexes: dict[Scope, dict[Key, int]] = {}
         ranges: list[tuple[int, Key, Bounds]] = []
         for index, (scope, key, bounds) in enumerate(scopes):
@@ -225,29 +203,32 @@ class RowReader(RowRequests):
                 ranges.append((index, key, bounds or (None, None)))
             else:
                 indexes.setdefault(scope, {})[key] = index
-        for scope, keys in indexes.items():
-            partitions = self._partitions(keys, scope is Scope.STATIC, consistency)
-            yield from ((keys[key], answer) for key, answer in partitions)
+        content: ScopeRows | KeyRefused | UnreadReason
+        for key, answer in self._static_rows(indexes.get(Scope.STATIC, {}), consistency):
+            content = answer if isinstance(answer, (KeyRefused, UnreadReason)) else (answer, iter(()))
+            yield indexes[Scope.STATIC][key], content
+        for key, partition in self._partitions(indexes.get(Scope.PARTITION, {}), consistency):
+            yield indexes[Scope.PARTITION][key], partition
         yield from self._ranges(ranges, consistency)
 
     def _partitions(
-        self, keys: Collection[Key], statics: bool, consistency: int
+        self, keys: Collection[Key], consistency: int
     ) -> Iterator[tuple[Key, ScopeRows | KeyRefused | UnreadReason]]:
         width = self._pk_width
-        for query, answer in self._run(self._grouped(keys, width, statics), consistency):
+        for query, answer in self._run(self._grouped(keys, width), consistency):
             if isinstance(answer, (KeyRefused, UnreadReason)):
                 yield from ((key, answer) for key in query.keys)
                 continue
             missing = {key[:width]: key for key in query.keys}
-            rows = _PagedRows(page for page, _ in self._pages(query, answer, consistency))
-            with suppress(_PartialRead):
+            rows = PagedRows(page for page, _ in self._pages(query, answer, consistency))
+            with suppress(PartialRead):
                 for partition, members in groupby(rows, lambda row: row[:width]):
                     key = missing.pop(partition, None)
                     if key is None:
                         raise self._masked_keys_error()
                     first = next(members)
-                    live = iter(()) if statics else self._live_rows(chain([first], members))  # noqa: B031
-                    yield key, (self._static_image(first) if statics else self._static_part(first), live)
+                    live_rows = self._live_rows(chain([first], members))  # noqa: B031
+                    yield key, (self._images.static_part(first), live_rows)
             for key in missing.values():  # after a failed read they may have rows
                 yield key, UnreadReason(rows.failure, False) if rows.failure else (None, iter(()))
 
@@ -266,7 +247,7 @@ class RowReader(RowRequests):
             statics = None
             if range_answers and range_answers[0][0].statics:
                 for row in range_answers.pop(0)[1].current_rows:
-                    statics = self._static_image(row)
+                    statics = self._images.static_row(row)
             pages = (page for query, answer in range_answers for page, _ in self._pages(query, answer, consistency))
             yield index, (statics, self._live_rows(chain.from_iterable(pages)))
 
@@ -279,62 +260,7 @@ class RowReader(RowRequests):
         for row in rows:
             # A partition with static columns only has one row without a clustering key.
             if None not in row[self._pk_width : self._key_width]:
-                yield row[: self._key_width], self._images([row])[0]
-
-    def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[RowQuery]:
-        """Yield the queries of these keys' first columns: rows grouped by their size, partitions by `group_size`."""
-        home = self._home_of_keys()
-        grouping = Grouping(self._pk_width, width, self.group_size, home)
-        size = self._keys_at_once if width == self._key_width else lambda: self.group_size
-        groups = grouping.groups(keys, (lambda: 1) if self.is_single else size)
-        queries = (self._queries.group(span, members, width, statics) for span, members in groups)
-        if width < self._key_width or self.is_single or not self._sends_together():
-            return queries
-        return self._together(queries, home or (lambda _: None))
-
-    def _together(self, queries: Iterable[RowQuery], home: Callable[[Key], Hashable]) -> Iterator[RowQuery]:
-        """Join queries of few keys with the same replicas, so that they are sent together; others go by themselves."""
-        pending: dict[Hashable, tuple[list[RowQuery], list[Key]]] = {}
-        max_keys = min(self._together_size, self._keys_at_once())
-        for query in queries:
-            if len(query.keys) * 2 > max_keys:
-                yield together([query], query.keys)
-                max_keys = min(self._together_size, self._keys_at_once())
-                continue
-            group_home = home(query.keys[0][: self._pk_width])
-            parts, members = pending.setdefault(group_home, ([], []))
-            parts.append(query)
-            members += query.keys
-            if len(members) >= max_keys:
-                yield together(*pending.pop(group_home))
-                max_keys = min(self._together_size, self._keys_at_once())
-        for parts, members in pending.values():
-            yield together(parts, members)
-
-    def _home_of_keys(self) -> Callable[[Key], Hashable] | None:
-        """Return a function from a partition key to its replicas, and to an ordinal among keys that compare equal.
-
-        Cassandra reads such keys within one `IN` as one key, so they go to different statements. None if all keys may
-        be in one statement.
-        """
-        metadata = self.session.cluster.metadata
-        is_single_node = len(metadata.all_hosts()) == 1
-        if is_single_node and not self._codec.has_several_forms:
-            return None
-        keys_by_value: dict[bytes, dict[Key, int]] = {}
-
-        @cache
-        def home(key: Key) -> Hashable:
-            equal_keys = (
-                keys_by_value.setdefault(self._codec.comparison_bytes(key), {}) if self._codec.has_several_forms else {}
-            )
-            ordinal = equal_keys.setdefault(key, len(equal_keys))
-            if is_single_node:
-                return ordinal
-            hosts = metadata.get_replicas(self.table.keyspace, routing_key(key))
-            return ordinal, frozenset(host.host_id for host in hosts)
-
-        return home
+                yield row[: self._key_width], self._images.rows([row])[0]
 
     def _token_of_key(self) -> Callable[[Key], int]:
         """Return a function from a key to the token of its partition."""
@@ -347,81 +273,7 @@ class RowReader(RowRequests):
 
         return lambda key: token(key[:width])
 
-    def _keys_at_once(self) -> int:
-        """Return how many keys to read in one statement, by the size and the share of rows that were read lately."""
-        return max(1, min(self.group_size, int(MAX_PENDING_BYTES / 8 / (self._row_bytes * self._live_share))))
-
-    def _masked_keys_error(self) -> HelenusError:
-        reason = "Cassandra answers with other keys than were asked for"
-        advice = "if key columns are masked, GRANT UNMASK on the table to the role of cassandra.username"
-        return HelenusError(Kind.CASSANDRA_AUTH, reason, self.table.full_name, advice)
-
-    def _images(self, rows: Iterable[RawRow]) -> list[Image]:
-        if self._imaged_columns is not self._timed:  # MAXWRITETIME was switched off, or on again
-            self._imaged_columns, self._image_columns = self._timed, self._timed_columns(self._timed)
-        expires = self._first_expiry if self.asks_ttl else None
-        return make_images(rows, self._key_width, self._width, len(self._timed), self._image_columns, expires)
-
-    def _first_expiry(self, row: RawRow) -> int | None:
-        """Return when the first cell expires by the TTLs of the row, s since the epoch."""
-        ttls = row[len(row) - len(self._expiring) :]
-        if ttls.count(None) == len(ttls):
-            return None
-        self.saw_ttl = True
-        return int(time.time()) + min(int.from_bytes(ttl, "big") for ttl in ttls if ttl)
-
-    def _timed_columns(self, timed: Sequence[tuple[Column, str]]) -> TimedColumns:
-        columns = [column for column, _ in timed]
-        return TimedColumns.from_columns(columns, _other_columns(self.table.regulars, columns))
-
-    def _static_image(self, row: RawRow) -> Image:
-        """Make an image of the static columns from a row that has no others."""
-        end = self._pk_width + len(self.table.statics)
-        values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
-        return Image(
-            tuple(values.get(c.name) for c in self.table.values), *_newest_and_all(row[end:]), self._statics_timed
-        )
-
-    def _static_part(self, row: RawRow) -> Image | None:
-        """Make an image of the static columns that a row contains."""
-        if not self.table.statics:
-            return None
-        start, end = self._key_width + len(self.table.regulars), self._width
-        last = len(row) - (len(self._expiring) if self.asks_ttl else 0)
-        times = row[last - len(self._timed_statics) : last]
-        return Image(
-            (*[None] * len(self.table.regulars), *row[start:end]), *_newest_and_all(times), self._statics_timed
-        )
-
-
-def _other_columns(columns: Sequence[Column], excluded: Sequence[Column]) -> list[Column]:
-    return [column for column in columns if column not in excluded]
-
-
-class _PartialRead(HelenusError):
-    """A read that failed after it had returned a part of its rows."""
-
-
-class _PagedRows(Iterator[RawRow]):
-    """The rows of pages. `failure` is the error of the read, if it failed before the last page."""
-
-    def __init__(self, pages: Iterable[RowPage]) -> None:
-        self._rows = chain.from_iterable(pages)
-        self.failure: HelenusError | None = None
-
-    def __next__(self) -> RawRow:
-        try:
-            return next(self._rows)
-        except HelenusError as error:
-            self.failure = error
-            raise _PartialRead(error.kind, error.what, error.where, error.advice) from None
-
 
 def stripe_of(partition_key: Key) -> int:
     """Return the stripe of the ring that a partition is in."""
     return placement.stripe(Murmur3Token.hash_fn(routing_key(partition_key)))
-
-
-def _newest_and_all(times: tuple[bytes | None, ...]) -> tuple[int | None, tuple[bytes | None, ...]]:
-    """Return the newest of write times, and all of them."""
-    return newest_write_time(times), times
