@@ -39,80 +39,138 @@ def read(
     note_failed: Callable[[OffsetRange, HelenusError], None],
 ) -> Generator[list[Message], None, None]:
     """Read as `choice.read`, all ranges at once. The process keeps its consumers between calls."""
-    open_ranges = {(r.topic, r.partition): r for r in ranges if r.start < r.end}
-    if not open_ranges:
+    ranges = [r for r in ranges if r.start < r.end]
+    if not ranges:
         return
-    consumer = _consumer(config, data_loss)
-    positions = {topic_partition: r.start for topic_partition, r in open_ranges.items()}
+    reads = RangeReads(_consumer(config, data_loss), ranges, note_lost, note_failed)
     deadline = time.monotonic() + _READ_TIMEOUT_S
-
-    closed: list[TopicPartition] = []
-
-    def close(topic_partition: tuple[str, int]) -> None:
-        del open_ranges[topic_partition]
-        closed.append(TopicPartition(*topic_partition))
-        consumer.pause(closed[-1:])
-
-    chunks: dict[tuple[str, int], list[Any]] = {}
-    max_messages, events_read, bytes_read = _FIRST_CHUNK, 0, 0
     try:
-        _read_leaders(consumer, {topic for topic, _ in open_ranges})
-        consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in open_ranges.items()])
-        while open_ranges:
-            chunks = {}
-            unread_offsets = sum(r.end - positions[topic_partition] for topic_partition, r in open_ranges.items())
-            for topic_partition, messages in _runs(consumer.consume(min(max_messages, unread_offsets), timeout=0.5)):
-                error = messages[0].error()
-                open_range = open_ranges.get(topic_partition)
-                if error is not None and topic_partition[0] is None:
-                    # An error of the cluster, of no topic. A transient one is waited for.
-                    if not error.retriable() and error.code() not in TRANSIENT_CODES:
-                        raise KafkaException(error)
-                elif open_range is None:
-                    continue
-                elif error is None or error.code() == KafkaError._PARTITION_EOF:
-                    # Compaction and transaction markers leave holes, at the end of a range too.
-                    if messages[0].offset() > open_range.start == positions[topic_partition]:
-                        note_lost(open_range, _count_expired(consumer, open_range))
-                    positions[topic_partition] = max(
-                        positions[topic_partition], messages[-1].offset() + (error is None)
-                    )
-                    if error is None:
-                        if positions[topic_partition] > open_range.end:
-                            messages = [m for m in messages if m.offset() < open_range.end]
-                        if messages:
-                            chunks.setdefault(topic_partition, []).extend(messages)
-                        events_read += len(messages)
-                        bytes_read += sum(map(len, filter(None, [m.key() for m in messages])))
-                        bytes_read += sum(map(len, filter(None, [m.value() for m in messages])))
-                    if positions[topic_partition] >= open_range.end:
-                        close(topic_partition)
-                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    problem = "the topic no longer has events that were not read"
-                    note_failed(open_range, HelenusError(Kind.OFFSETS_LOST, problem, str(open_range)))
-                    close(topic_partition)
-                elif not error.retriable() and error.code() not in TRANSIENT_CODES:
-                    note_failed(open_range, broker_error(error, str(open_range)))
-                    close(topic_partition)
-            if chunks:
+        reads.begin()
+        while reads.open_ranges:
+            reads.poll()
+            if reads.chunks:
                 deadline = time.monotonic() + _READ_TIMEOUT_S
-                max_messages = max(1, min(_CHUNK, _CHUNK_BYTES * events_read // max(bytes_read, 1)))
-                yield from chunks.values()
+                yield from reads.chunks.values()
             elif time.monotonic() > deadline:
-                problem = "no events come, though the topic has more"
-                for open_range in open_ranges.values():
-                    note_failed(
-                        open_range, HelenusError(Kind.BROKER_UNREACHABLE, problem, str(open_range), NO_ANSWER_ADVICE)
-                    )
+                reads.fail(_no_answer)
                 return
     except KafkaException as failure:
-        for open_range in open_ranges.values():
-            note_failed(open_range, broker_error(failure.args[0], str(open_range)))
-        yield from chunks.values()  # with the ends of ranges that are complete
+        error = failure.args[0]
+        reads.fail(lambda where: broker_error(error, where))
+        yield from reads.chunks.values()  # with the ends of ranges that are complete
     finally:
+        reads.end()
+
+
+class RangeReads:
+    """The reads of some ranges of topic partitions by one consumer. `open_ranges` are those not read to their end, and
+    `chunks` has the messages of the last poll by topic partition.
+
+    Those that were lost, and ranges that can't be read, go to the callbacks of `choice.read`. All but `fail` raises
+    KafkaException if no range can be read now.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        ranges: Sequence[OffsetRange],
+        note_lost: Callable[[OffsetRange, int], None],
+        note_failed: Callable[[OffsetRange, HelenusError], None],
+    ) -> None:
+        self.open_ranges = {(r.topic, r.partition): r for r in ranges}
+        self.chunks: dict[tuple[str, int], list[Any]] = {}
+        self._consumer = consumer
+        self._note_lost = note_lost
+        self._note_failed = note_failed
+        self._positions = {name: r.start for name, r in self.open_ranges.items()}
+        self._closed: list[TopicPartition] = []
+        self._max_messages, self._events_read, self._bytes_read = _FIRST_CHUNK, 0, 0
+
+    def begin(self) -> None:
+        """Assign the ranges' topic partitions to the consumer."""
+        _read_leaders(self._consumer, {topic for topic, _ in self.open_ranges})
+        self._consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in self.open_ranges.items()])
+
+    def poll(self) -> None:
+        """Put messages into `chunks`, as many as go well together. Waits half a second for the first."""
+        self.chunks = {}
+        unread_offsets = sum(r.end - self._positions[name] for name, r in self.open_ranges.items())
+        messages = self._consumer.consume(min(self._max_messages, unread_offsets), timeout=0.5)
+        for topic_partition, run in _runs(messages):
+            self._take_run(topic_partition, run)
+        if self.chunks:
+            self._max_messages = max(1, min(_CHUNK, _CHUNK_BYTES * self._events_read // max(self._bytes_read, 1)))
+
+    def fail(self, make_error: Callable[[str], HelenusError]) -> None:
+        """Note of the open ranges that they can't be read, with the error that is made for each."""
+        for open_range in self.open_ranges.values():
+            self._note_failed(open_range, make_error(str(open_range)))
+
+    def end(self) -> None:
+        """Give the topic partitions back."""
         # A partition stays paused through the assignments to come.
-        consumer.resume(closed)
-        consumer.unassign()
+        self._consumer.resume(self._closed)
+        self._consumer.unassign()
+
+    def _take_run(self, topic_partition: tuple[str, int], run: list[Any]) -> None:
+        """Take messages of one topic partition, or the one error of a run."""
+        error = run[0].error()
+        if error is not None and topic_partition[0] is None:
+            # An error of the cluster, of no topic. A transient one is waited for.
+            if not _is_transient(error):
+                raise KafkaException(error)
+            return
+        open_range = self.open_ranges.get(topic_partition)
+        if open_range is None:
+            return
+        if error is None:
+            self._move_to(topic_partition, open_range, run[0].offset(), run[-1].offset() + 1)
+            self._take_messages(topic_partition, open_range, run)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._move_to(topic_partition, open_range, run[0].offset(), run[0].offset())
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            problem = "the topic no longer has events that were not read"
+            self._note_failed(open_range, HelenusError(Kind.OFFSETS_LOST, problem, str(open_range)))
+            self._close(topic_partition)
+            return
+        elif not _is_transient(error):
+            self._note_failed(open_range, broker_error(error, str(open_range)))
+            self._close(topic_partition)
+            return
+        if self._positions[topic_partition] >= open_range.end:
+            self._close(topic_partition)
+
+    def _move_to(self, topic_partition: tuple[str, int], open_range: OffsetRange, first: int, position: int) -> None:
+        """Move a topic partition's position past what was read, which begins at the offset `first`."""
+        # Compaction and transaction markers leave holes, at the end of a range too.
+        if first > open_range.start == self._positions[topic_partition]:
+            self._note_lost(open_range, _count_expired(self._consumer, open_range))
+        self._positions[topic_partition] = max(self._positions[topic_partition], position)
+
+    def _take_messages(self, topic_partition: tuple[str, int], open_range: OffsetRange, messages: list[Any]) -> None:
+        """Add messages to the chunks, without those past the range's end."""
+        if self._positions[topic_partition] > open_range.end:
+            messages = [m for m in messages if m.offset() < open_range.end]
+        if messages:
+            self.chunks.setdefault(topic_partition, []).extend(messages)
+        self._events_read += len(messages)
+        self._bytes_read += sum(map(len, filter(None, [m.key() for m in messages])))
+        self._bytes_read += sum(map(len, filter(None, [m.value() for m in messages])))
+
+    def _close(self, topic_partition: tuple[str, int]) -> None:
+        """Read no more of a topic partition."""
+        del self.open_ranges[topic_partition]
+        self._closed.append(TopicPartition(*topic_partition))
+        self._consumer.pause(self._closed[-1:])
+
+
+def _no_answer(where: str) -> HelenusError:
+    problem = "no events come, though the topic has more"
+    return HelenusError(Kind.BROKER_UNREACHABLE, problem, where, NO_ANSWER_ADVICE)
+
+
+def _is_transient(error: KafkaError) -> bool:
+    return bool(error.retriable()) or error.code() in TRANSIENT_CODES
 
 
 def _runs(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, int], list[Any]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -117,40 +117,40 @@ class Signals:
         """Read a topic to its end. Return the ranges that can't be read, and why."""
         offsets_by_connector = {name: self._snapshots.store.signalled(name, topic) for name in names}
         offsets_before = {name: dict(offsets) for name, offsets in offsets_by_connector.items()}
-        ranges = []
-        for p, end in ends.items():
-            for offsets in offsets_by_connector.values():
-                if 0 <= end < offsets.get(p, 0):
-                    offsets[p] = 0  # it is another topic of the same name
-            start = min(offsets.get(p, 0) for offsets in offsets_by_connector.values())
-            if start < end:
-                ranges.append(OffsetRange(topic, int(p), start, end))
+        ranges = _unread_ranges(topic, ends, list(offsets_by_connector.values()))
         failed: list[tuple[OffsetRange, HelenusError]] = []
         for chunk in read_signals(
-            self._worker, ranges, lambda topic_partition, error: failed.append((topic_partition, error))
+            self._worker, ranges, lambda offset_range, error: failed.append((offset_range, error))
         ):
             for message in chunk:
                 if self._stopping.is_set():
                     return []
-                name, p = (message.key() or b"").decode(errors="replace"), str(message.partition())
-                if name not in offsets_by_connector or message.offset() < offsets_by_connector[name].get(p, 0):
-                    continue
-                if not self._try_message(name, message):
-                    del offsets_by_connector[name]
-                    continue
-                offsets_by_connector[name][p] = message.offset() + 1
-                self._save_offsets(topic, {name: offsets_by_connector[name]})
-        failed_partitions = {topic_partition.partition for topic_partition, _ in failed}
-        for topic_partition in ranges:
-            for offsets in offsets_by_connector.values():
-                if topic_partition.partition not in failed_partitions:
-                    offsets[str(topic_partition.partition)] = max(
-                        topic_partition.end, offsets.get(str(topic_partition.partition), 0)
-                    )
+                self._take_message(topic, message, offsets_by_connector)
+        # What is of other connectors is read too now.
+        failed_partitions = {offset_range.partition for offset_range, _ in failed}
+        for offset_range in ranges:
+            if offset_range.partition not in failed_partitions:
+                partition = str(offset_range.partition)
+                for offsets in offsets_by_connector.values():
+                    offsets[partition] = max(offset_range.end, offsets.get(partition, 0))
         self._save_offsets(
             topic, {name: offsets for name, offsets in offsets_by_connector.items() if offsets != offsets_before[name]}
         )
         return failed
+
+    def _take_message(self, topic: str, message: Message, offsets_by_connector: dict[str, dict[str, int]]) -> None:
+        """Act on a message for one of these connectors, unless its offset says that this was done. A connector whose
+        signals have to wait is removed.
+        """
+        name, partition = (message.key() or b"").decode(errors="replace"), str(message.partition())
+        offsets = offsets_by_connector.get(name)
+        if offsets is None or message.offset() < offsets.get(partition, 0):
+            return
+        if not self._try_message(name, message):
+            del offsets_by_connector[name]
+            return
+        offsets[partition] = message.offset() + 1
+        self._save_offsets(topic, {name: offsets})
 
     def _try_message(self, name: str, message: Message) -> bool:
         """Act on a message; False if the connector's signals have to wait: Cassandra does not answer."""
@@ -221,3 +221,20 @@ class Signals:
             self._planner.close()
             self._planner = None
         self._counts = {}
+
+
+def _unread_ranges(
+    topic: str, ends: Mapping[str, int], offsets_by_partition: Sequence[dict[str, int]]
+) -> list[OffsetRange]:
+    """Return the ranges of a topic that some connector has not read, by the offsets of each. Those of another topic of
+    the same name are set to 0.
+    """
+    ranges = []
+    for partition, end in ends.items():
+        for offsets in offsets_by_partition:
+            if 0 <= end < offsets.get(partition, 0):
+                offsets[partition] = 0
+        start = min(offsets.get(partition, 0) for offsets in offsets_by_partition)
+        if start < end:
+            ranges.append(OffsetRange(topic, int(partition), start, end))
+    return ranges

@@ -188,45 +188,60 @@ class Snapshots:
             for name, connector in self._connectors.all().items()
             for task in list(connector.tasks.values())
         }
+        # 1. Begin what is due, and go on with what was interrupted: both are looked for once in a while.
         now = time.monotonic()
         looks = now >= self._look_at
         if looks:
             self._look_at = now + _LOOK_S
-            for name, (connector, task) in tasks.items():
-                if name in self._runs:
-                    continue
-                waits = _obstacle(connector, task)
-                if waits is None:
-                    self._run_guarded(name, partial(self._begin_or_continue, task))
-                elif (snapshot := self.store.of(*name).snapshot) is not None and not snapshot.is_over:
-                    snapshot.waiting = waits
+            self._begin_due(tasks)
+        # 2. Advance what runs.
         for name, run in list(self._runs.items()):
-            self._rate(name[0]).count_rows(-run.collect(), run.task.settings.snapshot_max_rate)
-            if run.snapshot.is_over or self.store.of(*name).snapshot is not run.snapshot:
-                del self._runs[name]  # or its connector was deleted
-                continue
-            connector_task = tasks.get(name)
-            waits = "its table is not the connector's now" if connector_task is None else _obstacle(*connector_task)
-            if connector_task is None or waits is not None or connector_task[1] is not run.task:
-                run.count_running_time(None)
-                run.snapshot.waiting = waits
-                if not run.flying:
-                    del self._runs[name]  # others take its turn; when it can go on, it does, with the table as it is
-                continue
-            if run.snapshot.is_paused:
-                run.count_running_time(None)
-                run.snapshot.waiting = "it is paused"
-                self._paused.add(name)
-                continue
-            if name in self._paused:
-                self._paused.remove(name)
-                run.snapshot.waiting = None
-            self._run_guarded(name, partial(self._advance, run, jobs))
-            run.count_running_time(None if run.snapshot.waiting else now)
-            run.log_progress()
+            if self._may_advance(name, run, tasks.get(name)):
+                self._run_guarded(name, partial(self._advance, run, jobs))
+                run.count_running_time(None if run.snapshot.waiting else now)
+                run.log_progress()
+        # 3. End the connectors that are to do nothing else.
         if looks:
             self._end_initial_only(tasks)
             _metrics.show(self.store.snapshots(), set(tasks))
+
+    def _begin_due(self, tasks: Mapping[tuple[str, str], tuple[Connector, Task]]) -> None:
+        """Begin snapshots, or go on with them, for the tables that have no run, as far as nothing prevents it."""
+        for name, (connector, task) in tasks.items():
+            if name in self._runs:
+                continue
+            obstacle = _obstacle(connector, task)
+            if obstacle is None:
+                self._run_guarded(name, partial(self._begin_or_continue, task))
+            elif (snapshot := self.store.of(*name).snapshot) is not None and not snapshot.is_over:
+                snapshot.waiting = obstacle
+
+    def _may_advance(
+        self, name: tuple[str, str], run: SnapshotRun, connector_task: tuple[Connector, Task] | None
+    ) -> bool:
+        """Count what a run has scanned, and return whether it may go on. One that is over, or that has to wait, is
+        removed.
+        """
+        self._rate(name[0]).count_rows(-run.collect(), run.task.settings.snapshot_max_rate)
+        if run.snapshot.is_over or self.store.of(*name).snapshot is not run.snapshot:
+            del self._runs[name]  # or its connector was deleted
+            return False
+        obstacle = "its table is not the connector's now" if connector_task is None else _obstacle(*connector_task)
+        if connector_task is None or obstacle is not None or connector_task[1] is not run.task:
+            run.count_running_time(None)
+            run.snapshot.waiting = obstacle
+            if not run.flying:
+                del self._runs[name]  # others take its turn; when it can go on, it does, with the table as it is
+            return False
+        if run.snapshot.is_paused:
+            run.count_running_time(None)
+            run.snapshot.waiting = "it is paused"
+            self._paused.add(name)
+            return False
+        if name in self._paused:
+            self._paused.remove(name)
+            run.snapshot.waiting = None
+        return True
 
     def _run_guarded(self, name: tuple[str, str], step: Callable[[], None]) -> None:
         """Run a step for a table. If a server does not answer, retry it after a pause; other tables go on."""

@@ -9,6 +9,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -58,6 +59,34 @@ def _compare(job: VerifyJob, is_again: bool, record_batches: Iterator[pa.RecordB
         types = (pa.string(), pa.bool_(), *TYPES)
         columns = [pa.array(column, t) for column, t in zip(zip(*chunk, strict=True), types, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, names=[*FOUND, *VerifyEntry._fields])
+
+
+@dataclass(slots=True)
+class KeyEntries:
+    """The entries of one key: its row, and its last record in each topic partition. `digests` are those of all its
+    records, if it is compared again; then `requested_offset` is where its records were read to, and None if it was not
+    requested.
+    """
+
+    requested_offset: bytes | None
+    row: VerifyEntry | None = None
+    last_records: dict[int, VerifyEntry] = field(default_factory=dict)
+    digests: set[bytes | None] = field(default_factory=set)
+
+    @classmethod
+    def collect(cls, versions: Iterable[VerifyEntry], is_again: bool) -> KeyEntries:
+        """Collect the entries of a key."""
+        key = cls(None if is_again else NEVER)
+        for entry in versions:
+            if entry.side == RECORD:
+                key.last_records.setdefault(entry.partition, entry)
+                if is_again:
+                    key.digests.add(entry.digest)
+            elif entry.side == ROW:
+                key.row = entry
+            elif entry.side == ASKED:
+                key.requested_offset = entry.at
+        return key
 
 
 class Comparison:
@@ -125,45 +154,40 @@ class Comparison:
 
     def _compare_key(self, versions: Iterable[VerifyEntry]) -> Iterator[Row]:
         """Compare a key's row with its last record; of a key that is compared again, with any that it had since."""
-        requested_offset: bytes | None = None if self._again else NEVER
-        row: VerifyEntry | None = None
-        lasts: dict[int, VerifyEntry] = {}
-        digests: set[bytes | None] = set()
-        for entry in versions:
-            if entry.side == RECORD:
-                lasts.setdefault(entry.partition, entry)
-                if self._again:
-                    digests.add(entry.digest)
-            elif entry.side == ROW:
-                row = entry
-            elif entry.side == ASKED:
-                requested_offset = entry.at
-        if requested_offset is None:
+        key = KeyEntries.collect(versions, self._again)
+        if key.requested_offset is None:
             return
-        states = [self._state(entry) for entry in lasts.values()]
+        # 1. The last record, of all topic partitions.
+        states = [self._state(entry) for entry in key.last_records.values()]
         record, unclear = max(states, key=lambda state: state[0].stamp) if states else (None, False)
         if not self._again:
             # Each partition is read by itself: which of its keys' records a reader meets last is not said.
             yield from ((MISPLACED, False, *state) for state, _ in _beside(record, states))
-        record_digest = record.digest if record is not None else None
-        row_digest = row.digest if row is not None else None
-        is_equal = record_digest == row_digest or (unclear and row_digest is None)
+        # 2. How the row differs from it.
+        row_digest = key.row.digest if key.row is not None else None
+        is_equal = (record.digest if record is not None else None) == row_digest or (unclear and row_digest is None)
         if self._again and not is_equal:
-            is_equal = row_digest in digests or (row_digest is None and any(s.digest is None for s, _ in states))
-        if row is not None and row.note is not None:
-            kind = UNPUBLISHABLE
-        elif is_equal:
-            return
-        elif record_digest is None:
-            kind = MISSING
-        elif record is not None and record.expires is not None and record.expires <= self._now + _GRACE_S:
-            kind = self._expired(record, row)
-        else:
-            kind = STALE if row is not None else GHOST
-        present = record or row
-        if present is not None:
+            is_equal = row_digest in key.digests or (row_digest is None and any(s.digest is None for s, _ in states))
+        kind = self._difference(record, key.row, is_equal)
+        # 3. What is shown of it: the record, or the row if there is none.
+        present = record or key.row
+        if kind is not None and present is not None:
             shown = record if record is not None else present._replace(side=RECORD, partition=-1, at=NEVER, digest=None)
-            yield (kind, self._again and shown.at > requested_offset, *shown)
+            yield (kind, self._again and shown.at > key.requested_offset, *shown)
+
+    def _difference(self, record: VerifyEntry | None, row: VerifyEntry | None, is_equal: bool) -> str | None:
+        """Return the kind of a key's difference, None if there is none. `is_equal` says that its record shows its
+        row.
+        """
+        if row is not None and row.note is not None:
+            return UNPUBLISHABLE
+        if is_equal:
+            return None
+        if record is None or record.digest is None:
+            return MISSING
+        if record.expires is not None and record.expires <= self._now + _GRACE_S:
+            return self._expired(record, row)
+        return STALE if row is not None else GHOST
 
     def _expired(self, record: VerifyEntry, row: VerifyEntry | None) -> str:
         """Return the kind of a key whose record says that it expired: its row may have been written since."""
