@@ -92,7 +92,7 @@ class Bench:
     """A table of the benchmark and what reads it in this process."""
 
     def __init__(self, status: Status, table: str, directory: Path, **more: object) -> None:
-        given = {
+        properties = {
             "name": table,
             "keyspace": "bench",
             "table": table,
@@ -102,10 +102,10 @@ class Bench:
             "value.converter.schema.registry.url": status.registry_url,
             **{name.replace("_", "."): str(value) for name, value in more.items()},
         }
-        self.settings = ConnectorSettings.from_properties(given, "bench")
+        self.settings = ConnectorSettings.from_properties(properties, "bench")
         self.session = connect(self.settings, None, RawProtocolHandler, row_factory, metadata=True)
-        found = read_tables(self.session, "bench").values()
-        self.table: Table = next(t for t in found if t.name == table)
+        tables = read_tables(self.session, "bench").values()
+        self.table: Table = next(t for t in tables if t.name == table)
         self.codec = KeyCodec(self.table)
         log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
         log.create(self.settings.data, PARTS, {})

@@ -118,9 +118,9 @@ def measure(
                 ScanSlice(worker, settings, table, s, "", PARTS, rows, 600.0, False, setup()) for s in stretches()
             ]
             with ThreadPoolExecutor(jobs.max_slices) as at_once:
-                done = list(at_once.map(lambda one: jobs.submit(one).result(), slices))
-            assert not [one.error for one in done if one.error], done
-            assert sum(one.rows for one in done) == rows
+                results = list(at_once.map(lambda slice_: jobs.submit(slice_).result(), slices))
+            assert not [result.error for result in results if result.error], results
+            assert sum(result.rows for result in results) == rows
             if turn:
                 rates.append(rows / (time.monotonic() - start))
         shown = ", ".join(f"{rate:.0f}" for rate in rates)

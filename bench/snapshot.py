@@ -236,7 +236,7 @@ class Bench:
             time.sleep(1)
             is_over = threading.Event()
             if name != "no snapshot":
-                threading.Thread(target=self.again, args=(is_over,), daemon=True).start()
+                threading.Thread(target=self.repeat_snapshots, args=(is_over,), daemon=True).start()
                 wait(lambda: self.state("whole") == "SCANNING", "a snapshot")
             writes = self.write(20.0)
             is_over.set()
@@ -245,7 +245,7 @@ class Bench:
             arrivals.close()
             report(f"write → record, {name}", delays(writes, arrivals.seen["data-bench.whole"]))
 
-    def again(self, is_over: threading.Event) -> None:
+    def repeat_snapshots(self, is_over: threading.Event) -> None:
         while not is_over.is_set():
             self.snapshot("whole")
 

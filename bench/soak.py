@@ -68,8 +68,8 @@ def main() -> None:
         agent = programs.agent(status, stack.directory / "bench")
         add(agent.files[0], ["cells.include.list=bench\\\\.soak_rows"])
         made = [programs.connector(status, stack.directory / "bench", "bench", table) for table in tables]
-        for state, one in zip(STATES, made, strict=True):
-            add(one.files[1], [f"state={state}", f"query.group={state}"])
+        for state, connector in zip(STATES, made, strict=True):
+            add(connector.files[1], [f"state={state}", f"query.group={state}"])
         worker = programs.Program("connector", Path(status.directory), [made[0].files[0], *(m.files[1] for m in made)])
         add(made[0].files[0], ["spark.driver.extraJavaOptions=", f"batch.interval.ms={options.interval}"])
         with running(agent, {}), running(worker, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
@@ -85,17 +85,16 @@ def main() -> None:
             while (now := time.monotonic()) < until:
                 if now > report:
                     report = now + REPORT_S
-                    minutes, again = (now - started) / 60, [cpu_of(pid) for pid in pids]
-                    of_a_core = [(b - a) / (now - since) for a, b in zip(spent, again, strict=True)]
-                    spent, since = again, now
+                    minutes, cpu_now = (now - started) / 60, [cpu_of(pid) for pid in pids]
+                    of_a_core = [(b - a) / (now - since) for a, b in zip(spent, cpu_now, strict=True)]
+                    spent, since = cpu_now, now
                     print(
                         f"{minutes:.0f} min: MB: agent {memory_by_kind(pids[0])}; worker {memory_by_kind(pids[1])};"
                         f" of a core: agent {of_a_core[0]:.1%}, worker {of_a_core[1]:.1%};"
                         f" behind s: {behind(address, tables)}; load {os.getloadavg()[0]:.1f}",
                         flush=True,
                     )
-                one = random.choices(random.choice(statements), often)[0]
-                write(cassandra, one)
+                write(cassandra, random.choices(random.choice(statements), often)[0])
                 time.sleep(max(0.0, 1 / options.rate - (time.monotonic() - now)))
             time.sleep(LONGEST_TTL_S + 30)
             for table in tables:

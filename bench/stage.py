@@ -136,7 +136,9 @@ def stage(kind: str, directory: Path) -> tuple[Stage, Bytes]:
         "table": TABLE.name,
         "value.converter.schema.registry.url": "http://127.0.0.1:1",
     }
-    version.read_definition = lambda session, settings, known=None, asked=None: None if known else (1, TABLE)  # type: ignore[assignment]
+    version.read_definition = lambda session, settings, schema_state=None, request=None: (
+        None if schema_state else (1, TABLE)
+    )  # type: ignore[assignment]
     session = Bytes(kind)
     made = Stage(ConnectorSettings.from_properties(properties, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]

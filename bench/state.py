@@ -67,7 +67,7 @@ def main() -> None:
         create(cassandra, 10)
         if options.known:
             kind = "rows" if options.states == ["rows"] else "keys"
-            known(stack.status(), cassandra, Path(folder), options.known, kind)
+            fill_known(stack.status(), cassandra, Path(folder), options.known, kind)
             return
         for state in options.states:
             # Rows are known before their changes come: otherwise each is read.
@@ -85,7 +85,7 @@ def main() -> None:
                     measurement = bench.round(options.events, options.copies, until_idle=True)
                     print(f"state={state}, round {turn + 1}: {measurement}", flush=True)
                 if state != "none":
-                    print(f"state={state}: {kept(bench, state)}", flush=True)
+                    print(f"state={state}: {describe_size(bench, state)}", flush=True)
                 if state == "keys":
                     print(f"state={state}: {expiry(bench, min(options.events, MOST_EXPIRING))}", flush=True)
                 many = 0.0 if state == "none" else count(bench, state)  # of keys, none is left when all expired
@@ -102,7 +102,7 @@ def restart(bench: Backlog, many: float, state: str) -> None:
             print(f"state={state}: a batch after {time.monotonic() - began:.1f} s", flush=True)
 
 
-def known(status: Status, cassandra: Any, folder: Path, many: int, state: str) -> None:
+def fill_known(status: Status, cassandra: Any, folder: Path, many: int, state: str) -> None:
     """A state that is turned on where there is so much already: keys on the data topic, or events of rows."""
     more = ["snapshot.mode=never", f"state={state}", "query.group=of_known"]
     bench = Backlog(status, cassandra, folder / "known", "known", more)
@@ -120,7 +120,7 @@ def known(status: Status, cassandra: Any, folder: Path, many: int, state: str) -
             part = many * tenth // 10
             wait(lambda part=part: count(bench, state) >= part, f"{part} {state}", 3600)
             seconds = time.monotonic() - began
-            print(f"{part} {state}: {part / seconds:.0f}/s since the start; {kept(bench, state)}", flush=True)
+            print(f"{part} {state}: {part / seconds:.0f}/s since the start; {describe_size(bench, state)}", flush=True)
     restart(bench, many, state)
 
 
@@ -145,7 +145,7 @@ def _as_by_default(bench: Backlog) -> None:
     file.write_text("\n".join(line for line in lines if not line.startswith("spark.driver.extraJavaOptions")) + "\n")
 
 
-def kept(bench: Backlog, state: str) -> str:
+def describe_size(bench: Backlog, state: str) -> str:
     """What of a state lies in the checkpoint."""
     directory = bench.checkpoint / ("state" if state == "keys" else f"{bench.table.name}/state")
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())

@@ -151,7 +151,9 @@ def stage(table: Table, gate: str, directory: Path) -> Stage:
         "tombstones.on.delete": "false",
         "value.converter.schema.registry.url": "http://127.0.0.1:1",
     }
-    version.read_definition = lambda session, settings, known=None, asked=None: None if known else (1, table)  # type: ignore[assignment]
+    version.read_definition = lambda session, settings, schema_state=None, request=None: (
+        None if schema_state else (1, table)
+    )  # type: ignore[assignment]
     session = MemorySession([Host(node) for node in NODES], {table.keyspace: 3})
     made = Stage(ConnectorSettings.from_properties(properties, "bench"), session, Nothing(), directory)
     made._versions._registry = Ids()  # type: ignore[assignment]

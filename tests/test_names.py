@@ -60,6 +60,8 @@ KEPT = {
     "connector/helenus_connector/pipeline/batch_outcome.py": "a field that another process reads",
     "connector/helenus_connector/snapshot/_ring.py": "a field of a file",
     "connector/helenus_connector/snapshot/_scan.py": "fields that another process reads",
+    "connector/helenus_connector/snapshot/snapshot_store.py": "a field of a file",
+    "connector/helenus_connector/testing/cassandra.py": "a method of the driver's results",
     "connector/helenus_connector/unconfirmed/files.py": "a field of a file",
     "connector/helenus_connector/verify/_entry.py": "a column of a Spark data frame",
     "connector/helenus_connector/verify/report.py": "a field of a file",

@@ -31,7 +31,7 @@ class Archive:
     java: Path
 
     @classmethod
-    def of(cls, name: str, java: Path, classpath: str) -> Archive:
+    def for_classpath(cls, name: str, java: Path, classpath: str) -> Archive:
         """`name` is that of the jars' lock, `java` a Java home, and `classpath` names each jar."""
         fingerprint = f"{java} {(java / 'bin' / 'java').stat().st_mtime_ns} {classpath}"
         digest = hashlib.md5(fingerprint.encode(), usedforsecurity=False).hexdigest()

@@ -213,7 +213,7 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
 
 def ready(address: str, port: int, access: Security | None, protocol: int = 5) -> bool:
     """Whether the node answers a query."""
-    return _asked(address, port, access, "SELECT key FROM system.local", "ONE", protocol)
+    return _answers_query(address, port, access, "SELECT key FROM system.local", "ONE", protocol)
 
 
 def united(settings: Settings, directory: Path) -> bool:
@@ -221,7 +221,7 @@ def united(settings: Settings, directory: Path) -> bool:
     # Tables that Cassandra creates with two and three replicas.
     table = "system_traces.sessions" if settings.nodes == 2 else "system_distributed.view_build_status"
     query, access = f"SELECT * FROM {table} LIMIT 1", security(settings, directory)
-    return all(_asked(address, settings.cql_port, access, query, "ALL") for address in settings.addresses)
+    return all(_answers_query(address, settings.cql_port, access, query, "ALL") for address in settings.addresses)
 
 
 def grant(address: str, port: int, access: Security | None) -> None:
@@ -244,7 +244,9 @@ def grant(address: str, port: int, access: Security | None) -> None:
         raise StackError(f"Cassandra took no roles: {error}", f"{address}:{port}", "look at its log") from error
 
 
-def _asked(address: str, port: int, access: Security | None, query: str, consistency: str, protocol: int = 5) -> bool:
+def _answers_query(
+    address: str, port: int, access: Security | None, query: str, consistency: str, protocol: int = 5
+) -> bool:
     # Imported late: the driver takes long to load, and most commands don't need it.
     from cassandra import DriverException
     from cassandra.cluster import NoHostAvailable

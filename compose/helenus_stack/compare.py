@@ -66,7 +66,7 @@ def last_records(table: Table, records: Iterable[Record]) -> dict[Key, Row]:
         if record.value is None:
             last_by_key.pop(name, None)
         else:
-            row = _kept(table, name, _columns(value_columns(table), record.value, record.is_json))
+            row = _compared_columns(table, name, _columns(value_columns(table), record.value, record.is_json))
             if row is not None:
                 last_by_key[name] = row
             else:
@@ -86,11 +86,11 @@ def rows(session: Any, table: Table) -> dict[Key, Row]:
         shown = {c.name: row[c.name] for c in value_columns(table)}
         if table.statics:
             own = (*partition, *[None] * len(table.clustering))
-            statics = _kept(table, own, shown)
+            statics = _compared_columns(table, own, shown)
             if statics is not None:
                 table_rows[own] = statics
         if None not in name:
-            table_rows[name] = _kept(table, name, shown) or {}
+            table_rows[name] = _compared_columns(table, name, shown) or {}
     return table_rows
 
 
@@ -144,7 +144,7 @@ def order(t: CqlType, value: Any) -> Any:
     return (sort_key,)
 
 
-def _kept(table: Table, key: Key, row: Row) -> Row | None:
+def _compared_columns(table: Table, key: Key, row: Row) -> Row | None:
     """What is compared of a record: a row without its static columns, or a partition's own, if it has any."""
     if None not in key:
         return {name: value for name, value in row.items() if name not in {c.name for c in table.statics}}

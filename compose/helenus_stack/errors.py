@@ -9,9 +9,9 @@ class StackError(Exception):
     `where` is a path, address or name; `advice` is what the reader should do; `detail` may hold the end of a log.
     """
 
-    def __init__(self, what: str, where: str, advice: str, detail: str = "") -> None:
-        super().__init__(what, where, advice, detail)
-        self.what = what
+    def __init__(self, problem: str, where: str, advice: str, detail: str = "") -> None:
+        super().__init__(problem, where, advice, detail)
+        self.what = problem
         self.where = where
         self.advice = advice
         self.detail = detail

@@ -22,7 +22,7 @@ HIGHEST = 20_000
 """Above lie the ports that systems give to outgoing connections."""
 
 
-def taken(listeners: Iterable[tuple[str, int]]) -> list[str]:
+def occupied_listeners(listeners: Iterable[tuple[str, int]]) -> list[str]:
     """Those of the listeners, as `address:port`, that another program has."""
     return [f"{address}:{port}" for address, port in listeners if not _free(address, port)]
 
@@ -68,7 +68,7 @@ def claim(settings: Settings, offset: int | None) -> Iterator[Settings]:
             continue
         with claimed:
             moved = replace(settings, port_offset=candidate)
-            if not (occupied := taken(moved.listeners)):
+            if not (occupied := occupied_listeners(moved.listeners)):
                 yield moved
                 return
     raise StackError(

@@ -145,7 +145,7 @@ def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], p
         try:
             while client.poll() is None:
                 time.sleep(0.2)
-                progress.waiting(f"{_done(log.read_text(), artifacts)}, {time.monotonic() - started:.0f} s")
+                progress.waiting(f"{_progress(log.read_text(), artifacts)}, {time.monotonic() - started:.0f} s")
         except BaseException:
             client.kill()
             raise
@@ -198,7 +198,7 @@ def trust(folder: Path) -> dict[str, str]:
     return {"JAVA_TOOL_OPTIONS": f"{options} {own} -Djavax.net.ssl.trustStoreType=PKCS12".strip()}
 
 
-def _done(log: str, artifacts: Sequence[Artifact]) -> str:
+def _progress(log: str, artifacts: Sequence[Artifact]) -> str:
     """How far a client is, by what it printed; Ivy looks everything up before it downloads anything."""
     wanted = {artifact.file for artifact in artifacts}
     fetched = len(wanted.intersection(re.findall(r"Downloaded .*/(\S+)", log))) + log.count("SUCCESSFUL")

@@ -298,7 +298,7 @@ class Stack:
             command = server.prepare(java, fetch(read_lock(server.lock), self.progress, resolve))
             environment = dict(command.environment)
             if server.java >= OLDEST and "CLASSPATH" in environment:
-                self._archives[server.name] = Archive.of(server.lock, java, environment["CLASSPATH"])
+                self._archives[server.name] = Archive.for_classpath(server.lock, java, environment["CLASSPATH"])
                 environment.update(self._archives[server.name].environment())
             self.process(server).start(command.arguments, command.folder, server.log, environment)
             self.progress.say(f"starting {server.name} at {server.address}:{server.port}, log {server.log}")

@@ -33,7 +33,7 @@ class Arrival:
     """A message and when our consumer got it, s of the monotonic clock."""
 
     message: Message
-    at: float
+    arrived_at: float
 
 
 @dataclass
@@ -89,8 +89,8 @@ class Tracer:
         return Trace(
             self._reader.change(event.message),
             self._reader.record(record.message),
-            max(0.0, event.at - acknowledged),
-            max(0.0, record.at - event.at),
+            max(0.0, event.arrived_at - acknowledged),
+            max(0.0, record.arrived_at - event.arrived_at),
         )
 
     def _follow(self) -> None:

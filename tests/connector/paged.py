@@ -105,7 +105,7 @@ def _fill(api: Api, column: str) -> None:
     one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60, seconds=60.0)
     one.left, one.whole = [new_stretch(1 << 62)], remaining_share([new_stretch()])
     with api.snapshots.store.changing():
-        api.snapshots.store.of("orders", "orders").begin(one)
+        api.snapshots.store.for_table("orders", "orders").begin(one)
 
 
 def _measure(api: Api, tasks: dict[str, Any]) -> None:

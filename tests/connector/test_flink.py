@@ -86,7 +86,7 @@ def test_changes_with_state_are_the_table(flink: Program) -> None:
                 change = update(deletion=(T + n, NOW))
         path.upsert(events(change, offset=n))
     table: Counter[str] = Counter()
-    values = [record.value for record in path.log.of("data")]
+    values = [record.value for record in path.log.records("data")]
     for value, answer in zip(values, rows_of(flink, values), strict=True):
         assert not answer.startswith("error"), (value, answer)
         for row in filter(None, answer.split("; ")):

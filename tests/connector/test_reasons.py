@@ -155,11 +155,11 @@ def test_what_is_kept_is_read_once_the_directory_is_this_workers(tmp_path: Path)
     waiting = Worker(WorkerSettings.from_properties(given, "worker"), {})
     before = SnapshotStore(tmp_path / "snapshots")
     with before.changing():
-        before.of("shop", "orders").needed = "12 events expired"
+        before.for_table("shop", "orders").needed = "12 events expired"
     waiting._load()
     with waiting.snapshots.store.changing():
         pass
-    assert SnapshotStore(tmp_path / "snapshots").of("shop", "orders").needed == "12 events expired"
+    assert SnapshotStore(tmp_path / "snapshots").for_table("shop", "orders").needed == "12 events expired"
 
 
 @pytest.mark.parametrize("why", REASONS)

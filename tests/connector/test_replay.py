@@ -29,14 +29,14 @@ class Log(MemoryLog):
     """The broker of events and of dead letters."""
 
     @property
-    def records(self) -> dict[str, list[tuple[int, Any, Any, Any]]]:
+    def records_by_topic(self) -> dict[str, list[tuple[int, Any, Any, Any]]]:
         """Partitions, keys, values and headers by topic."""
-        return {topic: [record[1:] for record in self.of(topic)] for topic in {r.topic: 0 for r in self.appended}}
+        return {topic: [record[1:] for record in self.records(topic)] for topic in {r.topic: 0 for r in self.appended}}
 
     def unread(self, _: object, group: str, topic: str, partition: int) -> Iterator[list[Any]]:
         """As `choice.unread`."""
         assert group == "helenus-replay-n"
-        found = self.of(topic)
+        found = self.records(topic)
         self.appended = [record for record in self.appended if record.topic != topic]
         if found:
             assert partition == 0
@@ -79,8 +79,8 @@ def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
         "n: 1 event replayed from dlq-ks.a to events-ks.a",
         "n: 0 events replayed from dlq-ks.b to events-ks.b",
     ]
-    assert log.records["events-ks.a"] == [(1, b"k", b"no event", ())]
-    assert log.records.keys() == {"events-ks.a", "dlq-ks.old"}
+    assert log.records_by_topic["events-ks.a"] == [(1, b"k", b"no event", ())]
+    assert log.records_by_topic.keys() == {"events-ks.a", "dlq-ks.old"}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_events_topic_that_is_gone(log: Log) -> None:
     log.dead_letter("a", 1, b"no event")
     done = run("a,b")
     assert (done.exit_code, "there is no topic events-ks.a" in done.output) == (2, True)
-    assert log.records["dlq-ks.a"], "it is there yet"
+    assert log.records_by_topic["dlq-ks.a"], "it is there yet"
 
 
 def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
@@ -118,4 +118,4 @@ def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
     assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output
     (passed_over,) = (entry for entry in logged if entry["event"] == "replay.skipped")
     assert (passed_over["of_other_topics"], passed_over["incomplete"]) == ({"events-ks.b": 1}, 1)
-    assert log.records == {"events-ks.a": [(1, b"k", b"a", ())] * 2}
+    assert log.records_by_topic == {"events-ks.a": [(1, b"k", b"a", ())] * 2}

@@ -145,11 +145,11 @@ def test_without_markers_static_columns_have_no_records_but_their_own() -> None:
     path.take(events(update(*(Marker(kind, (i(1),), ((T + 3, NOW),)) for kind in (1, 6))), offset=3))
     path.take(events(update(deletion=(T + 5, NOW)), offset=4))
     path.take(events(update(deletion=(T + 9, NOW)), offset=5))  # now there are none
-    said = [json.loads(record.value) for record in path.log.of("data") if record.value is not None]
+    said = [json.loads(record.value) for record in path.log.records("data") if record.value is not None]
     of_statics = [envelope["op"] for envelope in said if (envelope["after"] or envelope["before"])["c"] is None]
     assert of_statics == ["c", "d"]
     assert sum(envelope["op"] == "d" for envelope in said) == 3
-    assert path.log.of("markers-data-ks.t")
+    assert path.log.records("markers-data-ks.t")
 
 
 def test_a_change_of_columns_that_are_not_published_is_no_record() -> None:

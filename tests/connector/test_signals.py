@@ -88,7 +88,7 @@ class House:
         return [line for line in logged if line["event"].startswith("signal")]  # type: ignore[misc]
 
     def asked(self, name: str = "shop") -> dict[str, str]:
-        return {one.table: one.where for one in self.snapshots.of(name)}
+        return {one.table: one.where for one in self.snapshots.last_snapshots(name)}
 
     # as Tables
 
@@ -136,12 +136,12 @@ def test_a_signal_is_acted_on_once(house: House) -> None:
     assert not house.turn()
     house.start()
     assert not house.turn()
-    assert [one.state for one in house.snapshots.of("shop")] == ["STOPPED"]
+    assert [one.state for one in house.snapshots.last_snapshots("shop")] == ["STOPPED"]
     house.send(signal(EXECUTE, "shop.orders"), partition=1)
     house.start()
     [line] = house.turn()
     assert (line["event"], line["tables"]) == ("signal.done", "orders")
-    assert [one.state for one in house.snapshots.of("shop")] == ["SCANNING"]
+    assert [one.state for one in house.snapshots.last_snapshots("shop")] == ["SCANNING"]
 
 
 def test_a_signal_waits_for_a_worker_and_a_connector_that_is_away(house: House) -> None:
@@ -211,11 +211,14 @@ def test_stop_pause_and_resume(house: House) -> None:
     house.send(signal(EXECUTE, r"shop\..*"))
     house.send(signal("pause-snapshot"))
     house.turn()
-    assert {one.shown()["state"] for one in house.snapshots.of("shop")} == {"PAUSED"}
+    assert {one.shown()["state"] for one in house.snapshots.last_snapshots("shop")} == {"PAUSED"}
     house.send(signal("stop-snapshot", "shop.lines"))
     house.send(b'{"type": "resume-snapshot"}')
     house.turn()
-    assert {one.table: one.state for one in house.snapshots.of("shop")} == {"orders": "SCANNING", "lines": "STOPPED"}
+    assert {one.table: one.state for one in house.snapshots.last_snapshots("shop")} == {
+        "orders": "SCANNING",
+        "lines": "STOPPED",
+    }
     house.send(b'{"type": "stop-snapshot", "data": null}')
     assert house.turn()[0]["tables"] == "orders"
 

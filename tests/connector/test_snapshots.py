@@ -324,7 +324,7 @@ class House:
         """ScanTurns until a table's snapshot is over; it, as it is shown."""
         for _ in range(turns):
             self.turn()
-            one = next((one for one in self.snapshots.of("n") if one.table == table), None)
+            one = next((one for one in self.snapshots.last_snapshots("n") if one.table == table), None)
             if one is not None and one.is_over:
                 return one.shown()
         raise AssertionError(f"not over: {one and one.shown()}")
@@ -400,7 +400,7 @@ def test_it_waits_for_a_connector_that_lags(house: House, monkeypatch: pytest.Mo
     for _ in range(100):
         house.turn()
     assert 0 < len(house.log.acknowledged) <= 150, "snapshot.max.lag, and what was on its way"
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert (one.state, one.waiting) == ("SCANNING", None), "that it waits for a moment is how it goes on"
     monkeypatch.setattr(_run, "_LAGS_S", -1.0)
     house.turn()
@@ -422,10 +422,10 @@ def test_paused_stopped_and_begun_again(house: House) -> None:
     for _ in range(5):
         house.turn()
     assert len(house.log.acknowledged) == before
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert one.shown()["state"] == "PAUSED"
     house.start()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert one.shown()["state"] == "PAUSED", "also after a restart"
     house.snapshots.stop("n")
     assert house.run()["state"] == "STOPPED"
@@ -440,12 +440,12 @@ def test_the_snapshots_of_some_tables(tmp_path: Path, monkeypatch: pytest.Monkey
     """One that is named wrongly is refused, and none is ended."""
     house = House(tmp_path, monkeypatch, names="t,u")
     house.turn()
-    assert [one.table for one in house.snapshots.of("n", ["u"])] == ["u"]
-    for asked in (house.snapshots.of, house.snapshots.stop):
+    assert [one.table for one in house.snapshots.last_snapshots("n", ["u"])] == ["u"]
+    for asked in (house.snapshots.last_snapshots, house.snapshots.stop):
         with pytest.raises(HelenusError, match="there is no table w, but t, u"):
             asked("n", ["t", "w"])
     assert [one.table for one in house.snapshots.stop("n", ["t"])] == ["t"]
-    assert {one.table: one.state for one in house.snapshots.of("n")} == {"t": "STOPPED", "u": "SCANNING"}
+    assert {one.table: one.state for one in house.snapshots.last_snapshots("n")} == {"t": "STOPPED", "u": "SCANNING"}
     assert house.snapshots.stop("n", ["t"]) == [], "it is over"
 
 
@@ -458,7 +458,7 @@ def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
     for _ in range(5):
         house.turn()
     assert len(house.log.acknowledged) == before
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert one.waiting == "the connector is paused"
     house.connectors.set_wanted("n", "RUNNING")
     assert house.run()["state"] == "COMPLETE"
@@ -478,7 +478,7 @@ def test_a_table_that_can_not_go_on_holds_up_no_other(
     else:
         task.error = HelenusError(Kind.RECORD_TOO_LARGE, "a record is too large")
     assert house.run(table="u")["state"] == "COMPLETE"
-    [one] = [one for one in house.snapshots.of("n") if one.table == "t"]
+    [one] = [one for one in house.snapshots.last_snapshots("n") if one.table == "t"]
     why = "its table is not the connector's now" if gone else "a record is too large: "
     assert one.state == "SCANNING"
     assert str(one.waiting).startswith(why)
@@ -516,7 +516,7 @@ def test_an_events_topic_that_lost_its_end_fails_the_snapshot(tmp_path: Path, mo
     one = None
     while one is None or one.state != "PUBLISHING":
         house.turn()
-        [one] = house.snapshots.of("n")
+        [one] = house.snapshots.last_snapshots("n")
     house.processed = False
     whole = house.ends()
     with monkeypatch.context() as removed:
@@ -533,7 +533,7 @@ def test_an_events_topic_that_lost_its_end_fails_the_snapshot(tmp_path: Path, mo
     assert (one.state, one.error) == ("FAILED", module._LOST)
     house.turn()
     house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert (one.state, one.cause) == ("SCANNING", module._LOST), "what was lost is made up for"
 
 
@@ -647,14 +647,14 @@ def test_a_recreated_table_is_a_new_one(house: House) -> None:
     house.table = replace(TABLE, id=uuid.UUID(int=2))
     house.turn()
     house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert (one.state, one.cause, one.table_id) == ("SCANNING", "initial", str(uuid.UUID(int=2)))
     house.turn()
     house.table = replace(TABLE, id=uuid.UUID(int=3))
     house.faults = [HelenusError(Kind.CASSANDRA_READ, "no such table")]
     for _ in range(200):
         house.turn()
-        [one] = house.snapshots.of("n")
+        [one] = house.snapshots.last_snapshots("n")
         if one.state == "COMPLETE":
             break
     assert (one.state, one.table_id) == ("COMPLETE", str(uuid.UUID(int=3))), "recreated while it was under way"
@@ -667,13 +667,13 @@ def test_lost_changes_need_a_snapshot(tmp_path: Path, monkeypatch: pytest.Monkey
     house.snapshots.need(task, "a gap")
     house.start()
     house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert (one.state, one.cause) == ("SCANNING", "a gap")
     house.snapshots.need(task, "another gap")
     house.run()
     house.turn()
     house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert (one.state, one.cause) == ("SCANNING", "another gap"), "of rows that were scanned before it"
 
 
@@ -690,7 +690,7 @@ def test_a_needed_snapshot_that_failed_begins_again_with_the_worker(
     assert house.run()["state"] == "FAILED"
     for _ in range(5):
         house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert one.state == "FAILED", "not over and over"
     house.start()
     shown = house.run()
@@ -767,7 +767,7 @@ def test_a_part_does_not_hide_that_the_whole_failed(tmp_path: Path, monkeypatch:
     house.start()
     for _ in range(200):
         house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert (one.cause, one.state) == ("initial", "COMPLETE"), "also after a part with which the worker went on"
     assert house.connectors.all()["n"].wanted == "STOPPED"
 
@@ -785,7 +785,7 @@ def test_the_first_row_is_marked_also_if_the_first_slice_failed(house: House) ->
 def test_what_is_stopped_stays_so(at: str, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a message broker is asked for the ends, and nobody waits for that."""
     house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     of: Any = module if at == "append_last_event" else house.snapshots
     real = getattr(of, at)
 
@@ -801,7 +801,7 @@ def test_what_is_stopped_stays_so(at: str, house: House, monkeypatch: pytest.Mon
     assert house.run()["state"] == "STOPPED"
     house.turn()
     assert one.state == "STOPPED"
-    assert not house.snapshots.store.of("n", "t").complete
+    assert not house.snapshots.store.for_table("n", "t").complete
 
 
 def test_a_topic_that_can_not_be_asked_for_its_ends_is_not_published(
@@ -809,7 +809,7 @@ def test_a_topic_that_can_not_be_asked_for_its_ends_is_not_published(
 ) -> None:
     house.turn()
     house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(Planner, "latest", lambda *_: {})
     monkeypatch.setattr(module, "planner", lambda _: Planner(house))
@@ -829,7 +829,7 @@ def test_what_is_complete_shows_the_same_after_a_restart(house: House, monkeypat
     before = next(shown for _ in range(200) if (shown := passed(house, now))["state"] == "COMPLETE")
     assert before["rate"] > 0
     house.start()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert one.shown() == before
 
 
@@ -837,7 +837,7 @@ def passed(house: House, now: list[float]) -> dict[str, Any]:
     """What is shown after a second more."""
     now[0] += 1.0
     house.turn()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     return one.shown()
 
 
@@ -852,7 +852,7 @@ def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest
             house.turn()
 
     pass_by(4)
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     before = one.shown()
     assert before["rate"] > 0
     house.snapshots.pause("n", True)
@@ -864,7 +864,7 @@ def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest
     assert after["rate"] == pytest.approx(rows / 4, rel=0.5)
     assert after["eta_s"] == pytest.approx(before["eta_s"], rel=1.0)
     house.start()
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert one.shown()["rate"] == after["rate"], "nor that in which the worker was down"
 
 
@@ -884,7 +884,7 @@ def test_what_can_not_be_asked_for(tables: list[str], asked: SnapshotRequest, me
     with pytest.raises(HelenusError, match=message.replace("(", r"\(").replace(")", r"\)")) as error:
         house.snapshots.begin("n", tables, asked)
     assert error.value.kind is Kind.CONFIG
-    assert not house.snapshots.of("n")
+    assert not house.snapshots.last_snapshots("n")
 
 
 @pytest.mark.parametrize(
@@ -932,10 +932,10 @@ def test_what_a_snapshot_waits_for_is_shown_while_it_does(house: House) -> None:
     ):
         hold()
         house.turn()
-        assert house.snapshots.of("n")[0].waiting == why
+        assert house.snapshots.last_snapshots("n")[0].waiting == why
         release()
         house.turn()
-        assert house.snapshots.of("n")[0].waiting is None
+        assert house.snapshots.last_snapshots("n")[0].waiting is None
     assert house.run()["state"] == "COMPLETE"
 
 
@@ -955,12 +955,12 @@ def test_a_deleted_connector_takes_its_snapshots_with_it(house: House) -> None:
 
 def test_a_deleted_connector_that_is_made_again_at_once(house: House) -> None:
     house.turn()
-    [before] = house.snapshots.of("n")
+    [before] = house.snapshots.last_snapshots("n")
     house.connectors.delete("n")
     house.connectors.put("n", {k: str(v) for k, v in house._given().items()})
     house.connectors.all()["n"].tasks["t"].ready = True
     assert house.run()["state"] == "COMPLETE"
-    [one] = house.snapshots.of("n")
+    [one] = house.snapshots.last_snapshots("n")
     assert one is not before
     assert before.state == "SCANNING"
 
@@ -997,7 +997,7 @@ def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tokens = {key: token for token, key, _, _ in house.rows.partitions}
     expected = {key for key in house.rows.keys if tokens[key[0]] > 0}
     assert appended(house.log)[0] == expected
-    assert not house.snapshots.store.of("n", "t").complete, "of a part"
+    assert not house.snapshots.store.for_table("n", "t").complete, "of a part"
 
 
 def test_a_where_is_read_and_written_again() -> None:

@@ -23,7 +23,7 @@ def test_records_are_acknowledged_by_a_flush() -> None:
     log = MemoryLog({"a": 2})
     assert (log.create("a", 5, {}), log.create("b", 1, {"x": "y"}), log.configs) == (2, 1, {"b": {"x": "y"}})
     log.extend("a", 1, [(b"k", b"v"), (b"k", None)])
-    assert [record.value for record in log.of("a")] == [b"v", None]
+    assert [record.value for record in log.records("a")] == [b"v", None]
     assert log.acknowledged == []
     log.flush(1)
     assert log.acknowledged == log.appended

@@ -169,7 +169,7 @@ def test_the_last_result_outlives_the_worker(house: House, tmp_path: Path) -> No
     house.over()
     house.verifications.close()
     later = Verifications(house.verifications._worker, house.connectors)
-    one, other = later.of("n")
+    one, other = later.last_verifications("n")
     assert other.labels[2] == "b"
     shown = one.shown()
     assert (shown["state"], shown["table"]) == ("DONE", "a")

@@ -134,14 +134,14 @@ class Topic:
         made = RowEntries(self.job)
         n, nulls = len(self.table.partition_key), (None,) * len(self.table.clustering)
         for key, row in self.rows.items():
-            found += made.of(0, token_of(key[:n]), key, row, False)
+            found += made.for_row(0, token_of(key[:n]), key, row, False)
         for partition, row in self.statics.items():
-            found += made.of(0, token_of(partition), (*partition, *nulls), row, True)
+            found += made.for_row(0, token_of(partition), (*partition, *nulls), row, True)
         return [*found, *records.shared_entries()]
 
     def found(self) -> dict[tuple[bytes, bool], str]:
         """The kinds of keys that differ."""
-        rows = Comparison(self.job, False).of(ordered(self.entries()))
+        rows = Comparison(self.job, False).differences(ordered(self.entries()))
         return {(row[2 + VerifyEntry._fields.index("name")], row[2 + 4]): row[0] for row in rows if row[0]}
 
 
@@ -233,12 +233,12 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
     key, row = (int32(1), int32(1)), (None, int32(2))
     topic.publish(key, (int32(1), int32(1)), expires=1_000_000)
     topic.rows[key] = row
-    (first,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
+    (first,) = [r for r in Comparison(topic.job, False).differences(ordered(topic.entries())) if r[0]]
     assert first[0] in _engine._MAY_PASS, "its row's write time is to be read"
     reader = MemoryReader({key: Image(row, written)}, topic.table)
     monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
     again = _rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
-    assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [kind]
+    assert [r[0] for r in Comparison(topic.job, True).differences(ordered(again)) if r[0]] == [kind]
 
 
 def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyP
     """A ghost on the topic. It is not the table that was altered: another statement is taken."""
     topic = Topic(table(("v", "int"), keys=("text",)), {"output.format": "json"})
     topic.messages.append(MemoryMessage(TOPIC, 0, 0, (1, 0), b'{"k0":""}', b'{"k0":"","v":3}', []))
-    (first,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
+    (first,) = [r for r in Comparison(topic.job, False).differences(ordered(topic.entries())) if r[0]]
 
     def answer(cql: str, values: list[Any], paging: bytes | None, size: int | None) -> Answer:
         if b"" in values:
@@ -263,7 +263,7 @@ def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyP
     session = MemorySession([Host("a")], {"ks1": 1}, answer)
     monkeypatch.setattr(worker_process, "session_for", lambda _: session)
     again = list(_rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])]))
-    assert [r[0] for r in Comparison(topic.job, True).of(ordered(again)) if r[0]] == [GHOST]
+    assert [r[0] for r in Comparison(topic.job, True).differences(ordered(again)) if r[0]] == [GHOST]
 
 
 def test_records_of_another_table_are_known_by_their_schema() -> None:
@@ -325,7 +325,7 @@ def test_a_record_in_another_partition_is_named(form: dict[str, str], planted: i
         topic.publish(key, (int32(5),))
     if is_last:
         plant(topic, keys[2], (int32(planted),))
-    found = [row for row in Comparison(topic.job, False).of(ordered(topic.entries())) if row[0]]
+    found = [row for row in Comparison(topic.job, False).differences(ordered(topic.entries())) if row[0]]
     kinds = {MISPLACED} | ({STALE} if is_last and planted == 6 else set())
     assert {row[0] for row in found} == kinds
     assert {VerifyEntry(*row[2:]).name for row in found} == {topic.codec.encode(keys[2])}
@@ -352,11 +352,11 @@ def test_columns_left_out_for_size_are_verified_without_them() -> None:
     assert shaped is not None
     record = shaped.record
     topic.add(record._replace(headers=[*record.headers, header]))
-    (found,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
+    (found,) = [r for r in Comparison(topic.job, False).differences(ordered(topic.entries())) if r[0]]
     last = VerifyEntry(*found[2:])
     asked = VerifyEntry(last.part, last.token, KEY, last.name, last.static, ASKED, at=last.at)
-    again = [asked, last, *RowEntries(topic.job).of(0, last.token, key, row, False, last.note)]
-    assert [r[0] for r in Comparison(topic.job, True).of(again)] == [""]
+    again = [asked, last, *RowEntries(topic.job).for_row(0, last.token, key, row, False, last.note)]
+    assert [r[0] for r in Comparison(topic.job, True).differences(again)] == [""]
 
 
 BOUNDS = st.tuples(

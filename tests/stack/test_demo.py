@@ -63,11 +63,11 @@ def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
 
 def event(write_time: int, key: bytes = b"key", made: int = 1000) -> Arrival:
-    return Arrival(Message(encode(Change("0" * 32, "node", write_time=write_time)), key, made), at=1.0)
+    return Arrival(Message(encode(Change("0" * 32, "node", write_time=write_time)), key, made), arrived_at=1.0)
 
 
 def record(topics: Reader, key: bytes = b"key", made: int = 1000) -> Arrival:
-    return Arrival(Message(None, bytes(topics.frame) + key, made), at=2.0)
+    return Arrival(Message(None, bytes(topics.frame) + key, made), arrived_at=2.0)
 
 
 class TestSearch:

@@ -231,8 +231,8 @@ def listener() -> Iterator[int]:
 
 
 def test_a_listener_makes_its_port_taken(listener: int) -> None:
-    assert ports.taken([("127.0.0.1", listener)]) == [f"127.0.0.1:{listener}"]
-    assert ports.taken([("127.0.0.2", listener)]) == []
+    assert ports.occupied_listeners([("127.0.0.1", listener)]) == [f"127.0.0.1:{listener}"]
+    assert ports.occupied_listeners([("127.0.0.2", listener)]) == []
 
 
 def test_an_offset_that_is_taken_is_refused(cache: Path, listener: int) -> None:

@@ -65,7 +65,7 @@ class OverviewResources:
         for name, connector in sorted(self._connectors.all_with_files().items()):
             snapshots: list[Json] = []
             with suppress(UnknownConnector):  # of a file of several keyspaces, or deleted meanwhile
-                snapshots = [snapshot.shown() for snapshot in self._snapshots.of(name)]
+                snapshots = [snapshot.shown() for snapshot in self._snapshots.last_snapshots(name)]
             entry = self._connector(name, connector, values, rates, snapshots)
             shown.append({**entry, "is_file": name not in own})
         answer: Json = {

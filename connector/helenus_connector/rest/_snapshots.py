@@ -36,7 +36,7 @@ class SnapshotResources:
 
     def _list(self, call: RestCall) -> Response:
         with _request_errors(call):
-            return _answer(self._snapshots.of(call.name, _tables(call)))
+            return _answer(self._snapshots.last_snapshots(call.name, _tables(call)))
 
     def _begin(self, call: RestCall) -> Response:
         """Answer 202 with the snapshots; 400 for a wrong request, 409 while another snapshot is running."""

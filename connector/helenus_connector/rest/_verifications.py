@@ -26,7 +26,7 @@ class VerificationResources:
 
     def _list(self, call: RestCall) -> Response:
         with _not_found(call):
-            return _answer(self._verifications.of(call.name))
+            return _answer(self._verifications.last_verifications(call.name))
 
     def _begin(self, call: RestCall) -> Response:
         """202 with the verifications; 400 for what can't be asked, 409 while another one is under way."""

@@ -29,7 +29,7 @@ def show(snapshots: Iterable[Snapshot], tables: Set[tuple[str, str]]) -> None:
         labels = (snapshot.connector, snapshot.table)
         shown = snapshot.shown()
         ROWS.labels(*labels).set(snapshot.rows)
-        DONE.labels(*labels).set(snapshot.done)
+        DONE.labels(*labels).set(snapshot.scanned_share)
         SECONDS.labels(*labels).set((snapshot.ended or now) - snapshot.started)
         for state in STATES:
             STATE.labels(*labels, state).set(state == shown["state"])

@@ -192,7 +192,7 @@ class SnapshotRun:
 
     def _estimate_keys(self, stretch: TokenStretch) -> float:
         """Estimate the keys left in a stretch from the density elsewhere; 0 if it can't be divided."""
-        scanned_share = self.snapshot.done
+        scanned_share = self.snapshot.scanned_share
         if self.snapshot.where or stretch.halves() is None or scanned_share <= 0:
             return 0.0
         return self.snapshot.rows / scanned_share * stretch.remaining_share / self.snapshot.whole

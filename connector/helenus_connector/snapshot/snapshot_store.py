@@ -58,7 +58,7 @@ class Snapshot:
         return self.state in ("COMPLETE", "STOPPED", "FAILED")
 
     @property
-    def done(self) -> float:
+    def scanned_share(self) -> float:
         """Return which share of it is scanned, from 0 to 1."""
         if self.state in ("PUBLISHING", "COMPLETE") or (self.where and not self.left):
             return 1.0
@@ -67,7 +67,7 @@ class Snapshot:
     @property
     def seconds_left(self) -> float | None:
         """Estimate how long the rest of the scan takes at the rate so far, in s; None without an estimate."""
-        scanned = self.done
+        scanned = self.scanned_share
         if self.state != "SCANNING" or scanned <= 0 or self.where or not self.seconds:
             return None
         return self.seconds * (1 - scanned) / scanned
@@ -83,7 +83,7 @@ class Snapshot:
             **({"where": self.where} if self.where else {}),
             "rows": self.rows,
             "skipped": self.skipped,
-            "done": round(self.done, 4),
+            "done": round(self.scanned_share, 4),
             "rate": round(self.rows / self.seconds, 1) if self.seconds else 0.0,
             "eta_s": None if seconds_left is None else round(seconds_left, 1),
             "started": _iso_time(self.started),
@@ -188,7 +188,8 @@ class SnapshotStore:
                 entry["complete"], entry["needed"], last, whole
             )
 
-    def of(self, connector: str, table: str) -> TableSnapshots:
+    def for_table(self, connector: str, table: str) -> TableSnapshots:
+        """Return the snapshots of a connector's table, to be read or changed."""
         with self.lock:
             return self._tables.setdefault((connector, table), TableSnapshots())
 

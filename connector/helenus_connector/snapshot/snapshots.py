@@ -87,16 +87,16 @@ class Snapshots:
             begun.append(self._new_snapshot(task, table.id, "signal", request, bool(table.statics)))
         with self.store.changing():
             for snapshot in begun:
-                table_snapshots = self.store.of(name, snapshot.table)
+                table_snapshots = self.store.for_table(name, snapshot.table)
                 if table_snapshots.snapshot is not None and not table_snapshots.snapshot.is_over:
                     raise UnderWay(f"a snapshot of {snapshot.table} is under way", name)
             for snapshot in begun:
-                self.store.of(name, snapshot.table).begin(snapshot)
+                self.store.for_table(name, snapshot.table).begin(snapshot)
         self._look_at = 0.0
         self._changed.set()
         return begun
 
-    def of(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
+    def last_snapshots(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
         """Return the last snapshot of each table of a connector, or of some. Raises HelenusError CONFIG if there is no
         such table.
         """
@@ -106,9 +106,9 @@ class Snapshots:
 
     def stop(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
         """End the snapshots of a connector that are under way, or those of some tables. What is appended to the events
-        topic is published all the same. Raises HelenusError CONFIG as `of` does; then none is ended.
+        topic is published all the same. Raises HelenusError CONFIG as `last_snapshots` does; then none is ended.
         """
-        running = [snapshot for snapshot in self.of(name, tables) if not snapshot.is_over]
+        running = [snapshot for snapshot in self.last_snapshots(name, tables) if not snapshot.is_over]
         with self.store.changing():
             for snapshot in running:
                 end_snapshot(snapshot, "STOPPED")
@@ -117,7 +117,7 @@ class Snapshots:
 
     def pause(self, name: str, paused: bool) -> list[Snapshot]:
         """Pause the snapshots of a connector that are under way, or have them go on."""
-        running = [snapshot for snapshot in self.of(name) if not snapshot.is_over]
+        running = [snapshot for snapshot in self.last_snapshots(name) if not snapshot.is_over]
         with self.store.changing():
             for snapshot in running:
                 snapshot.is_paused = paused
@@ -138,7 +138,7 @@ class Snapshots:
         if task.settings.snapshot_mode != "when_needed":
             return
         with self.store.changing():
-            self.store.of(task.connector, task.settings.table).needed = why
+            self.store.for_table(task.connector, task.settings.table).needed = why
         self._changed.set()
 
     def renew(self, task: Task) -> None:
@@ -146,13 +146,13 @@ class Snapshots:
         beginning. Returns when that is on disk.
         """
         with self.store.changing():
-            self.store.of(task.connector, task.settings.table).forget_ended()
+            self.store.for_table(task.connector, task.settings.table).forget_ended()
         self._fresh.discard((task.connector, task.settings.table))
         self._changed.set()
 
     def has_all(self, task: Task) -> bool:
         """Return whether the rows that existed before are on a table's topic and processed, or are not to be."""
-        snapshots = self.store.of(task.connector, task.settings.table)
+        snapshots = self.store.for_table(task.connector, task.settings.table)
         return task.settings.snapshot_mode == "never" or bool(snapshots.complete)
 
     def start(self, spark: Any) -> None:
@@ -213,7 +213,7 @@ class Snapshots:
             obstacle = _obstacle(connector, task)
             if obstacle is None:
                 self._run_guarded(name, partial(self._begin_or_continue, task))
-            elif (snapshot := self.store.of(*name).snapshot) is not None and not snapshot.is_over:
+            elif (snapshot := self.store.for_table(*name).snapshot) is not None and not snapshot.is_over:
                 snapshot.waiting = obstacle
 
     def _may_advance(
@@ -223,7 +223,7 @@ class Snapshots:
         removed.
         """
         self._rate(name[0]).count_rows(-run.collect(), run.task.settings.snapshot_max_rate)
-        if run.snapshot.is_over or self.store.of(*name).snapshot is not run.snapshot:
+        if run.snapshot.is_over or self.store.for_table(*name).snapshot is not run.snapshot:
             del self._runs[name]  # or its connector was deleted
             return False
         obstacle = "its table is not the connector's now" if connector_task is None else _obstacle(*connector_task)
@@ -250,21 +250,21 @@ class Snapshots:
             return
         try:
             step()
-            if self._retries.pop(name, None) and (snapshot := self.store.of(*name).snapshot) is not None:
+            if self._retries.pop(name, None) and (snapshot := self.store.for_table(*name).snapshot) is not None:
                 snapshot.waiting = None
         except HelenusError as error:
             wait = pause(failures + 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self._retries[name] = failures + 1, time.monotonic() + wait
             where = {"connector": name[0], "table": name[1]}
             _log.warning("snapshot.waiting", **where, reason=str(error), retry_in_s=round(wait, 1))
-            if (snapshot := self.store.of(*name).snapshot) is not None:
+            if (snapshot := self.store.for_table(*name).snapshot) is not None:
                 snapshot.waiting = str(error)
             if error.kind is Kind.BROKER_UNREACHABLE:
                 self._forget_planner()
 
     def _begin_or_continue(self, task: Task) -> None:
         """Go on with a table's snapshot, or begin one if it is time."""
-        snapshots = self.store.of(task.connector, task.settings.table)
+        snapshots = self.store.for_table(task.connector, task.settings.table)
         name = (task.connector, task.settings.table)
         snapshot, cause = snapshots.snapshot, None
         if snapshot is None or snapshot.is_over:
@@ -298,7 +298,9 @@ class Snapshots:
             self._fail_replaced(snapshot)
             return
         where = {"connector": task.connector, "table": task.table}
-        _log.info("snapshot.started", **where, cause=snapshot.cause, done=round(snapshot.done, 4), rows=snapshot.rows)
+        _log.info(
+            "snapshot.started", **where, cause=snapshot.cause, done=round(snapshot.scanned_share, 4), rows=snapshot.rows
+        )
         snapshot.waiting = None
         self._runs[name] = SnapshotRun(snapshot, task, table, partitions, self.store, has_begun=snapshot.rows > 0)
 
@@ -372,7 +374,7 @@ class Snapshots:
         if run.is_short(ends):
             with self.store.changing():
                 if run.task.settings.snapshot_mode == "when_needed":
-                    self.store.of(snapshot.connector, snapshot.table).needed = _LOST
+                    self.store.for_table(snapshot.connector, snapshot.table).needed = _LOST
                 end_snapshot(snapshot, "FAILED", _LOST)
             return
         if not self._is_past(run, snapshot.ends):
@@ -385,7 +387,7 @@ class Snapshots:
             return
         with self.store.changing():
             if snapshot.is_whole and not snapshot.is_over:
-                self.store.of(snapshot.connector, snapshot.table).complete = snapshot.table_id
+                self.store.for_table(snapshot.connector, snapshot.table).complete = snapshot.table_id
             end_snapshot(snapshot, "COMPLETE")
 
     def _check_table(self, run: SnapshotRun) -> bool:
@@ -426,7 +428,7 @@ class Snapshots:
             connector_tasks = [
                 (connector, task) for (connector_name, _), (connector, task) in tasks.items() if connector_name == name
             ]
-            snapshots = [self.store.of(name, task.settings.table) for _, task in connector_tasks]
+            snapshots = [self.store.for_table(name, task.settings.table) for _, task in connector_tasks]
             if not connector_tasks[0][0].is_scanned:
                 continue  # a pattern may name more tables
             if connector_tasks[0][0].wanted == "RUNNING" and all(table.is_published for table in snapshots):

@@ -59,15 +59,15 @@ class MemoryMessage:
 class MemoryPlanner:
     """A planner that answers what its fields say. A topic has as many partitions as `ends` says, by default 4.
 
-    - `found`: what `since` finds, by partition. `start`: where every partition starts.
+    - `since_offsets`: what `since` answers, by partition. `start`: where every partition starts.
     - `dropped`: partitions whose events are gone. `truncated`: partitions that lost records from an offset on, once
       their leader's epoch in `epochs` is another one.
     - `refused`: errors by topic, of `partitions` and `commit`; `unsearchable`: of `since`.
     - `committed`, `kept` and `counted`: what `commit`, `keep` and `partitions` were given.
     """
 
-    def __init__(self, found: dict[str, int] | None = None) -> None:
-        self.found = found or {}
+    def __init__(self, since_offsets: dict[str, int] | None = None) -> None:
+        self.since_offsets = since_offsets or {}
         self.start = 40
         self.ends: Offsets = {}
         self.dropped: list[str] = []
@@ -89,7 +89,7 @@ class MemoryPlanner:
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:  # noqa: ARG002
         for topic in self.unsearchable.keys() & partitions.keys():
             raise self.unsearchable[topic]
-        return dict.fromkeys(partitions, self.found)
+        return dict.fromkeys(partitions, self.since_offsets)
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         return {topic: {str(p): self.start for p in range(n)} for topic, n in partitions.items()}
@@ -109,13 +109,13 @@ class MemoryPlanner:
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
         changed = {p for p in positions if leaders.get(p) != self.epochs[topic][p]}
-        return {p: at for p, at in self.truncated.items() if p in changed and at < positions[p]}
+        return {p: offset for p, offset in self.truncated.items() if p in changed and offset < positions[p]}
 
-    def size(self, place: OffsetRange) -> int:
-        return max(0, place.end - place.start)
+    def size(self, offset_range: OffsetRange) -> int:
+        return max(0, offset_range.end - offset_range.start)
 
-    def advance(self, place: OffsetRange, events: int) -> int:
-        return min(place.end, place.start + events)
+    def advance(self, offset_range: OffsetRange, events: int) -> int:
+        return min(offset_range.end, offset_range.start + events)
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002
         return [(topic, p) for topic in starts for p in self.dropped]

@@ -50,12 +50,12 @@ class MemorySession:
         self.hosts = hosts
         self.is_closed = False
         strategies = {
-            name: SimpleStrategy({"replication_factor": str(given)}) if isinstance(given, int) else given
-            for name, given in (keyspaces or {}).items()
+            name: SimpleStrategy({"replication_factor": str(factor)}) if isinstance(factor, int) else factor
+            for name, factor in (keyspaces or {}).items()
         }
         metadata = SimpleNamespace(
             all_hosts=lambda: self.hosts,
-            keyspaces={name: SimpleNamespace(replication_strategy=given) for name, given in strategies.items()},
+            keyspaces={name: SimpleNamespace(replication_strategy=s) for name, s in strategies.items()},
             get_replicas=lambda keyspace, key: self.hosts,  # noqa: ARG005
         )
         self.cluster = SimpleNamespace(
@@ -101,17 +101,17 @@ class MemorySession:
         timeout: float = 10.0,  # noqa: ARG002
     ) -> Any:
         cql, values = bound.prepared_statement.query_string, list(bound.values)
-        found: Answer = ((), None)
+        page: Answer = ((), None)
         failed: Exception | None = None
         try:
-            found = self.answer(cql, values, paging_state, bound.fetch_size)
+            page = self.answer(cql, values, paging_state, bound.fetch_size)
         except Exception as error:
             failed = error
 
         def result() -> Any:
             if failed is not None:
                 raise failed
-            return SimpleNamespace(current_rows=found[0], paging_state=found[1])
+            return SimpleNamespace(current_rows=page[0], paging_state=page[1])
 
         return SimpleNamespace(result=result, coordinator_host=None)
 
@@ -158,12 +158,12 @@ class MemoryReader:
     def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:  # noqa: ARG002
         yield from self.live.items()
 
-    def scopes(self, asked: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
-        for place, (_, key, bounds) in enumerate(asked):
+    def scopes(self, scopes: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
+        for index, (_, key, bounds) in enumerate(scopes):
             try:
-                yield place, (self.statics(key, consistency), self.range(key, bounds, consistency))
+                yield index, (self.statics(key, consistency), self.range(key, bounds, consistency))
             except KeyRefused as refusal:
-                yield place, refusal
+                yield index, refusal
 
     def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Iterator[tuple[Key, Image]]:  # noqa: ARG002
         yield from self.live.items()

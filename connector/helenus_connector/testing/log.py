@@ -38,8 +38,8 @@ class MemoryLog:
         self.acknowledged: list[MemoryRecord] = []
         self.flushes = 0
 
-    def of(self, topic: str) -> list[MemoryRecord]:
-        """The records of a topic, flushed or not: readers of a real one may see both."""
+    def records(self, topic: str) -> list[MemoryRecord]:
+        """Return the records of a topic, flushed or not: readers of a real one may see both."""
         return [record for record in self.appended if record.topic == topic]
 
     def drop(self) -> None:

@@ -54,7 +54,7 @@ def compare(job: VerifyJob, is_again: bool = False) -> Task:
 
 def _compare(job: VerifyJob, is_again: bool, record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     begin(job)
-    remaining = Comparison(job, is_again).of(entries(record_batches))
+    remaining = Comparison(job, is_again).differences(entries(record_batches))
     while chunk := list(islice(remaining, _BATCH)):
         types = (pa.string(), pa.bool_(), *TYPES)
         columns = [pa.array(column, t) for column, t in zip(zip(*chunk, strict=True), types, strict=True)]
@@ -102,7 +102,7 @@ class Comparison:
         self._counts = Counter[str]()
         self._scopes: dict[tuple[int, bytes], MarkerScopes] = {}
 
-    def of(self, entries_: Iterable[VerifyEntry]) -> Iterator[Row]:
+    def differences(self, entries_: Iterable[VerifyEntry]) -> Iterator[Row]:
         """Yield what differs, with its kind, and counts at the end."""
         for token, members in groupby(entries_, key=attrgetter("token")):
             if token is None:

@@ -59,7 +59,7 @@ def _read_again(rows: TableRows, requested: Iterable[VerifyEntry]) -> Iterator[V
             yield VerifyEntry(entry.part, entry.token, KEY, entry.name, entry.static, ASKED, at=entry.at)
             if entry.partition >= 0:
                 yield entry
-        yield from rows.of(chunk)
+        yield from rows.for_keys(chunk)
 
 
 class _Altered:
@@ -85,7 +85,7 @@ class RowEntries:
         self._contents = Contents(job.table, job.settings, job.keeps_schemas)
         self.keyless = 0
 
-    def of(
+    def for_row(
         self,
         part: int,
         token: int | None,
@@ -140,12 +140,12 @@ class TableRows:
                 token = token_of(partition)
                 part = self._job.part(token)
                 if self._has_statics:
-                    yield from self.entries.of(part, token, (*partition, *nulls), values, True)
+                    yield from self.entries.for_row(part, token, (*partition, *nulls), values, True)
             if not self._has_clustering or key[n] is not None:
                 self.count += 1
-                yield from self.entries.of(part, token, key, values, False)
+                yield from self.entries.for_row(part, token, key, values, False)
 
-    def of(self, requested: Sequence[VerifyEntry]) -> Iterator[VerifyEntry]:
+    def for_keys(self, requested: Sequence[VerifyEntry]) -> Iterator[VerifyEntry]:
         """Read the keys of some entries; yield the entries of the rows that exist."""
         by_key = {decode_key(self._codec, e.name or b""): e for e in requested if not e.static}
         left_out = {key: e.note for key, e in by_key.items()}
@@ -154,7 +154,9 @@ class TableRows:
             if image is not None:
                 entry = by_key[key]
                 written = image.write_time
-                yield from self.entries.of(entry.part, entry.token, key, image.values, False, left_out[key], written)
+                yield from self.entries.for_row(
+                    entry.part, entry.token, key, image.values, False, left_out[key], written
+                )
         statics = [e for e in requested if e.static]
         scopes = [(Scope.STATIC, self._codec.decode(e.name or b""), None) for e in statics]
         for index, answer in self._reader.scopes(scopes, self._level) if scopes else ():
@@ -162,7 +164,7 @@ class TableRows:
             if image is not None:
                 entry = statics[index]
                 key, written = scopes[index][1], image.write_time
-                yield from self.entries.of(entry.part, entry.token, key, image.values, True, entry.note, written)
+                yield from self.entries.for_row(entry.part, entry.token, key, image.values, True, entry.note, written)
 
 
 def _image_or_none(answer: Any) -> Any:

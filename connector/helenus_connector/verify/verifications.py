@@ -102,7 +102,7 @@ class Verifications:
         self._requested.set()
         return begun
 
-    def of(self, name: str) -> list[Verification]:
+    def last_verifications(self, name: str) -> list[Verification]:
         """Return the last verification of each table of a connector."""
         with self._connectors.lock:
             self._connectors.get(name)
@@ -111,7 +111,7 @@ class Verifications:
 
     def stop(self, name: str) -> list[Verification]:
         """Stop the running verifications of a connector."""
-        running = [verification for verification in self.of(name) if not verification.is_over]
+        running = [verification for verification in self.last_verifications(name) if not verification.is_over]
         for verification in running:
             verification.progress.cancel()
         return running

@@ -179,7 +179,7 @@ class RowsQuery(QueryRunner):
             # What an earlier snapshot shows may have been truncated since, or lacks what was lost.
             if (
                 time.monotonic() - self._disturbed_at > _QUIET_S
-                and not self._snapshots.store.of(task.connector, task.settings.table).is_under_way
+                and not self._snapshots.store.for_table(task.connector, task.settings.table).is_under_way
             ):
                 self._snapshot_after, self._snapshot_ends = disturbances, None
                 self._snapshots.renew(task)
