@@ -15,6 +15,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import ReadRequest
 from helenus_connector.pipeline._cell_requests import CellRequests
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
+from helenus_connector.testing.cassandra import MemorySession
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -52,12 +53,13 @@ class Answers:
         self.events: list[tuple[int, bytes, Change]] = []
         self._asked: CellRequests
 
-        def read(_: object, keys: Sequence[Any], consistency: int) -> Iterator[ReadRow | None]:
+        def read(reader: CellReader, keys: Sequence[Any], consistency: int) -> Iterator[ReadRow | None]:
+            reader.statements += len(keys)
             return iter([None if row is None else ReadRow(row, AT)] * len(keys))
 
         monkeypatch.setattr(CellReader, "read", read)
         self._asked = CellRequests(
-            SETTINGS, None, TABLE, lambda *event: self.events.append((*event[:2], decode(event[2])))
+            SETTINGS, MemorySession([]), TABLE, lambda *event: self.events.append((*event[:2], decode(event[2])))
         )
 
     def to(self, change: Change | None, age_s: float = 0) -> Change | None:

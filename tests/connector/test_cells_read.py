@@ -1,22 +1,24 @@
-"""Rows read as cells: in order, a bounded number at once, and what comes of errors."""
+"""Rows read as cells: each key's row in its place, few statements, and what comes of errors."""
 
 from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
+from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unauthorized, Unavailable
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 
 from helenus_connector.cassandra_rows.budget import ReadBudget
-from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow, UnreadableKey
+from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow, UnreadReason
+from helenus_connector.cassandra_rows.raw_rows import RowPage
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.testing.cassandra import Host, MemorySession
+from helenus_connector.testing.cassandra import Answer, Host, MemorySession
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -26,6 +28,8 @@ from helenus_schemas.event.change import Scope
 TABLE = Table(
     "ks", "t", uuid.uuid1(), (Column("p", parse("int"), "partition_key", 0), Column("v", parse("int")))
 )  # fmt: skip
+GIVEN = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
+NOW = struct.pack(">q", 1_700_000_000_000)
 
 
 def number(value: int) -> bytes:
@@ -33,60 +37,137 @@ def number(value: int) -> bytes:
 
 
 class Rows(MemorySession):
-    """Every even key has a row. `most` is how many were asked for and not taken yet."""
+    """Every even key has a row. Reads of keys that `fails` names an error for end with it. `statements`: the keys of
+    each; `most` is how many were asked for and not taken yet.
+    """
 
-    def __init__(self, error_at: int = -1, error: Exception | None = None) -> None:
+    def __init__(self, fails: Callable[[Sequence[int]], Exception | None] = lambda _: None) -> None:
         super().__init__([Host(1)])
+        self.fails = fails
         self.waiting = self.most = 0
-        self._error_at, self._error = error_at, error
+        self.statements: list[list[int]] = []
 
-    def execute_async(self, bound: Any, *_: object, **__: object) -> Any:
-        (key,) = bound.values
+    def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
+        assert cql.count("?") == len(values)
+        keys = [struct.unpack(">i", value[:4])[0] for value in dict.fromkeys(values)]
+        self.statements.append(keys)
+        if error := self.fails(keys):
+            raise error
+        if "DISTINCT" in cql:
+            return RowPage((number(k), number(-k), struct.pack(">q", k), None, NOW) for k in keys if k % 2 == 0), None
+        return RowPage((number(k), number(k), struct.pack(">q", k + 5), None, NOW) for k in keys if k % 2 == 0), None
+
+    def execute_async(self, *args: Any, **more: Any) -> Any:
+        answer = super().execute_async(*args, **more)
         self.waiting += 1
         self.most = max(self.most, self.waiting)
+        wait = answer.result
 
         def result() -> Any:
             self.waiting -= 1
-            at = struct.unpack(">i", key)[0]
-            if self._error is not None and at == self._error_at:
-                raise self._error
-            now = struct.pack(">q", 1_700_000_000_000)
-            return [] if at % 2 else [(key, number(at), struct.pack(">q", at + 5), None, now)]
+            return wait()
 
-        return SimpleNamespace(result=result, _timer="refers to it")
+        answer.result = result
+        return answer
 
 
-def reader(session: MemorySession, concurrency: int) -> CellReader:
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
-    return CellReader(
-        session, TABLE, ConnectorSettings.from_properties({**given, "query.concurrency": str(concurrency)}, "test")
-    )
+def reader(session: MemorySession, table: Table = TABLE, **more: str) -> CellReader:
+    given = {name.replace("_", "."): value for name, value in more.items()}
+    return CellReader(session, table, ConnectorSettings.from_properties({**GIVEN, **given}, "test"))
 
 
-@pytest.mark.parametrize(("concurrency", "keys"), [(1, 10), (4, 10), (32, 10), (4, 0)])
-def test_each_key_has_its_row_or_none(concurrency: int, keys: int) -> None:
+def keys(count: int, scope: Scope = Scope.ROW) -> list[tuple[Key, Scope]]:
+    return [((number(n),), scope) for n in range(count)]
+
+
+def failing_at(failing: int, error: Exception) -> Rows:
+    return Rows(lambda keys: error if failing in keys else None)
+
+
+@pytest.mark.parametrize(("concurrency", "count"), [(1, 10), (4, 10), (32, 10), (4, 0)])
+@pytest.mark.parametrize("group_size", [1, 100])
+def test_each_key_has_its_row_or_none(concurrency: int, count: int, group_size: int) -> None:
     session = Rows()
-    asked: list[tuple[Key, Scope]] = [((number(n),), Scope.ROW) for n in range(keys)]
-    found = list(reader(session, concurrency).read(asked, 1))
-    values = [None if one is None else [(c.column, c.value, c.write_time) for c in one.cells.cells] for one in found]
-    assert values == [None if n % 2 else [("v", number(n), n + 5)] for n in range(keys)]
-    assert session.most == min(concurrency, keys)
+    cells = reader(session, query_concurrency=str(concurrency), query_group_size=str(group_size))
+    found = list(cells.read(keys(count), 1))
+    assert [None if n % 2 else [("v", number(n), n + 5)] for n in range(count)] == [
+        None if row is None else [(c.column, c.value, c.write_time) for c in row.cells.cells]
+        for row in found
+        if not isinstance(row, UnreadReason)
+    ]
+    assert session.most <= concurrency
     assert session.waiting == 0
+
+
+def test_rows_and_static_columns_are_read_side_by_side() -> None:
+    columns = (
+        Column("p", parse("int"), "partition_key", 0),
+        Column("s", parse("int"), "static"),
+        Column("v", parse("int")),
+    )
+    requested = [pair for row, static in zip(keys(6), keys(6, Scope.STATIC), strict=True) for pair in (static, row)]
+    values = [
+        None if row is None else [(c.column, c.value) for c in row.cells.cells]
+        for row in reader(Rows(), replace(TABLE, columns=columns)).read(requested, 1)
+        if not isinstance(row, UnreadReason)
+    ]
+    expected = [([("s", number(-n))], [("v", number(n))]) if n % 2 == 0 else (None, None) for n in range(6)]
+    assert values == [value for pair in expected for value in pair]
+
+
+def test_small_rows_take_few_statements() -> None:
+    """The first statements are of one key: rows may be large."""
+    session = Rows()
+    assert len(list(reader(session).read(keys(500), 1))) == 500
+    assert len(session.statements) < 50
+    assert sorted(key for statement in session.statements for key in statement) == list(range(500))
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (InvalidRequest("no such column"), Kind.TABLE_UNSUPPORTED),
+        (InvalidRequest("Undefined column name v"), Kind.CASSANDRA_READ),
+        (Unauthorized("User connector has no SELECT permission"), Kind.CASSANDRA_AUTH),
         (ConnectionShutdown("the connection is closed"), Kind.CASSANDRA_READ),
     ],
 )
-def test_an_error_comes_after_the_keys_before(error: Exception, kind: Kind) -> None:
-    answers = reader(Rows(3, error), 2).read([((number(n),), Scope.ROW) for n in range(8)], 1)
-    assert [next(answers) is None for _ in range(3)] == [False, True, False]
+def test_an_error_that_no_key_is_the_cause_of(error: Exception, kind: Kind) -> None:
+    """A column that is dropped meanwhile, say: then the batch is repeated with the table as it is now."""
     with pytest.raises(HelenusError) as raised:
-        next(answers)
+        list(reader(Rows(lambda _: error)).read(keys(8), 1))
     assert raised.value.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Cannot use selection function writeTime on non-frozen collection m", Kind.TABLE_UNSUPPORTED),
+        ("Undefined column name v in table ks.t", Kind.CASSANDRA_READ),
+    ],
+)
+def test_a_statement_that_is_not_prepared(message: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Cassandra 5.0 collections have no write times: that stays so. A dropped column is known with the next
+    definition.
+    """
+
+    def refuse(cql: str) -> Any:
+        raise InvalidRequest(message)
+
+    session = Rows()
+    monkeypatch.setattr(session, "prepare", refuse)
+    table = replace(TABLE, columns=(*TABLE.columns, Column("m", parse("map<int, int>"))))
+    with pytest.raises(HelenusError) as raised:
+        list(reader(session, table).read(keys(2), 1))
+    assert raised.value.kind is kind
+
+
+def test_a_key_that_cassandra_refuses_has_no_row() -> None:
+    session = failing_at(3, InvalidRequest("Key may not be empty"))
+    cells = reader(session)
+    session.answer = lambda cql, values, *more: (  # type: ignore[method-assign]
+        (RowPage(), None) if "token(" in cql else Rows.answer(session, cql, values, *more)
+    )
+    assert [row is None for row in cells.read(keys(6), 1)] == [False, True, False, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -100,10 +181,23 @@ def test_an_error_comes_after_the_keys_before(error: Exception, kind: Kind) -> N
     ],
 )
 def test_a_key_that_can_not_be_read_leaves_the_others(error: Exception, is_away: bool) -> None:
-    answers = list(reader(Rows(3, error), 2).read([((number(n),), Scope.ROW) for n in range(8)], 1))
-    assert isinstance(answers[3], UnreadableKey)
+    session = failing_at(3, error)
+    answers = list(reader(session, query_group_size="1").read(keys(8), 1))
+    assert isinstance(answers[3], UnreadReason)
     assert answers[3].is_away is is_away
     assert [n for n, answer in enumerate(answers) if isinstance(answer, ReadRow)] == [0, 2, 4, 6]
+    assert len(session.statements) == 8, "it is not read again at once"
+
+
+def test_many_keys_that_cassandra_fails_to_read_leave_the_others() -> None:
+    """As of too many tombstones: however many they are, they are requested again later."""
+    tombstones = ReadFailure("tombstones", consistency=1, required_responses=1)
+    session = Rows(lambda keys: tombstones if any(key % 4 == 0 for key in keys) else None)
+    cells = reader(session)
+    cells._row_bytes = 1.0  # groups are as large as is allowed
+    answers = list(cells.read(keys(200), 1))
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, UnreadReason)] == list(range(0, 200, 4))
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, ReadRow)] == list(range(2, 200, 4))
 
 
 def test_rows_are_taken_from_the_budget(tmp_path: Path) -> None:
@@ -115,8 +209,7 @@ def test_rows_are_taken_from_the_budget(tmp_path: Path) -> None:
         clock[0] += seconds
 
     budget = ReadBudget(tmp_path / "budget", 10, lambda: clock[0], sleep)
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
-    cells = CellReader(Rows(), TABLE, ConnectorSettings.from_properties(given, "test"), budget)
-    assert len(list(cells.read([((number(n),), Scope.ROW) for n in range(100)], 1))) == 100
+    cells = CellReader(Rows(), TABLE, ConnectorSettings.from_properties(GIVEN, "test"), budget)
+    assert len(list(cells.read(keys(100), 1))) == 100
     assert sum(slept) == pytest.approx((100 - 10) / 10, rel=0.05), "ten a second, after those of the first second"
     budget.close()

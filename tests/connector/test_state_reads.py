@@ -26,6 +26,7 @@ from helenus_connector.pipeline._cell_requests import CellRequests
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.store.pages import Pages
+from helenus_connector.testing.cassandra import MemorySession
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness, read_path
@@ -204,7 +205,7 @@ class Connector:
         self.topic: list[Event] = []
         self.seen: dict[Any, Any] = {}
         self.reads, self.is_whole = 0, True
-        self._asked = CellRequests(SETTINGS, None, TABLE, self.append)
+        self._asked = CellRequests(SETTINGS, MemorySession([]), TABLE, self.append)
 
     def append(self, partition: int, key: bytes, value: bytes | None) -> None:
         self.topic.append(Event("t", partition, 0, self.cassandra.now * 1000, key, value))

@@ -27,6 +27,7 @@ from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query.event_packs import CopyFilter
 from helenus_connector.state.rows._merge import RowMerge
 from helenus_connector.state.store.pages import Pages
+from helenus_connector.testing.cassandra import MemorySession
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness
@@ -293,7 +294,7 @@ class Connector:
         self.seen: dict[Any, Any] = {}
         self.proven, self.snapshot_after, self.is_whole, self.has_snapshots = 0, -1, False, True
         self.disturbances = self.reads = 0
-        self._asked = CellRequests(SETTINGS, None, TABLE, self.append)
+        self._asked = CellRequests(SETTINGS, MemorySession([]), TABLE, self.append)
 
     def append(self, partition: int, key: bytes, value: bytes) -> None:
         self.topic.append(Event("t", partition, 0, self.cluster.now * 1000, key, value))

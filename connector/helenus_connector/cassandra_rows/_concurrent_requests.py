@@ -2,9 +2,9 @@
 
 A run takes the futures of its queries in the order in which these were sent. Each has one outcome:
 
-    QueryAnswer    the first page of the query's rows, or why its keys are not read: KeyRefused, UnreadReason
-    Divided     it was too much: other queries are sent in its place
-    Adjusted    it was refused for something that it no longer has: it is sent once more
+    QueryAnswer   the first page of the query's rows, or why its keys are not read: KeyRefused, UnreadReason
+    Divided       it was too much: other queries are sent in its place
+    Adjusted      it was refused for something that it no longer has: it is sent once more
 """
 
 from __future__ import annotations
@@ -85,10 +85,15 @@ class QueryRun:
 
 
 class ConcurrentRequests(RowRequests):
-    """Reads a table by many statements at once. Those of few keys with the same replicas are sent together."""
+    """Reads a table by many statements at once. Those of few keys with the same replicas are sent together.
+
+    With `repeats_reads` a read that timed out and can't be divided is repeated. Without, its keys are left unread, as
+    many as they are.
+    """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings, projection: Projection[Any]) -> None:
         super().__init__(session, table, settings, projection)
+        self.repeats_reads = True
         self._attempts = pipeline_attempts(session)
         self._apart_until = 0.0
         self._together_size = min(_MAX_TOGETHER, self.concurrency // 2)  # while some are answered, others are asked for
@@ -180,7 +185,8 @@ class ConcurrentRequests(RowRequests):
             return QueryAnswer(UnreadReason(failure, False))
         # 2. A smaller one would fail too. If replicas of these keys are down, those of other keys may be up.
         if not is_load(error):
-            if isinstance(error, Unavailable) or (self.until < math.inf and isinstance(error, NoHostAvailable)):
+            may_wait = self.until < math.inf or not self.repeats_reads
+            if isinstance(error, Unavailable) or (may_wait and isinstance(error, NoHostAvailable)):
                 return QueryAnswer(UnreadReason(read_error(error, self.table), True))
             raise read_error(error, self.table) from None
         self._slow_down(error)
@@ -192,6 +198,8 @@ class ConcurrentRequests(RowRequests):
                 half.has_hung = isinstance(error, OperationTimedOut)
             return Divided(halves)
         # 4. It can only be repeated; with a deadline a single key is not, since only a proof is wanted.
+        if not self.repeats_reads:
+            return QueryAnswer(UnreadReason(read_error(error, self.table), isinstance(error, NoHostAvailable)))
         if len(query.keys) == 1 and self.until < math.inf:
             return QueryAnswer(UnreadReason(read_error(error, self.table), False))
         return self._repeat(run, query, error)

@@ -48,8 +48,8 @@ class KeyRowReader(ConcurrentRequests, Generic[Row]):
         return chain.from_iterable(self.answers(keys, consistency))
 
     def answers(self, keys: Collection[Key], consistency: int) -> Iterator[list[tuple[Key, Any]]]:
-        """Yield each of these keys once with its row, or None if there is no row. Keys come in lists, in the
-        order of the answers; keys that were not read come in lists of their own, with KeyRefused or UnreadReason.
+        """Yield each of these keys once with its row, or None if there is no row. Keys come in lists, in the order of
+        the answers; keys that were not read come in lists of their own, with KeyRefused or UnreadReason.
 
         Raises HelenusError CASSANDRA_READ if the cluster can't be read, CASSANDRA_AUTH if key columns are masked, and
         SchemaChanged. Each may be raised after some keys were yielded.

@@ -10,25 +10,18 @@ on.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cassandra import (
-    DriverException,
-    InvalidRequest,
-    OperationTimedOut,
-    ReadFailure,
-    ReadTimeout,
-    Unavailable,
-)
-from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionException
-from cassandra.query import BoundStatement
-
-from helenus_connector.cassandra_rows._requests import await_answer
+from helenus_connector.cassandra_rows._key_row_reader import KeyRowReader
+from helenus_connector.cassandra_rows._projection import PreparedStatements
+from helenus_connector.cassandra_rows._requests import KeyRefused
+from helenus_connector.cassandra_rows._requests import UnreadReason as UnreadReason
+from helenus_connector.cassandra_rows._statements import RowQuery
 from helenus_connector.cassandra_rows.budget import ReadBudget
+from helenus_connector.cassandra_rows.raw_rows import RawRow
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import quote
@@ -48,14 +41,7 @@ class ReadRow(NamedTuple):
     read_at_ms: int
 
 
-class UnreadableKey(NamedTuple):
-    """Why a key can't be read now, while others can. `is_away` says that replicas are down."""
-
-    reason: str
-    is_away: bool
-
-
-class CellReader:
+class CellReader(KeyRowReader[ReadRow]):
     """Reads rows of one table as cells, through a session that returns rows as CQL bytes, within a `budget` if there is
     one.
     """
@@ -63,86 +49,85 @@ class CellReader:
     def __init__(
         self, session: Any, table: Table, settings: ConnectorSettings, budget: ReadBudget | None = None
     ) -> None:
-        self._session = session
-        self._budget = budget
-        self._table = table
-        self._settings = settings
-        self._schema = bytes.fromhex(table.schema_id)
-        self._statements: dict[Scope, Any] = {}
+        super().__init__(session, table, settings, CellProjection(session, table))
+        self.budget = budget
+        self.is_current = True  # an ALTER meanwhile is told from a key that Cassandra can't take
+        self.repeats_reads = False  # a key that can't be read is requested again later
 
-    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[ReadRow | UnreadableKey | None]:
-        """Yield the row of each key, whose scope is ROW or STATIC, in order; None if there is none. The key of a STATIC
-        row has the partition key's values only. Raises HelenusError CASSANDRA_READ if no key can be read, and
-        TABLE_UNSUPPORTED if Cassandra does not show the write times of a column; some keys may have been yielded then.
+    def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[ReadRow | UnreadReason | None]:
+        """Yield the row of each key, whose scope is ROW or STATIC, in order; None if there is none, and why it can't be
+        read now, while others can. The key of a STATIC row has the partition key's values only.
+
+        Raises HelenusError CASSANDRA_READ and CASSANDRA_AUTH if no key can be read, and TABLE_UNSUPPORTED if Cassandra
+        does not show the write times of a column.
         """
+        row_keys = [key for key, scope in keys if scope is Scope.ROW]
+        static_keys = [key for key, scope in keys if scope is Scope.STATIC]
         try:
-            answers = self._answers(self._bind(key, scope, consistency) for key, scope in keys)
-            for (_, scope), rows in zip(keys, answers, strict=True):
-                if isinstance(rows, UnreadableKey):
-                    yield rows
-                    continue
-                row = next(iter(rows), None)
-                yield None if row is None else self._decode_row(row, scope)
-        except InvalidRequest as error:
-            raise HelenusError(Kind.TABLE_UNSUPPORTED, f"Cassandra says: {error}", self._table.full_name) from None
-        except (DriverException, NoHostAvailable, ConnectionException) as error:
-            raise HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", self._table.full_name) from None
+            answers = {
+                Scope.ROW: dict(self.rows(row_keys, consistency)),
+                Scope.STATIC: dict(self._static_rows(static_keys, consistency)),
+            }
+        except SchemaChanged as error:
+            problem = f"Cassandra refuses to read rows: {error}"
+            raise HelenusError(Kind.CASSANDRA_READ, problem, self.table.full_name) from None
+        for key, scope in keys:
+            answer = answers[scope][key]
+            yield None if isinstance(answer, KeyRefused) else answer
 
-    def _answers(self, statements: Iterable[BoundStatement]) -> Iterator[Any]:
-        """Yield the rows of each statement, in order, with a bounded number of them running."""
-        waiting = deque[Any]()
-        for statement in statements:
-            if self._budget is not None:
-                self._budget.take(1)
-            waiting.append(self._session.execute_async(statement))
-            if len(waiting) >= self._settings.query_concurrency:
-                yield self._answer(waiting.popleft())
-        while waiting:
-            yield self._answer(waiting.popleft())
 
-    def _answer(self, future: Any) -> Any:
-        """Return the rows of a statement, or why it failed."""
-        try:
-            return await_answer(future)
-        except (ReadTimeout, OperationTimedOut) as error:
-            if self._budget is not None:
-                self._budget.note_timeout()
-            return UnreadableKey(str(error), False)
-        except ReadFailure as error:  # too many tombstones, say
-            return UnreadableKey(str(error), False)
-        except (Unavailable, NoHostAvailable) as error:
-            return UnreadableKey(str(error), True)
+class CellProjection:
+    """Selects the values of a row's columns with their write times and TTLs, and the time of the read."""
+
+    def __init__(self, session: Any, table: Table) -> None:
+        self._table = table
+        self._schema = bytes.fromhex(table.schema_id)
+        self._prepared = PreparedStatements(session, table)
+        self._statements: dict[tuple[str, bool], Any] = {}
+
+    def statement_for(self, query: RowQuery) -> Any:
+        """Return the prepared statement of a query. Raises as `Projection` says, and TABLE_UNSUPPORTED if the cause may
+        be a column whose write times Cassandra does not show.
+        """
+        shape = query.where, query.statics
+        if shape not in self._statements:
+            self._statements[shape] = self._prepare(query.where, Scope.STATIC if query.statics else Scope.ROW)
+        return self._statements[shape]
+
+    def leave_out_unknown(self, error: Exception, cql: str) -> bool:  # noqa: ARG002
+        """Return false: without its write time a cell is of no use."""
+        return False
+
+    def restore(self) -> None:
+        """Do nothing: nothing is left out."""
+
+    def rows(self, raw_rows: Iterable[RawRow]) -> list[ReadRow]:
+        return [self._decode_row(row, Scope.ROW) for row in raw_rows]
+
+    def static_row(self, raw_row: RawRow) -> ReadRow:
+        return self._decode_row(raw_row, Scope.STATIC)
 
     def _columns(self, scope: Scope) -> Sequence[Column]:
         return self._table.statics if scope is Scope.STATIC else self._table.regulars
 
-    def _bind(self, key: Key, scope: Scope, consistency: int) -> BoundStatement:
-        if scope not in self._statements:
-            self._statements[scope] = self._prepare(scope)
-        bound = BoundStatement(self._statements[scope], consistency_level=consistency)
-        bound.values = list(key)
-        bound.is_idempotent = True
-        return bound
-
-    def _prepare(self, scope: Scope) -> Any:
+    def _prepare(self, where: str, scope: Scope) -> Any:
         columns = [quote(column.name) for column in self._columns(scope)]
         cell_columns = [part for name in columns for part in (name, f"WRITETIME({name})", f"TTL({name})")]
         key_columns = self._table.partition_key if scope is Scope.STATIC else self._table.primary_key
         names = [quote(column.name) for column in key_columns]
         distinct = "DISTINCT " if scope is Scope.STATIC else ""
-        table = f"{quote(self._table.keyspace)}.{quote(self._table.name)}"
-        where = " AND ".join(f"{name} = ?" for name in names)
         # A TTL counts from the time of Cassandra's clock, so that is read with it.
-        selected = [*names, *cell_columns, "toUnixTimestamp(now())"]
-        cql = f"SELECT {distinct}{', '.join(selected)} FROM {table} WHERE {where}"
+        selected = ", ".join([*names, *cell_columns, "toUnixTimestamp(now())"])
         try:
-            return self._session.prepare(cql)
-        except InvalidRequest as error:
+            return self._prepared.prepare(f"SELECT {distinct}{selected} FROM {self._prepared.source} WHERE {where}")
+        except SchemaChanged as error:
             multicell = [column.name for column in self._columns(scope) if column.type.multicell]
-            reason = f"Cassandra does not show the write times of {', '.join(multicell) or 'its columns'}: {error}"
+            if not multicell or "Undefined" in str(error):  # a column was dropped
+                raise
+            reason = f"Cassandra does not show the write times of {', '.join(multicell)}: {error}"
             raise HelenusError(Kind.TABLE_UNSUPPORTED, reason, self._table.full_name, _ADVICE) from None
 
-    def _decode_row(self, row: Sequence[bytes | None], scope: Scope) -> ReadRow:
+    def _decode_row(self, row: RawRow, scope: Scope) -> ReadRow:
         width = len(self._table.partition_key if scope is Scope.STATIC else self._table.primary_key)
         cells: list[Cell] = []
         read_at_ms = int.from_bytes(row[-1] or b"", "big")

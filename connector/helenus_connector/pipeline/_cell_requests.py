@@ -16,7 +16,7 @@ import structlog
 from cassandra import ConsistencyLevel
 
 from helenus_connector.cassandra_rows.budget import ReadBudget
-from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow, UnreadableKey
+from helenus_connector.cassandra_rows.cell_reader import CellReader, ReadRow, UnreadReason
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.event_content import decode_event
 from helenus_connector.interfaces.event import Event
@@ -69,13 +69,14 @@ class CellRequests:
         for index in range(0, len(keys), _KEYS_AT_ONCE):
             chunk = keys[index : index + _KEYS_AT_ONCE]
             began_ms = int(time.time() * 1000)
-            outcome.keys_read += len(chunk)
-            outcome.statements += len(chunk)
+            statements_before = self._reader.statements
             answers = list(self._reader.read(chunk, self._consistency))
+            outcome.keys_read += len(chunk)
+            outcome.statements += self._reader.statements - statements_before
             self._check_answers(answers)
             for key, row in zip(chunk, answers, strict=True):
                 for requested, change in by_key[key]:
-                    if isinstance(row, UnreadableKey):
+                    if isinstance(row, UnreadReason):
                         # It is not read again at once: that may be what is too much for its replicas.
                         self._append(requested.partition, requested.key, request(change.scope, Origin.STATE))
                         continue
@@ -86,15 +87,15 @@ class CellRequests:
                             answer = answer._replace(position=requested.requested_at * 1000)
                         self._append(requested.partition, requested.key, encode(answer))
 
-    def _check_answers(self, answers: Sequence[ReadRow | UnreadableKey | None]) -> None:
+    def _check_answers(self, answers: Sequence[ReadRow | UnreadReason | None]) -> None:
         """Log keys that can't be read. Raises HelenusError CASSANDRA_READ if nothing answers."""
-        unreadable = [answer for answer in answers if isinstance(answer, UnreadableKey)]
-        if not unreadable:
+        unread = [answer for answer in answers if isinstance(answer, UnreadReason)]
+        if not unread:
             return
-        reason = unreadable[0].reason
-        if len(unreadable) == len(answers) and all(answer.is_away for answer in unreadable):
-            raise HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {reason}", self._table.full_name)
-        _log.warning("state.rows_unreadable", table=self._table.full_name, rows=len(unreadable), reason=reason)
+        error = unread[0].error
+        if len(unread) == len(answers) and all(answer.is_away for answer in unread):
+            raise error
+        _log.warning("state.rows_unreadable", table=self._table.full_name, rows=len(unread), reason=error.what)
 
     def _decode_request(self, requested: ReadRequest) -> tuple[Change, Key]:
         """Return a request as a Change, that of its event or one of the state, and the values of its key."""
