@@ -32,7 +32,7 @@ from helenus_connector.control.connectors import Connectors, UnknownConnector
 from helenus_connector.log.events import Offsets
 from helenus_connector.query import worker_process
 from helenus_connector.rest._snapshots import _read_request
-from helenus_connector.snapshot import _keys, _pace, _run, _scan
+from helenus_connector.snapshot import _keys, _pace, _publishing, _run, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot._pace import ScanRate, ScanTurns, free_keys, is_quiet
@@ -251,7 +251,8 @@ class House:
         self.processed = True
         scanned(self.rows, self.log, monkeypatch)
         monkeypatch.setattr(_run, "events_log", lambda _: self.log)
-        monkeypatch.setattr(module, "_ASK_S", 0.0)
+        for asking in (module, _publishing):
+            monkeypatch.setattr(asking, "ASK_S", 0.0)
         monkeypatch.setattr(_pace, "_MAX_REST_S", 0.0)
         monkeypatch.setattr(module, "_LOOK_S", 0.0)
         self.start()
@@ -264,7 +265,7 @@ class House:
             task.ready, task.changed_at = True, time.monotonic()
         self.snapshots = Snapshots(worker(self.directory), self.connectors)
         self.snapshots._tables = self  # type: ignore[assignment]
-        self.snapshots._planner = Planner(self)
+        self.snapshots._publishing._planner = Planner(self)
         self.connectors.held_positions("default").read_offsets = self.where  # type: ignore[method-assign]
         self.max_slices = 2
         self.flying: list[tuple[ScanSlice, Future[ScanResult]]] = []
@@ -530,11 +531,11 @@ def test_an_events_topic_that_lost_its_end_fails_the_snapshot(tmp_path: Path, mo
     assert one.state == "PUBLISHING", "a broker that just came back may have less for a moment"
     monkeypatch.setattr(_run, "_SHORT_S", -1.0)
     house.turn()
-    assert (one.state, one.error) == ("FAILED", module._LOST)
+    assert (one.state, one.error) == ("FAILED", _publishing._LOST)
     house.turn()
     house.turn()
     [one] = house.snapshots.last_snapshots("n")
-    assert (one.state, one.cause) == ("SCANNING", module._LOST), "what was lost is made up for"
+    assert (one.state, one.cause) == ("SCANNING", _publishing._LOST), "what was lost is made up for"
 
 
 def test_a_connector_is_not_stopped_before_its_patterns_were_looked_at(
@@ -781,12 +782,12 @@ def test_the_first_row_is_marked_also_if_the_first_slice_failed(house: House) ->
     assert origins[0] is Origin.SNAPSHOT_FIRST
 
 
-@pytest.mark.parametrize("at", ["_ends", "append_last_event"])
+@pytest.mark.parametrize("at", ["ends", "append_last_event"])
 def test_what_is_stopped_stays_so(at: str, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a message broker is asked for the ends, and nobody waits for that."""
     house.turn()
     [one] = house.snapshots.last_snapshots("n")
-    of: Any = module if at == "append_last_event" else house.snapshots
+    of: Any = _publishing if at == "append_last_event" else house.snapshots._publishing
     real = getattr(of, at)
 
     def stop_first(*given: Any) -> Any:
@@ -812,7 +813,7 @@ def test_a_topic_that_can_not_be_asked_for_its_ends_is_not_published(
     [one] = house.snapshots.last_snapshots("n")
     monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(Planner, "latest", lambda *_: {})
-    monkeypatch.setattr(module, "planner", lambda _: Planner(house))
+    monkeypatch.setattr(_publishing, "planner", lambda _: Planner(house))
     house.processed = False
     for _ in range(100):
         house.turn()

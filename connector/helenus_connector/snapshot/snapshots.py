@@ -24,12 +24,11 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors, UnderWay, UnknownConnector
 from helenus_connector.control.status import Connector, Task
-from helenus_connector.log.choice import planner
-from helenus_connector.log.events import Planner, behind, ends
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import SnapshotJobs
 from helenus_connector.snapshot._pace import ScanRate
-from helenus_connector.snapshot._run import SnapshotRun, append_last_event, end_snapshot
+from helenus_connector.snapshot._publishing import ASK_S, SnapshotPublishing
+from helenus_connector.snapshot._run import SnapshotRun, end_snapshot
 from helenus_connector.snapshot._scan import ScanSlice
 from helenus_connector.snapshot._tables import SnapshotTables
 from helenus_connector.snapshot.request import SnapshotRequest, checked_request
@@ -41,11 +40,9 @@ _log = structlog.get_logger(__name__)
 _TURN_S, _IDLE_S = 0.1, 1.0
 _LOOK_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-_ASK_S = 0.2
 _SLICE_S = 1.0
 _FIRST = 2_000  # keys of the first slice: the connector begins while others are scanned
 _GRACE_S = 3.0
-_LOST = "the events topic is shorter than it was: events of the snapshot were lost before they were published"
 
 
 class Snapshots:
@@ -58,12 +55,12 @@ class Snapshots:
         self._worker = worker
         self._connectors = connectors
         self.store = SnapshotStore(worker.checkpoint_dir.absolute() / "snapshots")
+        self._publishing = SnapshotPublishing(worker, connectors, self.store)
         self._tables = SnapshotTables()
         self._asking = threading.Lock()  # of the tables, which are for one thread at a time
         self._runs: dict[tuple[str, str], SnapshotRun] = {}
         self._rates: dict[str, ScanRate] = {}
         self._fresh: set[tuple[str, str]] = set()
-        self._planner: Planner | None = None
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -179,7 +176,7 @@ class Snapshots:
             goes_on = any(run.snapshot.waiting is None for run in list(self._runs.values()))
             self._changed.wait(_TURN_S if goes_on else _IDLE_S)
             self._changed.clear()
-        self._forget_planner()
+        self._publishing.disconnect()
         self._tables.close()
 
     def _turn(self, jobs: SnapshotJobs) -> None:
@@ -260,7 +257,7 @@ class Snapshots:
             if (snapshot := self.store.for_table(*name).snapshot) is not None:
                 snapshot.waiting = str(error)
             if error.kind is Kind.BROKER_UNREACHABLE:
-                self._forget_planner()
+                self._publishing.disconnect()
 
     def _begin_or_continue(self, task: Task) -> None:
         """Go on with a table's snapshot, or begin one if it is time."""
@@ -291,7 +288,7 @@ class Snapshots:
             self._fresh.add(name)
         if is_full:
             return
-        partitions = self._broker().partitions([task.events])[task.events]
+        partitions = self._publishing.partitions(task)
         if not partitions:
             return
         if str(table.id) != snapshot.table_id:
@@ -315,9 +312,9 @@ class Snapshots:
         if run.must_check_table and not self._check_table(run):
             return
         if snapshot.state == "PUBLISHING":
-            self._publish(run)
+            self._publishing.advance(run)
         elif not snapshot.left and not run.flying:
-            self._begin_publishing(run)
+            self._publishing.begin(run)
         else:
             self._submit_slices(run, jobs)
 
@@ -328,9 +325,10 @@ class Snapshots:
         while sum(len(other_run.flying) for other_run in self._runs.values()) < max_slices:
             if run.flying and not run.has_begun:
                 return  # it shows how dense the table is, and no other is to be the first
-            if time.monotonic() - run.measured_at > _ASK_S:
-                run.behind, run.measured_at = self._behind(run), time.monotonic()
-            max_keys = run.free_keys(max_slices, partial(self._ends, run), partial(self._is_past, run))
+            if time.monotonic() - run.measured_at > ASK_S:
+                run.behind, run.measured_at = self._publishing.behind(run), time.monotonic()
+            ends, is_past = partial(self._publishing.ends, run), partial(self._publishing.is_past, run)
+            max_keys = run.free_keys(max_slices, ends, is_past)
             if not max_keys:
                 return run.note_lag()
             max_keys = min(max_keys, rate.allowed_rows(settings.snapshot_max_rate, max_slices))
@@ -358,38 +356,6 @@ class Snapshots:
             future.add_done_callback(lambda _: self._changed.set())
             run.add_slice(future, stretch, max_keys)
 
-    def _begin_publishing(self, run: SnapshotRun) -> None:
-        snapshot, ends = run.snapshot, self._ends(run)
-        with self.store.changing():
-            if not snapshot.is_over:  # stopped meanwhile
-                snapshot.ends, snapshot.state = ends, "PUBLISHING"
-
-    def _publish(self, run: SnapshotRun) -> None:
-        """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
-        snapshot = run.snapshot
-        if time.monotonic() - run.measured_at < _ASK_S:
-            return
-        run.measured_at = time.monotonic()
-        ends = self._ends(run)
-        if run.is_short(ends):
-            with self.store.changing():
-                if run.task.settings.snapshot_mode == "when_needed":
-                    self.store.for_table(snapshot.connector, snapshot.table).needed = _LOST
-                end_snapshot(snapshot, "FAILED", _LOST)
-            return
-        if not self._is_past(run, snapshot.ends):
-            return
-        if run.needs_mark:
-            append_last_event(self._worker, run)
-            ends = self._ends(run)
-            with self.store.changing():
-                snapshot.ends, snapshot.marked = ends, True
-            return
-        with self.store.changing():
-            if snapshot.is_whole and not snapshot.is_over:
-                self.store.for_table(snapshot.connector, snapshot.table).complete = snapshot.table_id
-            end_snapshot(snapshot, "COMPLETE")
-
     def _check_table(self, run: SnapshotRun) -> bool:
         """Read the table's definition again; return whether it is still the table that the snapshot is of."""
         with self._asking:
@@ -409,17 +375,6 @@ class Snapshots:
     def _fail_replaced(self, snapshot: Snapshot) -> None:
         with self.store.changing():
             end_snapshot(snapshot, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
-
-    def _behind(self, run: SnapshotRun) -> int:
-        """Return how many events of the table are not processed."""
-        unread = behind(run.task.events, self._connectors.offsets_of_task(run.task), self._ends(run))
-        return sum(map(self._broker().size, unread))
-
-    def _is_past(self, run: SnapshotRun, ends: Mapping[str, int]) -> bool:
-        return not behind(run.task.events, self._connectors.offsets_of_task(run.task), ends)
-
-    def _ends(self, run: SnapshotRun) -> dict[str, int]:
-        return ends(self._broker(), run.task.events, run.partitions)
 
     def _end_initial_only(self, tasks: Mapping[tuple[str, str], tuple[Connector, Task]]) -> None:
         """Stop the connectors that only had to publish what was there."""
@@ -447,15 +402,6 @@ class Snapshots:
 
     def _rate(self, name: str) -> ScanRate:
         return self._rates.setdefault(name, ScanRate())
-
-    def _broker(self) -> Planner:
-        self._planner = self._planner or planner(self._worker)
-        return self._planner
-
-    def _forget_planner(self) -> None:
-        if self._planner is not None:
-            self._planner.close()
-            self._planner = None
 
 
 def _obstacle(connector: Connector, task: Task) -> str | None:
