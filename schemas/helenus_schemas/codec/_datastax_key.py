@@ -14,9 +14,9 @@ from base64 import b64encode
 from collections.abc import Callable
 from decimal import Decimal
 
-from helenus_schemas.codec._avro_scalars import Encode, sized, string
+from helenus_schemas.codec._avro_scalars import Encode, string
 from helenus_schemas.codec._from_avro import NUMBERS, Decode, number
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 from helenus_schemas.cql.text import float_text, java_inet, spelled
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed, shortest_varint, wrong_size
@@ -39,7 +39,7 @@ def avro_codec(t: CqlType, clustering: bool) -> tuple[Encode | None, Decode | No
     if clustering:
         return None, None
     if t.name == "varint":
-        return lambda data: sized(shortest_varint(data)), None
+        return lambda data: sized_bytes(shortest_varint(data)), None
     if t.name == "decimal":
         return _decimal, None
     return None, None
@@ -67,7 +67,7 @@ def _microseconds(data: bytes) -> int:
 def _decimal(data: bytes) -> bytes:
     if len(data) < 5:
         raise Malformed(f"a decimal of {len(data)} bytes")
-    return sized(shortest_varint(data[4:])) + long_bytes(int.from_bytes(data[:4], "big", signed=True))
+    return sized_bytes(shortest_varint(data[4:])) + long_bytes(int.from_bytes(data[:4], "big", signed=True))
 
 
 def _json_decimal(data: bytes) -> str:

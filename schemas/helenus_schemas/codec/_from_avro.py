@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 
 from helenus_schemas.codec.avro_long import read_long
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed, wrong_size
+from helenus_schemas.cql.values import Malformed, collection_bytes, part_bytes, vint_bytes, wrong_size
 
 Decode = Callable[[bytes, int], "tuple[bytes, int]"]
 """From Avro bytes and an offset to a value's CQL bytes and the offset after it. Raises ValueError or IndexError."""
 
 NUMBERS = {"tinyint": 1, "smallint": 2, "int": 4, "date": 4, "bigint": 8, "timestamp": 8, "time": 8}
 """Bytes of the types that Avro has as int or long."""
-_NULL = b"\xff\xff\xff\xff"
 
 
 def decoder(t: CqlType) -> Decode:
@@ -134,7 +133,7 @@ def _items(parts: Sequence[Decode], data: bytes, offset: int) -> tuple[list[byte
 def _collection(parts: Sequence[Decode]) -> Decode:
     def decode(data: bytes, offset: int) -> tuple[bytes, int]:
         values, count, offset = _items(parts, data, offset)
-        return struct.pack(">i", count) + b"".join([struct.pack(">i", len(p)) + p for p in values]), offset
+        return collection_bytes(count, values), offset
 
     return decode
 
@@ -144,7 +143,7 @@ def _vector(item: Decode, width: int, dimension: int) -> Decode:
         values, count, offset = _items([item], data, offset)
         if count != dimension:
             raise Malformed(f"{count} elements where {dimension} are a vector")
-        return b"".join(values if width else [_vint(len(p)) + p for p in values]), offset
+        return b"".join(values if width else [vint_bytes(len(p)) + p for p in values]), offset
 
     return decode
 
@@ -156,14 +155,7 @@ def _record(items: Sequence[Decode]) -> Decode:
         encoded = []
         for item in optional:
             part, offset = item(data, offset)
-            encoded.append(_NULL if part is None else struct.pack(">i", len(part)) + part)
+            encoded.append(part_bytes(part))
         return b"".join(encoded), offset
 
     return decode
-
-
-def _vint(value: int) -> bytes:
-    """Return an unsigned vint, as `cql.values.vint` reads it."""
-    extra = next(n for n in range(9) if n == 8 or value < 1 << 7 * (n + 1))
-    ones = 0xFF << (8 - extra) & 0xFF
-    return ((ones << 8 * extra) | value).to_bytes(extra + 1, "big")

@@ -1,4 +1,4 @@
-"""Avro's int and long: zigzag, seven bits a byte, the low ones first."""
+"""Avro's int and long: zigzag, seven bits a byte, the low ones first. And bytes and strings, after their length."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def long_bytes(value: int) -> bytes:
         encoded += _PAIRS[zigzagged & 0x3FFF]
         zigzagged >>= 14
     return encoded + SHORT[zigzagged]
+
+
+def sized_bytes(data: bytes) -> bytes:
+    """Return bytes after their length, as Avro writes `bytes` and `string`."""
+    size = len(data)
+    return (SHORT[2 * size] if size < 0x2000 else long_bytes(size)) + data
 
 
 def read_long(data: bytes, offset: int) -> tuple[int, int]:

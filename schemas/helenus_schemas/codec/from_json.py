@@ -14,12 +14,11 @@ from decimal import Decimal
 from typing import Any
 
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed
+from helenus_schemas.cql.values import Malformed, collection_bytes, part_bytes, vint_bytes
 
 Decode = Callable[[Any], bytes]
 """From a parsed JSON value, whose objects are `Pairs`. Raises ValueError, or what Python raises for another value."""
 _BAD_VALUES = (ValueError, TypeError, LookupError, ArithmeticError, struct.error, AttributeError)
-_NULL = b"\xff\xff\xff\xff"
 _TIMESTAMP = re.compile(r"([+-]?\d{4,}-\d\d-\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{3})Z")
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{9})")
 _DAYS_OF_400_YEARS = 146_097
@@ -58,10 +57,10 @@ def decoder(t: CqlType) -> Decode:
         return _SCALARS[t.name]
     if t.name in ("list", "set"):
         item = decoder(t.args[0])
-        return lambda value: _collection(len(value), [item(part) for part in value])
+        return lambda value: collection_bytes(len(value), [item(part) for part in value])
     if t.name == "vector":
         item, width = decoder(t.args[0]), t.args[0].width
-        return lambda value: b"".join(p if width else _vint(len(p)) + p for p in map(item, value))
+        return lambda value: b"".join(p if width else vint_bytes(len(p)) + p for p in map(item, value))
     if t.name == "map":
         return _map(t)
     if t.name in ("tuple", "udt"):
@@ -74,7 +73,7 @@ def _map(t: CqlType) -> Decode:
     key, value = _text_decoder(t.args[0]), decoder(t.args[1])
 
     def decode(pairs: Pairs) -> bytes:
-        return _collection(len(pairs), [part for k, v in pairs for part in (key(k), value(v))])
+        return collection_bytes(len(pairs), [part for k, v in pairs for part in (key(k), value(v))])
 
     return decode
 
@@ -97,25 +96,10 @@ def _record(names: Sequence[str], parts: Sequence[Decode]) -> Decode:
         encoded = []
         for name, decode_field in zip(names, parts, strict=True):
             value = decode_field(members[name]) if members.get(name) is not None else None
-            encoded.append(_NULL if value is None else _sized(value))
+            encoded.append(part_bytes(value))
         return b"".join(encoded)
 
     return decode
-
-
-def _collection(count: int, parts: Sequence[bytes]) -> bytes:
-    return struct.pack(">i", count) + b"".join(map(_sized, parts))
-
-
-def _sized(part: bytes) -> bytes:
-    return struct.pack(">i", len(part)) + part
-
-
-def _vint(value: int) -> bytes:
-    """Return an unsigned vint, as `cql.values.vint` reads it."""
-    extra = next(n for n in range(9) if n == 8 or value < 1 << 7 * (n + 1))
-    ones = 0xFF << (8 - extra) & 0xFF
-    return ((ones << 8 * extra) | value).to_bytes(extra + 1, "big")
 
 
 def _number(code: str, offset: int = 0) -> Decode:

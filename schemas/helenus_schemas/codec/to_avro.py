@@ -25,11 +25,10 @@ from helenus_schemas.codec._avro_scalars import (
     Encode,
     exact_boolean,
     shown_as,
-    sized,
     string,
     utf8,
 )
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 from helenus_schemas.codec.to_json import distinct, map_key
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import (
@@ -57,7 +56,7 @@ def encoder(t: CqlType, clustering: bool = False) -> Encode:
     if clustering:
         return _encoder(t, _CLUSTERING)
     # A key's varint of no bytes comes back as it was: Avro's bytes are the same.
-    return sized if t.name == "varint" else _encoder(t, _PARTITION)
+    return sized_bytes if t.name == "varint" else _encoder(t, _PARTITION)
 
 
 def plain(t: CqlType, key: bool = False) -> Encode:
@@ -134,7 +133,7 @@ class _Form(NamedTuple):
 _PARTITION = _Form({"boolean": exact_boolean}, _check_field_count)
 _CLUSTERING = _Form(CANONICAL_SCALARS, _pad_fields)
 _PLAIN = _Form({"ascii": utf8, "text": utf8}, key=False)
-_PLAIN_KEY = _Form({"varint": sized})
+_PLAIN_KEY = _Form({"varint": sized_bytes})
 
 
 def _encoder(t: CqlType, form: _Form) -> Encode:

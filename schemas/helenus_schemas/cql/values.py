@@ -1,12 +1,14 @@
 """The parts of a CQL value: the elements of collections and vectors, the fields of tuples and UDTs.
 
-Every function takes the value's bytes and returns its parts' bytes, undecoded; None stands for null. All of them raise
-Malformed on other bytes. Source: Cassandra's native protocol v5 section 6, `VectorType.java`.
+Every function that reads takes the value's bytes and returns its parts' bytes, undecoded; None stands for null. All of
+them raise Malformed on other bytes. `part_bytes`, `collection_bytes` and `vint_bytes` write parts. Source: Cassandra's
+native protocol v5 section 6, `VectorType.java`.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from helenus_schemas.cql.types import CqlType
 
@@ -17,6 +19,8 @@ MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
 """Types of which zero bytes have a form in keys."""
 
 _SIZE = struct.Struct(">i").unpack_from
+_size_bytes = struct.Struct(">i").pack
+_NULL = _size_bytes(-1)
 _WIDTHS = {"tinyint": 1, "varint": 1, "smallint": 2, "date": 4, "time": 8, "inet": 4, "decimal": 5} | dict.fromkeys(
     ("list", "set", "map"), 4
 )
@@ -160,3 +164,22 @@ def vint(data: bytes, offset: int) -> tuple[int, int]:
     return (first & 0xFF >> extra) << 8 * extra | int.from_bytes(
         data[offset + 1 : offset + 1 + extra], "big"
     ), offset + 1 + extra
+
+
+def part_bytes(part: bytes | None) -> bytes:
+    """Return an element or a field after its size, as 4 bytes; the size of null is -1."""
+    return _NULL if part is None else _size_bytes(len(part)) + part
+
+
+def collection_bytes(count: int, parts: Iterable[bytes | None]) -> bytes:
+    """Return a collection of so many elements: the parts are its elements, or a map's keys and values in turn."""
+    return _size_bytes(count) + b"".join(map(part_bytes, parts))
+
+
+def vint_bytes(value: int) -> bytes:
+    """Encode an unsigned number of at most 64 bits, as `vint` reads it."""
+    size = max(0, (value.bit_length() - 1) // 7)
+    if size >= 8:
+        return b"\xff" + value.to_bytes(8, "big")
+    ones = 0xFF << (8 - size) & 0xFF
+    return (ones << 8 * size | value).to_bytes(size + 1, "big")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 from helenus_schemas.cql.types import CqlType
+from helenus_schemas.cql.values import vint_bytes
 from helenus_schemas.event.cells import VERSION, Cell, Cells, Deletion, columns_text, described, width_of
 
 _LIVENESS, _EXPIRES, _DELETION, _ALL_COLUMNS = 4, 8, 16, 32
@@ -25,26 +26,26 @@ def encode_cells(cells: Cells) -> bytes:
     flags, out = _ALL_COLUMNS, [b""]
     if cells.liveness is not None:
         flags |= _LIVENESS
-        out.append(_vint(cells.liveness.write_time - low))
+        out.append(vint_bytes(cells.liveness.write_time - low))
         if cells.liveness.expires is not None:
             flags |= _EXPIRES
-            out += [_vint(cells.liveness.ttl or 0), _vint(cells.liveness.expires)]
+            out += [vint_bytes(cells.liveness.ttl or 0), vint_bytes(cells.liveness.expires)]
     if cells.deletion is not None:
         flags |= _DELETION
-        out += [_vint(cells.deletion.write_time - low), _vint(cells.deletion.deleted_at)]
+        out += [vint_bytes(cells.deletion.write_time - low), vint_bytes(cells.deletion.deleted_at)]
     out[0] = bytes([flags | (_COLUMN_DELETIONS if cells.deletions else 0)])
     for name in names:
         column_cells, t = cells_by_column.get(name, []), cells.columns[name]
         if t.multicell:
             if cells.deletions:
                 deletion = cells.deletions.get(name, _NO_DELETION)
-                out += [_vint(deletion.write_time - low & _LONG_MASK), _vint(deletion.deleted_at)]
-            out.append(_vint(len(column_cells)))
+                out += [vint_bytes(deletion.write_time - low & _LONG_MASK), vint_bytes(deletion.deleted_at)]
+            out.append(vint_bytes(len(column_cells)))
         out += [_cell(cell, width_of(t), low) for cell in column_cells]
     data = b"".join(out)
     text = columns_text(described(name, cells.columns[name]) for name in names).encode()
-    head = long_bytes(VERSION) + cells.table + cells.schema + long_bytes(len(text)) + text
-    return b"".join([head, long_bytes(low), long_bytes(0), long_bytes(0), long_bytes(len(data)), data])
+    head = long_bytes(VERSION) + cells.table + cells.schema + sized_bytes(text)
+    return b"".join([head, long_bytes(low), long_bytes(0), long_bytes(0), sized_bytes(data)])
 
 
 def _in_order(names: Iterable[str], columns: Mapping[str, CqlType]) -> list[str]:
@@ -65,24 +66,13 @@ def _cell(cell: Cell, width: int, low: int) -> bytes:
     value = cell.value or b""
     is_missing = cell.value is None or (width >= 0 and len(value) != width)  # CQL's empty int, for one
     flags = (_CELL_EXPIRES if cell.expires is not None else 0) | (_NO_BYTES if is_missing else 0)
-    out = [bytes([flags | (_TOMBSTONE if cell.value is None else 0)]), _vint(cell.write_time - low)]
+    out = [bytes([flags | (_TOMBSTONE if cell.value is None else 0)]), vint_bytes(cell.write_time - low)]
     if cell.value is None:
-        out.append(_vint(cell.deleted_at or 0))
+        out.append(vint_bytes(cell.deleted_at or 0))
     elif cell.expires is not None:
-        out += [_vint(cell.expires), _vint(cell.ttl or 0)]
+        out += [vint_bytes(cell.expires), vint_bytes(cell.ttl or 0)]
     if cell.path is not None:
-        out += [_vint(len(cell.path)), cell.path]
+        out += [vint_bytes(len(cell.path)), cell.path]
     if not is_missing:
-        out += [value] if width >= 0 else [_vint(len(value)), value]
+        out += [value] if width >= 0 else [vint_bytes(len(value)), value]
     return b"".join(out)
-
-
-def _vint(value: int) -> bytes:
-    """Return an unsigned number as Cassandra writes it: as many leading one bits in the first byte as bytes follow."""
-    size = max(0, (value.bit_length() - 1) // 7)
-    if size >= 8:
-        return b"\xff" + value.to_bytes(8, "big")
-    first = 0xFF << (8 - size) & 0xFF
-    data = bytearray(value.to_bytes(size + 1, "big"))
-    data[0] |= first
-    return bytes(data)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from helenus_schemas.codec.avro_long import long_bytes, read_long
+from helenus_schemas.codec.avro_long import long_bytes, read_long, sized_bytes
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.cells import AVRO as CELLS
 from helenus_schemas.event.change import Bound, Change, Origin, Scope
@@ -213,8 +213,7 @@ def _is_sorted(data: bytes) -> bool:
 def _text(value: str | None) -> bytes:
     if value is None:
         return b"\0"
-    data = value.encode()
-    return b"\2" + long_bytes(len(data)) + data
+    return b"\2" + sized_bytes(value.encode())
 
 
 def _optional(value: int | None) -> bytes:
@@ -224,7 +223,7 @@ def _optional(value: int | None) -> bytes:
 def _bound(bound: Bound | None) -> bytes:
     if bound is None:
         return b"\0"
-    values = b"".join(long_bytes(len(v)) + v for v in bound.values)
+    values = b"".join(map(sized_bytes, bound.values))
     block = long_bytes(len(bound.values)) + values if bound.values else b""
     return b"\2" + (b"\1" if bound.inclusive else b"\0") + block + b"\0"
 

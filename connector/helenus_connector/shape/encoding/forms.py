@@ -146,7 +146,7 @@ def register_key_schemas(
     """
     if registry is None:
         return b"", lambda: None, None
-    table_name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
+    table_name = avro_long.sized_bytes(table.full_name.encode())
 
     def truncation() -> bytes:
         return frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + table_name
