@@ -12,10 +12,10 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.cep44._payload import column_encoder
 from helenus_connector.shape.cep44._ranges import SYMBOLS, Predicate
 from helenus_connector.shape.cep44.schema import KINDS, VERSION
-from helenus_connector.shape.encoding.avro_bytes import array_bytes, op_bytes, text_bytes, texts_bytes
 from helenus_connector.shape.encoding.forms import json_encoder
-from helenus_connector.shape.encoding.parsed_cells import ParsedCells
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_connector.shape.envelope.avro_bytes import array_bytes, op_bytes, text_bytes, texts_bytes
+from helenus_connector.shape.envelope.parsed_cells import ParsedCells
+from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.names import avro_name
 
@@ -105,7 +105,7 @@ def avro_pack(value_frame: bytes, table: Table, settings: ConnectorSettings) -> 
                 b"\2" + avro_names(head.fields),
                 b"\2" + array_bytes([predicate(item) for item in head.range]) if head.range else b"\0",
                 b"\0" if ttl is None else b"\2" + long_bytes(ttl[0]) + long_bytes(ttl[1]),
-                long_bytes(len(payload)) + payload if is_in_bytes else payload,
+                sized_bytes(payload) if is_in_bytes else payload,
                 b"\0" if head.changed is None else b"\2" + op_bytes(head.changed),
             )
         )
@@ -124,6 +124,6 @@ def _predicates(clustering: Sequence[Column], before: int, width: int) -> Callab
     def encode(item: Predicate) -> bytes:
         index = before + item.column
         value = bytes(index) + encoders[item.column](item.value) + bytes(width - index - 1)
-        return names[item.column] + symbols[item.symbol] + long_bytes(len(value)) + value
+        return names[item.column] + symbols[item.symbol] + sized_bytes(value)
 
     return encode

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from helenus_schemas.codec import to_avro
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY, Malformed, elements, entries, fields, vector
@@ -202,7 +202,7 @@ def _timestamp(data: bytes) -> bytes:
 def _inet(data: bytes) -> bytes:
     if len(data) not in (4, 16):
         raise Malformed(f"an inet of {len(data)} bytes")
-    return long_bytes(len(data)) + data
+    return sized_bytes(data)
 
 
 def _varint(data: bytes) -> bytes:

@@ -20,8 +20,8 @@ from helenus_connector.shape.debezium.cassandra_schemas import (
     key_type,
     prefix,
 )
-from helenus_connector.shape.encoding.change_source import ChangeSource, nanoseconds, now_ms
-from helenus_connector.shape.encoding.parsed_cells import ParsedCells
+from helenus_connector.shape.envelope.change_source import ChangeSource, nanoseconds, now_ms
+from helenus_connector.shape.envelope.parsed_cells import ParsedCells
 from helenus_connector.shape.row.row import Encode
 from helenus_schemas import __version__
 from helenus_schemas.codec.key import Key, KeyCodec

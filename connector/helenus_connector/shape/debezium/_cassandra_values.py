@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helenus_connector.shape.encoding.avro_bytes import array_bytes, text_bytes
+from helenus_connector.shape.envelope.avro_bytes import array_bytes, text_bytes
 from helenus_schemas.codec import to_avro, to_json
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 from helenus_schemas.cql.text import as_text, java_inet
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, Malformed, duration, fields, vector
@@ -212,7 +212,7 @@ AVRO = DebeziumForm(
     array=array_bytes,
     entries=_avro_entries,
     struct=lambda _: b"".join,
-    decimal=lambda data: long_bytes(_scale(data)) + long_bytes(len(data) - 4) + data[4:],
+    decimal=lambda data: long_bytes(_scale(data)) + sized_bytes(data[4:]),
     scalar=to_avro.plain,
 )
 JSON = DebeziumForm(

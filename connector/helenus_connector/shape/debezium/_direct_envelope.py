@@ -12,8 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 
-from helenus_connector.shape.encoding.parsed_cells import ParsedCells
-from helenus_schemas.codec.avro_long import SHORT
+from helenus_connector.shape.envelope.parsed_cells import ParsedCells
+from helenus_schemas.codec.avro_long import SHORT, sized_bytes
 from helenus_schemas.codec.avro_long import long_bytes as plain_long_bytes
 from helenus_schemas.codec.avro_long import read_long as plain_read_long
 from helenus_schemas.codec.to_avro import plain
@@ -197,8 +197,7 @@ class DirectEnvelopes:
     def _segment_name(self, segment: int) -> bytes:
         if len(self._segments) >= _MAX_CACHED:
             self._segments.clear()
-        text = str(segment).encode()
-        self._segments[segment] = file = b"\2" + plain_long_bytes(len(text)) + text
+        self._segments[segment] = file = b"\2" + sized_bytes(str(segment).encode())
         return file
 
 

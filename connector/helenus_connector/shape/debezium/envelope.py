@@ -19,11 +19,12 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolved_key import ResolvedKey
 from helenus_connector.interfaces.shape import Record, ShapedRecord
 from helenus_connector.shape.debezium._direct_envelope import DirectEnvelopes, has_event_key_bytes
-from helenus_connector.shape.encoding.avro_bytes import WRITTEN_FIELDS, op_bytes, optional_text, text_bytes
-from helenus_connector.shape.encoding.change_source import ChangeSource, change_source, nanoseconds, now_ms, row_source
 from helenus_connector.shape.encoding.forms import Avro, Form, Json, register_frame, register_key_schemas
-from helenus_connector.shape.encoding.parsed_cells import BAD_BYTES, ParsedCells, parse_cells, unreadable_record
 from helenus_connector.shape.encoding.registry import SchemaIds
+from helenus_connector.shape.envelope.avro_bytes import WRITTEN_FIELDS, op_bytes, optional_text, text_bytes
+from helenus_connector.shape.envelope.change_source import ChangeSource, nanoseconds, now_ms
+from helenus_connector.shape.envelope.envelope_shape import EnvelopeShape
+from helenus_connector.shape.envelope.parsed_cells import BAD_BYTES, ParsedCells, ParsedChange
 from helenus_connector.shape.row.row import RowShape, row_schemas
 from helenus_schemas import __version__
 from helenus_schemas.avro import build as avro
@@ -48,7 +49,7 @@ Pack = Callable[["bytes | None", "bytes | None", str, ChangeSource, "ParsedCells
 """A record's value, from the bytes of the row before and after the change, the operation, and where it was read."""
 
 
-class Envelope:
+class Envelope(EnvelopeShape):
     """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
     `Registry.register`, and HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
@@ -78,25 +79,19 @@ class Envelope:
         else:
             self._pack = _json_pack(table, settings, cluster)
             form = Json(table, settings, has_key_columns=True, has_truncations=registry is not None)
-        self._shape = RowShape(table, settings, registry, topic, form)
-        self._table = table
-        self._names = [c.name for c in table.values]
+        super().__init__(table, RowShape(table, settings, registry, topic, form), settings.tombstones_on_delete)
         self._form, self._codec, self._nulls = form, KeyCodec(table), (None,) * len(table.values)
-        self._published = frozenset(self._names)
         self._regulars = tuple(c.name for c in table.regulars)
         self._unfrozen = tuple(c.name for c in table.regulars if c.type.multicell)
-        self._tombstones = settings.tombstones_on_delete
 
     def records(self, resolved: ResolvedKey) -> Iterable[ShapedRecord | None]:
         if self._direct is not None and (direct := self._direct_record(self._direct, resolved)) is not None:
             return (direct,)
-        if (written := resolved.written) is not None:
-            return self._change_records(resolved, written)
-        return self._row_records(resolved) if resolved.read_rows is None else self._marker_records(resolved)
+        return super().records(resolved)
 
     def rows(self, resolved: Sequence[ResolvedKey]) -> Sequence[Record | None]:
         if self._direct is None:
-            return [None] * len(resolved)
+            return super().rows(resolved)
         records: list[Record | None] = []
         for key in resolved:
             try:
@@ -105,44 +100,6 @@ class Envelope:
                 direct = None
             records.append(None if direct is None else direct.record)
         return records
-
-    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
-        return self._shape.smaller(image)
-
-    def _row_records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord]:
-        source = change_source(resolved)
-        try:
-            before = None if resolved.before is None else self._form.value(resolved.key, resolved.before.values)
-        except BAD_BYTES:  # what no record can show, none has shown
-            before = None
-        op = resolved.op or ("d" if resolved.after is None else _READ)
-        if op == "u" and before is None:
-            op = _READ
-        header = None if resolved.op is None else op.encode()
-        return self._wrap(self._shape.shaped_row(resolved, resolved.after, header), op, source, before=before)
-
-    def _marker_records(self, resolved: ResolvedKey) -> Iterator[ShapedRecord | None]:
-        """Yield the records of a delete marker, of the static columns of its partition, and of the rows in its
-        scope.
-        """
-        source = change_source(resolved)
-        rows = iter(self._shape.records(resolved))
-        if resolved.scope is not _TABLE:
-            marker = next(rows)
-            assert marker is not None
-            yield from self._wrap(marker, "d", source)
-            if marker.image is not None and any(value is not None for value in marker.image.values):
-                statics = self._shape.shaped_row(resolved, marker.image)
-                yield from self._wrap(statics, _READ, row_source(source, marker.image))
-        elif not resolved.continues:
-            marker = next(rows)
-            assert marker is not None
-            yield from self._wrap(marker, "t", source)
-        for shaped in rows:
-            if shaped is None:
-                yield None
-                continue
-            yield from self._wrap(shaped, _READ, row_source(source, shaped.image))
 
     def _direct_record(self, direct: DirectEnvelopes, resolved: ResolvedKey) -> ShapedRecord | None:
         """Return the record that `_direct` makes of a change, the same as `_change_records` does; None if it can't."""
@@ -162,7 +119,7 @@ class Envelope:
             return None
         value, values, is_row = encoded
         op = b"c" if is_row else b"u"
-        headers = self._shape.headers(resolved.key, write_time, event.value, resolved.expires, op)
+        headers = self._rows.headers(resolved.key, write_time, event.value, resolved.expires, op)
         # By its own constructor a named tuple takes three times as long.
         record = _new(Record, (parts[0], value, headers))
         image = _new(Image, (values, write_time, *_UNTIMED))
@@ -173,57 +130,62 @@ class Envelope:
         assert resolved.written is not None
         return next(self._change_records(resolved, resolved.written)).make(image)
 
-    def _change_records(self, resolved: ResolvedKey, cells: Cells) -> Iterator[ShapedRecord]:
-        source = change_source(resolved)
-        if resolved.scope not in (_ROW, _STATIC):
-            has_rows = len(self._table.clustering) > 0
-            marker = self._shape.shaped_marker(resolved) if has_rows else self._shape.shaped_row(resolved, None)
-            return self._wrap(marker, "d", source)
-        try:
-            op, columns, changed = parse_cells(cells, self._published)
-        except BAD_BYTES as error:
-            return iter([unreadable_record(resolved.key, self._table, error)])
-        image = None
-        if columns is not None:
-            values = tuple(map(columns.get, self._names)) if self._names else resolved.values
-            image = Image(values, resolved.write_time)
-            if cells.deletion is not None:  # what the row had in other columns is gone
-                changed = changed._replace(columns=self._regulars, replaced=self._unfrozen)
-        row = self._shape.shaped_row(resolved, image, op.encode())
-        return self._wrap(row, op, source, None if image is None else changed)
+    def _written_records(
+        self, resolved: ResolvedKey, cells: Cells, change: ParsedChange, source: ChangeSource
+    ) -> Iterator[ShapedRecord]:
+        op, columns, changed, _ = change
+        if columns is None:
+            return self._envelopes(self._rows.shaped_row(resolved, None, op.encode()), op, source)
+        if cells.deletion is not None:  # what the row had in other columns is gone
+            changed = changed._replace(columns=self._regulars, replaced=self._unfrozen)
+        row = self._rows.shaped_row(resolved, self._written_image(resolved, columns), op.encode())
+        return self._envelopes(row, op, source, changed)
 
-    def _wrap(
+    def _read_records(self, resolved: ResolvedKey, source: ChangeSource) -> Iterator[ShapedRecord]:
+        try:
+            before = None if resolved.before is None else self._form.value(resolved.key, resolved.before.values)
+        except BAD_BYTES:  # what no record can show, none has shown
+            before = None
+        op = resolved.op or ("d" if resolved.after is None else _READ)
+        if op == "u" and before is None:
+            op = _READ
+        header = None if resolved.op is None else resolved.op.encode()
+        return self._envelopes(self._rows.shaped_row(resolved, resolved.after, header), op, source, before=before)
+
+    def _deletion_records(
+        self, resolved: ResolvedKey, marker: ShapedRecord, source: ChangeSource
+    ) -> Iterator[ShapedRecord]:
+        return self._envelopes(marker, "t" if resolved.scope is _TABLE else "d", source)
+
+    def _live_records(self, row: ShapedRecord, source: ChangeSource, is_static: bool) -> Iterator[ShapedRecord]:  # noqa: ARG002
+        return self._envelopes(row, _READ, source)
+
+    def _envelopes(
         self,
-        shaped: ShapedRecord,
+        row: ShapedRecord,
         op: str,
         source: ChangeSource,
         changed: ParsedCells | None = None,
         before: bytes | None = None,
     ) -> Iterator[ShapedRecord]:
-        """Yield the record of a row in its envelope, and after a delete the one without value; `before` if it was
-        read.
+        """Return the record of a row in its envelope, with the row `before` if it was read; after a deletion a second
+        record follows.
         """
-        if shaped.cause is not None:
-            yield shaped
-            return
         is_gone = op in "dt"
-        if before is None and op == "d":
-            before = self._key_only_row(shaped.key)
 
-        def wrapped(record: Record) -> Record:
+        def envelope(record: Record, _: Image | None) -> Record:
+            # Sinks expect the key in `before` of a delete.
+            row_before = self._key_only_row(row.key) if before is None and op == "d" else before
             after = None if is_gone else record.value
-            return record._replace(value=self._pack(before, after, op, source, changed))
+            return record._replace(value=self._pack(row_before, after, op, source, changed))
 
-        record, make = shaped.record, shaped.make
-        row = b"\0" if is_gone else b"\1" + (record.value or b"")
-        alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
-        yield ShapedRecord(wrapped(record), None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
-        if op == "d" and self._tombstones:
-            tombstone = Record(record.key, None, [])
-            yield ShapedRecord(tombstone, None, shaped.key, None, lambda _: tombstone)
+        def content(record: Record) -> bytes:
+            return b"\0" if is_gone else b"\1" + (record.value or b"")
+
+        return self._wrap(row, row.image, envelope, content, has_tombstone=op == "d")
 
     def _key_only_row(self, key: bytes) -> bytes:
-        """Return a row of nothing but its key, as sinks expect it in `before` of a delete."""
+        """Return a row of nothing but its key."""
         return self._form.value(key, self._nulls or self._codec.decode(key))
 
 

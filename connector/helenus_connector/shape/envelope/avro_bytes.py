@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from helenus_connector.shape.encoding.parsed_cells import ParsedCells
-from helenus_schemas.codec.avro_long import long_bytes
+from helenus_connector.shape.envelope.parsed_cells import ParsedCells
+from helenus_schemas.codec.avro_long import long_bytes, sized_bytes
 
 TEXT_ARRAY: dict[str, Any] = {"type": "array", "items": "string"}
 WRITTEN_FIELDS: list[dict[str, Any]] = [
@@ -38,8 +38,7 @@ def array_bytes(items: Sequence[bytes]) -> bytes:
 @lru_cache(1024)
 def text_bytes(text: str) -> bytes:
     """Encode a string."""
-    data = text.encode()
-    return long_bytes(len(data)) + data
+    return sized_bytes(text.encode())
 
 
 @lru_cache(1024)
