@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 MODULES = (
     "agent/helenus_agent/commitlog/decoder.py",
     "schemas/helenus_schemas/event/own_format.py",
+    "schemas/helenus_schemas/event/row_cursor.py",
     "sinks/helenus_sinks/pulsar/_entries.py",
     "connector/helenus_connector/interfaces/admitted_change.py",
     "connector/helenus_connector/interfaces/resolved_key.py",

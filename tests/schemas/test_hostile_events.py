@@ -41,13 +41,14 @@ from helenus_schemas.cql.order import order
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.cql.values import Malformed, duration, elements, entries, fields, vector
 from helenus_schemas.event import cells as event_cells
-from helenus_schemas.event import own_format
+from helenus_schemas.event import own_format, row_cursor
 from helenus_schemas.event.cells import columns_of, decode_cells, head_of
 from helenus_schemas.event.change import Scope
 from helenus_schemas.event.wire import decode, encode, without_cells, without_frames
 
 slow = settings(deadline=None, suppress_health_check=list(HealthCheck))
 PLAIN = twice.plain(Path(own_format.__file__).parent / "own_format.py")
+PLAIN_ROWS = twice.plain(Path(row_cursor.__file__).parent / "row_cursor.py")
 PLAIN_KEYS = twice.plain(Path(_key_bytes.__file__).parent / "_key_bytes.py")
 BAD_VALUES = (ValueError, IndexError, struct.error, ArithmeticError)
 """What a value's bytes may raise: each caller expects them."""
@@ -94,7 +95,9 @@ def with_columns(text: bytes, data: bytes = b"\x20") -> bytes:
 
 def run_cells(data: bytes, scope: Scope) -> None:
     event_cells._columns_by_text.clear()
-    hostile.run(lambda: decode_cells(data, scope), len(data), Malformed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_cells, "RowCursor", PLAIN_ROWS.RowCursor)
+        hostile.run(lambda: decode_cells(data, scope), len(data), Malformed)
     hostile.read(head_of, data, Malformed)
     hostile.read(columns_of, data, Malformed)
 

@@ -37,6 +37,7 @@ from helenus_schemas.codec.avro_long import read_long
 from helenus_schemas.cql.types import CqlType, parse, walk
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Scope
+from helenus_schemas.event.row_cursor import NO_DELETION, RowCursor
 
 VERSION = 1
 AVRO: dict[str, Any] = {
@@ -56,8 +57,6 @@ AVRO: dict[str, Any] = {
 }
 """Times in µs since the epoch, `deletionTime` and `ttl` in s."""
 _READ_PATH_SUFFIX = bytes.fromhex("0000 1000 8000 000000000000")  # the time in its low bits; no clock sequence, no node
-_NEVER = -0x8000000000000000
-_SECONDS = 0xFFFFFFFF
 _new = tuple.__new__
 _Column = tuple[str, int, bool]  # its name, the width of its values or -1, whether it has many cells
 
@@ -200,128 +199,34 @@ def _decode_fields(data: bytes, scope: Scope) -> Cells:
     size, offset = read_long(data, offset)
     if offset + size != len(data):
         raise Malformed(f"not the cells of an event: data of {size} bytes, {len(data) - offset} are there")
+    cursor = RowCursor(data, offset, low, low_deletion, low_ttl)
     cells = Cells(data[ids : ids + 16], data[ids + 16 : ids + 32], types)
     if scope in (Scope.PARTITION, Scope.RANGE):
-        deletion, offset = _read_deletion(data, offset, low, low_deletion)
-        cells = cells._replace(deletion=deletion)
+        cells = cells._replace(deletion=Deletion(cursor.read_deletion(), cursor.deleted_at))
     else:
-        cells, offset = _read_row(data, offset, cells, columns, (low, low_deletion, low_ttl))
-    if offset != len(data):
-        raise Malformed(f"not the cells of an event: {len(data) - offset} bytes after them")
+        cells = _read_row(cursor, cells, columns)
+    if cursor.offset != len(data):
+        raise Malformed(f"not the cells of an event: {len(data) - cursor.offset} bytes after them")
     return cells
 
 
-def _read_row(
-    data: bytes, offset: int, head: Cells, columns: tuple[_Column, ...], lowest: tuple[int, int, int]
-) -> tuple[Cells, int]:
-    """Return the cells of a row, and the offset after it. One long function: a connector reads some 100,000 cells a
-    second.
-    """
-    low, low_deletion, low_ttl = lowest
-    flags = data[offset]
-    offset += 1
-    row_time = row_ttl = row_expires = liveness = deletion = None
-    if flags & 4:
-        delta, offset = _read_vint(data, offset)
-        row_time = _to_signed(low + delta)
-        if flags & 8:
-            delta, offset = _read_vint(data, offset)
-            row_ttl = low_ttl + delta & _SECONDS
-            delta, offset = _read_vint(data, offset)
-            row_expires = low_deletion + delta & _SECONDS
-        liveness = Liveness(row_time, row_ttl, row_expires)
-    if flags & 16:
-        deletion, offset = _read_deletion(data, offset, low, low_deletion)
-    if not flags & 32:
-        columns, offset = _read_subset(data, offset, columns)
+def _read_row(cursor: RowCursor, head: Cells, columns: tuple[_Column, ...]) -> Cells:
+    """Return the cells of a row."""
+    cursor.read_head(len(columns))
+    liveness = Liveness(cursor.write_time, cursor.ttl, cursor.expires) if cursor.has_write_time else None
+    deletion = Deletion(cursor.deletion_time, cursor.deleted_at) if cursor.is_deleted else None
     deletions: dict[str, Deletion] = {}
     cells: list[Cell] = []
-    for name, width, is_many in columns:
-        count = 1
-        if is_many:
-            if flags & 64:
-                deletion_of_column, offset = _read_deletion(data, offset, low, low_deletion)
-                if deletion_of_column.write_time != _NEVER:
-                    deletions[name] = deletion_of_column
-            count, offset = _read_vint(data, offset)
+    for number, (name, width, is_many) in enumerate(columns):
+        if cursor.is_missing(number):
+            continue
+        count = cursor.read_column(is_many)
+        if is_many and cursor.column_deletion != NO_DELETION:
+            deletions[name] = Deletion(cursor.column_deletion, cursor.deleted_at)
         for _ in range(count):
-            cell_flags = data[offset]
-            offset += 1
-            time = row_time
-            ttl = expires = deleted_at = path = None
-            if not cell_flags & 8:
-                delta, offset = _read_vint(data, offset)
-                time = _to_signed(low + delta)
-            elif time is None:
-                raise Malformed("not the cells of an event: a cell with the write time of a row that has none")
-            if cell_flags & 16:
-                ttl, expires = row_ttl, row_expires
-                if ttl is None:
-                    raise Malformed("not the cells of an event: a cell with the TTL of a row that has none")
-            elif cell_flags & 3:
-                delta, offset = _read_vint(data, offset)
-                expires = low_deletion + delta & _SECONDS
-                if cell_flags & 2:
-                    delta, offset = _read_vint(data, offset)
-                    ttl = low_ttl + delta & _SECONDS
-                if cell_flags & 1:
-                    deleted_at, expires, ttl = expires, None, None
-            if is_many:
-                size, offset = _read_vint(data, offset)
-                path = data[offset : offset + size]
-                offset += size
-            size = 0
-            if not cell_flags & 4:
-                size = width
-                if width < 0:
-                    size = data[offset]
-                    offset += 1
-                    if size > 127:
-                        size, offset = _read_vint(data, offset - 1)
-            value = None if cell_flags & 1 else data[offset : offset + size]
-            offset += size
-            cells.append(_new(Cell, (name, time, value, path, ttl, expires, deleted_at)))
-    if offset > len(data):
-        raise Malformed(f"not the cells of an event: they end {offset - len(data)} bytes after the data")
-    return Cells(head.table, head.schema, head.columns, liveness, deletion, deletions, tuple(cells)), offset
-
-
-def _read_subset(data: bytes, offset: int, columns: tuple[_Column, ...]) -> tuple[tuple[_Column, ...], int]:
-    missing, offset = _read_vint(data, offset)
-    count = len(columns)
-    if count < 64:
-        return tuple([column for n, column in enumerate(columns) if not missing >> n & 1]), offset
-    if missing > count:
-        raise Malformed("not the cells of an event: more columns missing than there are")
-    lists_present = count - missing < count // 2
-    listed = set()
-    for _ in range(count - missing if lists_present else missing):
-        column, offset = _read_vint(data, offset)
-        listed.add(column)
-    return tuple([column for n, column in enumerate(columns) if (n in listed) == lists_present]), offset
-
-
-def _read_deletion(data: bytes, offset: int, low: int, low_deletion: int) -> tuple[Deletion, int]:
-    time, offset = _read_vint(data, offset)
-    seconds, offset = _read_vint(data, offset)
-    return Deletion(_to_signed(low + time), low_deletion + seconds & _SECONDS), offset
-
-
-def _read_vint(data: bytes, offset: int) -> tuple[int, int]:
-    first = data[offset]
-    offset += 1
-    if first < 0x80:
-        return first, offset
-    size = 8 - (first ^ 0xFF).bit_length()
-    if size > len(data) - offset:
-        raise Malformed(f"not the cells of an event: a number of {size} bytes where {len(data) - offset} are left")
-    return (first & 0x7F >> size) << 8 * size | int.from_bytes(data[offset : offset + size], "big"), offset + size
-
-
-def _to_signed(time: int) -> int:
-    """Return a sum of unsigned numbers as a signed one of 64 bits."""
-    time &= 0xFFFFFFFFFFFFFFFF
-    return time - (1 << 64) if time >> 63 else time
+            cursor.read_cell(width, is_many)
+            cells.append(_new(Cell, cursor.cell_fields(name)))
+    return Cells(head.table, head.schema, head.columns, liveness, deletion, deletions, tuple(cells))
 
 
 _Columns = tuple[tuple[_Column, ...], Mapping[str, CqlType]]

@@ -1,10 +1,12 @@
 # C types for _direct_envelope.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
+from helenus_schemas.event.row_cursor cimport RowCursor
 
 cdef bint _compiled
 cdef int _OTHER, _INTEGER, _REVERSED, _SIZED, _TEXT, _UUID, _BOOLEAN
 cdef Py_ssize_t _MAX_COLUMNS, _MAX_CACHED
-cdef long long _NEVER, _MAX_WRITE_TIME
+cdef long long _NO_DELETION, _MAX_WRITE_TIME
+cdef int _WRITTEN, _REPLACED
 cdef bytearray _SCRATCH
 
 cdef class EnvelopeColumn:
@@ -30,15 +32,19 @@ cdef class DirectEnvelopes:
     cdef object _encode_change(self, bytes event, bytes cells, bytes key, long long write_time, long long now)
 
 @cython.locals(
-    low=cython.longlong, _=cython.ulonglong, size=cython.longlong, end=Py_ssize_t, flags=int, has_time=bint,
-    has_ttl=bint, row_time=cython.longlong, delta=cython.ulonglong, missing=cython.ulonglong,
-    written=cython.ulonglong, replaced=cython.ulonglong, bit=cython.ulonglong, count=Py_ssize_t, i=Py_ssize_t,
-    column=EnvelopeColumn, cell_count=cython.ulonglong, deleted=cython.longlong, parts=list, live=Py_ssize_t, value=bytes,
-    is_gone=bint, cell=int, time=cython.longlong, path=bytes,
+    low=cython.longlong, low_deletion=cython.longlong, low_ttl=cython.longlong, size=cython.longlong, cursor=RowCursor,
+    count=Py_ssize_t, written=cython.ulonglong, replaced=cython.ulonglong, bit=cython.ulonglong, i=Py_ssize_t,
+    column=EnvelopeColumn, parts=int, value=bytes,
 )
 cdef (long long, unsigned long long, unsigned long long) read_row(
     bytes data, Py_ssize_t offset, list columns, list values, list encoded
 )
+
+@cython.locals(
+    count=cython.ulonglong, deleted=cython.longlong, parts=list, live=Py_ssize_t, _=cython.ulonglong, value=bytes,
+    path=bytes,
+)
+cdef int read_elements(RowCursor cursor, EnvelopeColumn column, list values, list encoded) except? -1
 
 @cython.locals(size=Py_ssize_t, form=int, text=str)
 cdef bytes encode_avro(bytes value, EnvelopeColumn column)
@@ -48,15 +54,6 @@ cdef bytes long_bytes(long long value)
 
 @cython.locals(zigzag=cython.longlong, byte=cython.longlong, shift=int, end=Py_ssize_t)
 cdef (long long, Py_ssize_t) read_long(bytes data, Py_ssize_t offset)
-
-@cython.locals(first=int, size=int, value=cython.ulonglong)
-cdef (unsigned long long, Py_ssize_t) read_vint(bytes data, Py_ssize_t offset)
-
-@cython.locals(value=cython.ulonglong)
-cdef (Py_ssize_t, Py_ssize_t) read_length(bytes data, Py_ssize_t offset)
-
-@cython.locals(total=cython.ulonglong)
-cdef long long add_delta(unsigned long long low, unsigned long long delta)
 
 @cython.locals(number=cython.longlong, i=Py_ssize_t, shift=int)
 cdef long long signed_integer(bytes value)

@@ -21,6 +21,7 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE
 from helenus_schemas.event.cells import columns_of, width_of
+from helenus_schemas.event.row_cursor import NO_DELETION, RowCursor
 
 COMPILED = not __file__.endswith(".py")
 _compiled = COMPILED
@@ -47,7 +48,9 @@ _ALIKE = frozenset("tinyint smallint int bigint timestamp time date ascii text b
 _MAX_COLUMNS = 63  # so that bits of 64-bit numbers stand for them
 _MAX_CACHED = 1000  # entries of each cache: a table's changes write the same few sets of columns
 _MAX_HEADER = 1 << 14  # bytes that name 63 columns and their types
-_NEVER = -0x8000000000000000
+_WRITTEN = 1
+_REPLACED = 2
+_NO_DELETION = NO_DELETION
 _MAX_WRITE_TIME = 9_000_000_000_000_000  # µs; what is further has no nanoseconds
 _SCRATCH = bytearray(10)  # where a long is written in C
 _ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
@@ -209,114 +212,78 @@ def read_row(
     where the lowest times are.
     """
     low, offset = read_long(data, offset)
-    _, offset = read_long(data, offset)
-    _, offset = read_long(data, offset)
+    low_deletion, offset = read_long(data, offset)
+    low_ttl, offset = read_long(data, offset)
     size, offset = read_long(data, offset)
-    end = len(data)
-    if size != end - offset:
+    if size != len(data) - offset:
         return -1, 0, 0
-    flags = data[offset]
-    offset += 1
-    if flags & 16:
-        return -1, 0, 0  # the row is deleted
-    has_time, has_ttl = flags & 4 != 0, flags & 12 == 12
-    row_time = 0
-    if has_time:
-        delta, offset = read_vint(data, offset)
-        row_time = add_delta(low, delta)
-        if has_ttl:
-            _, offset = read_vint(data, offset)
-            _, offset = read_vint(data, offset)
-    missing = 0
-    if not flags & 32:
-        missing, offset = read_vint(data, offset)
+    cursor = RowCursor(data, offset, low, low_deletion, low_ttl)
+    count = len(columns)
+    cursor.read_head(count)
+    if cursor.is_deleted or cursor.missing >> count:  # they are not more than _MAX_COLUMNS
+        return -1, 0, 0
     written = replaced = 0
     bit = 1
-    count = len(columns)
     for i in range(count):
         column = columns[i]
-        if missing >> i & 1:
-            bit <<= 1
-            continue
-        cell_count = 1
-        deleted = _NEVER
-        if column.is_many:
-            if not column.parts:
+        if cursor.missing & bit:
+            pass
+        elif column.is_many:
+            parts = read_elements(cursor, column, values, encoded)
+            if parts < 0:
                 return -1, 0, 0
-            if flags & 64:
-                delta, offset = read_vint(data, offset)
-                deleted = add_delta(low, delta)
-                _, offset = read_vint(data, offset)
-            cell_count, offset = read_vint(data, offset)
-            if cell_count > end - offset:
-                return -1, 0, 0
+            if parts & _WRITTEN:
+                written |= bit
+            if parts & _REPLACED:
+                replaced |= bit
+        else:
+            cursor.read_cell(column.width, False)
             if column.index >= 0:
-                if deleted != _NEVER:
-                    replaced |= bit
-                    written |= bit
-                elif cell_count:
-                    written |= bit
-        elif column.index >= 0:
-            written |= bit
-        parts = []
-        live = 0
-        value = b""
-        is_gone = False
-        for _n in range(cell_count):
-            cell = data[offset]
-            offset += 1
-            time = row_time
-            if not cell & 8:
-                delta, offset = read_vint(data, offset)
-                time = add_delta(low, delta)
-            elif not has_time:
-                return -1, 0, 0
-            if cell & 16:
-                if not has_ttl:
-                    return -1, 0, 0
-            elif cell & 3:
-                _, offset = read_vint(data, offset)
-                if cell & 2:
-                    _, offset = read_vint(data, offset)
-            is_gone = cell & 1 != 0
-            path = b""
-            if column.is_many:
-                size, offset = read_length(data, offset)
-                path = data[offset : offset + size]
-                offset += size
-            size = 0
-            if not cell & 4:
-                size = column.width
-                if size < 0:
-                    size, offset = read_length(data, offset)
-                elif size > end - offset:
-                    return -1, 0, 0
-            value = data[offset : offset + size]
-            offset += size
-            if not column.is_many or (deleted != _NEVER and time <= deleted):
-                continue
-            if is_gone:
-                return -1, 0, 0  # what is removed is said by name
-            live += 1
-            if column.parts == 2 or column.is_set:
-                parts.append(size_bytes(len(path)))
-                parts.append(path)
-            if not column.is_set:
-                parts.append(size_bytes(len(value)))
-                parts.append(value)
-        if column.index >= 0:
-            if column.is_many:
-                if live:
-                    value = size_bytes(live) + b"".join(parts)
+                written |= bit
+                value = cursor.value
+                if value is not None:
                     values[column.index] = value
-                    encoded[column.index] = b"\2" + column.encode(value)
-            elif not is_gone:
-                values[column.index] = value
-                encoded[column.index] = encode_avro(value, column)
+                    encoded[column.index] = encode_avro(value, column)
         bit <<= 1
-    if offset != end or (count < 64 and missing >> count):
+    if cursor.offset != len(data):
         return -1, 0, 0
-    return int(has_time), written, replaced
+    return int(cursor.has_write_time), written, replaced
+
+
+def read_elements(cursor: RowCursor, column: EnvelopeColumn, values: list[bytes | None], encoded: list[bytes]) -> int:
+    """Fill in the elements of a collection. Return _WRITTEN if it has cells, or it is replaced as a whole, and
+    _REPLACED if that is so, 0 if it is not published; -1 if this can't encode it.
+    """
+    if not column.parts:
+        return -1
+    count = cursor.read_column(True)
+    deleted = cursor.column_deletion
+    parts = []
+    live = 0
+    for _ in range(count):
+        cursor.read_cell(-1, True)
+        if deleted != _NO_DELETION and cursor.cell_time <= deleted:
+            continue
+        value = cursor.value
+        if value is None:
+            return -1  # what is removed is said by name
+        live += 1
+        if column.parts == 2 or column.is_set:
+            path = cursor.path or b""
+            parts.append(size_bytes(len(path)))
+            parts.append(path)
+        if not column.is_set:
+            parts.append(size_bytes(len(value)))
+            parts.append(value)
+    if column.index < 0:
+        return 0
+    if live:
+        value = size_bytes(live) + b"".join(parts)
+        values[column.index] = value
+        encoded[column.index] = b"\2" + column.encode(value)
+    if deleted != _NO_DELETION:
+        return _WRITTEN | _REPLACED
+    return _WRITTEN if count else 0
 
 
 def encode_avro(value: bytes, column: EnvelopeColumn) -> bytes:
@@ -382,45 +349,6 @@ def read_long(data: bytes, offset: int) -> tuple[int, int]:
                 return (zigzag >> 1) ^ -(zigzag & 1), end
             shift += 7
     return plain_read_long(data, offset)
-
-
-def read_vint(data: bytes, offset: int) -> tuple[int, int]:
-    """Read the vint at an offset; return it and the offset after it."""
-    first = data[offset]
-    offset += 1
-    if first < 0x80:
-        return first, offset
-    if _compiled:
-        size = 1
-        while size < 8 and first & 0x80 >> size:
-            size += 1
-        value = first & 0x7F >> size
-        while size:
-            size -= 1
-            value = value << 8 | data[offset]
-            offset += 1
-        return value, offset
-    size = 8 - (first ^ 0xFF).bit_length()
-    if size > len(data) - offset:
-        raise IndexError("index out of range")
-    return (first & 0x7F >> size) << 8 * size | int.from_bytes(data[offset : offset + size], "big"), offset + size
-
-
-def read_length(data: bytes, offset: int) -> tuple[int, int]:
-    """Read a size as a vint, checked against the bytes that follow; return it and the offset after it."""
-    value, offset = read_vint(data, offset)
-    if value > len(data) - offset:
-        raise IndexError("index out of range")
-    return value, offset
-
-
-def add_delta(low: int, delta: int) -> int:
-    """Return the sum of unsigned numbers as a signed one of 64 bits."""
-    total = low + delta
-    if _compiled:
-        return total
-    total &= 0xFFFFFFFFFFFFFFFF
-    return total - 0x10000000000000000 if total >> 63 else total
 
 
 def signed_integer(value: bytes) -> int:
