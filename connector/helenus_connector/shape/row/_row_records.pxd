@@ -15,8 +15,11 @@ cdef class RowRecords:
 
     cpdef list records(self, object resolved)
 
-    @cython.locals(headers=list, data=bytes, columns=tuple, values=tuple)
+    @cython.locals(columns=tuple, values=tuple)
     cdef object row_record(self, ResolvedKey resolved)
+
+    @cython.locals(headers=list, data=bytes)
+    cdef list _headers(self, ResolvedKey resolved, object op)
 
 @cython.locals(raw=cython.p_uchar, remaining=cython.ulonglong, index=int)
 cdef bytes decimal_digits(long long value)

@@ -77,6 +77,10 @@ class RowRecords:
             op = None
         if b"" in values:
             return None
+        return _new(_Record, (self._key_frame + resolved.key, value, self._headers(resolved, op)))
+
+    def _headers(self, resolved: ResolvedKey, op: bytes | None) -> list[Header]:
+        """Return the headers of a row's record; `op` is None unless the row is deleted."""
         headers: list[Header] = []
         if self._schema_id is not None:
             headers.append(self._schema_id)
@@ -97,7 +101,7 @@ class RowRecords:
         expires = resolved.expires
         if expires is not None and self._expires:
             headers.append(("expires", decimal_digits(expires)))
-        return _new(_Record, (self._key_frame + resolved.key, value, headers))
+        return headers
 
 
 def decimal_digits(value: int) -> bytes:
