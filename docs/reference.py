@@ -31,7 +31,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.snapshot import _metrics as snapshot_metrics
 from helenus_connector.verify import _metrics as verify_metrics
 from helenus_schemas.settings import debezium
-from helenus_schemas.settings.model import Alias, Group, Settings
+from helenus_schemas.settings.model import EXPERT, Alias, Group, Settings
 
 HEAD = """# Configuration
 
@@ -48,6 +48,11 @@ these models, without any server, and list all wrong values at once. Examples: [
 - Keys of DataStax's that mean the same are accepted too, with a warning that names the key to use. Files of Debezium's
   connector for Cassandra are read as they are: [debezium.md](debezium.md).
 """
+EXPERT_HEAD = """\
+No deployment should have to set these margins, bounds and intervals, and a wrong value costs rows, memory
+or speed: set one only where an error, a log event or a page of this documentation names it.
+"""
+TABLE_HEAD = "| key | what it is | type | default | importance |\n|---|---|---|---|---|\n"
 COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
     ("The agent", "`helenus-agent agent.properties`", AgentSettings),
     ("The worker", "`helenus-connector worker.properties table.properties ...`: the first file.", WorkerSettings),
@@ -67,9 +72,12 @@ def page() -> str:
 def _sections(model: type[Settings]) -> Iterator[str]:
     own = [field for name, field in model.model_fields.items() if name in model.__annotations__]
     fields = own + [field for field in model.model_fields.values() if field not in own]
-    for group in dict.fromkeys(_about(f).group for f in fields):
-        yield f"\n### {group}\n| key | what it is | type | default | importance |\n|---|---|---|---|---|\n"
-        for field in (f for f in fields if _about(f).group == group):
+    sections = dict.fromkeys(_about(f).section for f in fields)
+    for section in sorted(sections, key=EXPERT.__eq__):  # the others stay in their order
+        yield f"\n### {section}\n{EXPERT_HEAD if section == EXPERT else ''}"
+        # Markdown's tables begin after an empty line, or a heading.
+        yield f"\n{TABLE_HEAD}" if section == EXPERT else TABLE_HEAD
+        for field in (f for f in fields if _about(f).section == section):
             yield f"| {' | '.join(_row(model, field))} |\n"
     unused = {key: alias for key, alias in _aliases(model).items() if not alias.use}
     if unused:

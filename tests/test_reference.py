@@ -14,7 +14,7 @@ import pytest
 from helenus_agent.config import AgentSettings
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
-from helenus_schemas.settings.model import Settings
+from helenus_schemas.settings.model import Group, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES: dict[str, type[Settings]] = {
@@ -53,6 +53,25 @@ def test_examples_load(name: str, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.properties"
         path.write_text(content.replace("/etc/helenus/secrets.properties", str(tmp_path / "secrets.properties")))
         EXAMPLES[name].load(path)
+
+
+def test_expert_keys_are_the_last_section_of_each_file() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "reference.py"))["page"]()
+    for part in page.split("\n## ")[1:]:
+        title, *sections = part.split("\n### ")
+        models: dict[str, type[Settings]] = {"The agent": AgentSettings, "A connector": ConnectorSettings}
+        model = models.get(title.splitlines()[0])
+        if model is None:  # the worker has none
+            assert "Expert" not in part
+            continue
+        expert = {
+            field.alias
+            for field in model.model_fields.values()
+            if any(isinstance(about, Group) and about.expert for about in field.metadata)
+        }
+        [last] = [section for section in sections if section.startswith("Expert\n")]
+        assert last == [section for section in sections if "| importance |" in section][-1]
+        assert set(re.findall(r"^\| `(\S+)` ", last, re.MULTILINE)) == expert != set()
 
 
 MONITORING = ROOT / "docs" / "monitoring.md"

@@ -126,7 +126,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     cells_include_list: Annotated[Patterns, Group("Tables")] = ()
     """Regular expressions for ks.table: events of these tables carry what the mutation says, cell by cell, for those
     who do not read rows again. Default: none. Tables with counters have no cells."""
-    errors_large_event: Annotated[Literal["light"], Group("Tables", "LOW")] = "light"
+    errors_large_event: Annotated[Literal["light"], Group("Tables", "LOW", expert=True)] = "light"
     """What becomes of an event that is too large for its topic with its cells. `light`: it goes without them, counted,
     and whoever needs them reads the row. There is no other way: none is left out, and no value is cut."""
     transactional_tables: Annotated[TransactionalPolicy, Group("Tables", "LOW")] = "refuse"
@@ -143,7 +143,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """Where `archive` puts segments."""
     startup_timeout_ms: Annotated[Milliseconds, Group("Agent")] = 0
     """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
-    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW")] = 20
+    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW", expert=True)] = 20
     """The pause between two looks at the live segments; at least 80 after 5 s without a write."""
     http_host: Annotated[str, AfterValidator(_check_http_host), Group("Agent")] = "127.0.0.1"
     """Where `/metrics` and `/health` are served."""

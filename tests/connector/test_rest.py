@@ -653,6 +653,8 @@ def test_every_setting_is_described(api: Api) -> None:
     for group in {key["group"] for key in answer}:
         orders = [key["order_in_group"] for key in answer if key["group"] == group]
         assert orders == list(range(1, len(orders) + 1))
+    assert list(dict.fromkeys(key["group"] for key in answer))[-1] == "Expert"
+    assert {key["importance"] for key in answer if key["group"] == "Expert"} == {"LOW"}
     types = {key["name"]: (key["type"], key["required"], key["default_value"]) for key in answer}
     assert types["name"] == ("STRING", True, None)
     assert types["cassandra.password"] == ("PASSWORD", False, None)

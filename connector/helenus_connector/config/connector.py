@@ -60,7 +60,7 @@ class ConnectorSettings(StateSettings):
     """
     table: Annotated[Name, Group("Table", "HIGH")]
     """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
-    table_refresh_interval_ms: Annotated[Milliseconds, Group("Table", "LOW")] = 10_000
+    table_refresh_interval_ms: Annotated[Milliseconds, Group("Table", "LOW", expert=True)] = 10_000
     """How often to look for new tables that match `table`."""
     query_group: Annotated[str, AfterValidator(_patterns.check_group), Group("Common", "LOW")] = "default"
     """Connectors of one group share a streaming query of Spark. Slow tables of another group do not hold them up."""
@@ -81,7 +81,7 @@ class ConnectorSettings(StateSettings):
     """
     query_concurrency: Annotated[int, Field(ge=1, le=1024), Group("Reading")] = 32
     """How many read statements a task runs at once."""
-    query_group_size: Annotated[int, Field(ge=1, le=100), Group("Reading", "LOW")] = 100
+    query_group_size: Annotated[int, Field(ge=1, le=100), Group("Reading", "LOW", expert=True)] = 100
     """How many keys one statement reads at most: of one partition, or with one differing partition key column."""
     query_max_rate: Annotated[int, Field(ge=0), Group("Reading")] = 0
     """Rows per second that the connector reads on one host, for changes, snapshots and `verify`.
@@ -98,22 +98,22 @@ class ConnectorSettings(StateSettings):
     """What happens then: `verify` reads the key at the gate's level, and publishes the change if the read shows it;
     `release` publishes it, with the header `gate`; `drop` does not. What is not published is counted.
     """
-    gate_max_waiting_bytes: Annotated[int, Field(ge=1 << 16), Group("Consistency", "LOW")] = 64 << 20
+    gate_max_waiting_bytes: Annotated[int, Field(ge=1 << 16), Group("Consistency", "LOW", expert=True)] = 64 << 20
     """How many bytes of the driver's memory the waiting changes of one table take. When they are more, the oldest are
     verified early, or else the table is read no further until some of them expire."""
-    settle_timeout_ms: Annotated[Milliseconds, Group("Settling")] = 2_000
+    settle_timeout_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 2_000
     """After how long an unconfirmed key is read again."""
-    settle_min_age_ms: Annotated[Milliseconds, Group("Settling", "LOW")] = 60_000
+    settle_min_age_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 60_000
     """How long after its last report a read confirms a change that the row neither shows nor contradicts: counters,
     range deletes, expired rows. Ten times as long, if the row contradicts it. Keep it far above every write timeout."""
-    settle_replay_ms: Annotated[Milliseconds, Group("Settling", "LOW")] = 30_000
+    settle_replay_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 30_000
     """How far a start steps back in the events topic, so that no unconfirmed change is forgotten."""
     snapshot_mode: Annotated[SnapshotMode, Group("Snapshot", "HIGH")] = "initial"
     """When rows that are there already are published: `initial`, once for each table, also for one that was recreated;
     `always`, at each start of the worker; `never`; `initial_only`, as `initial`, and then the connector stops;
     `when_needed`, as `initial`, and again after changes were lost: a gap, or events that expired.
     """
-    snapshot_consistency: Annotated[Consistency, Group("Snapshot")] = "LOCAL_QUORUM"
+    snapshot_consistency: Annotated[Consistency, Group("Snapshot", "LOW", expert=True)] = "LOCAL_QUORUM"
     """The consistency level at which a snapshot reads keys. Their rows are read at `query.consistency`."""
     snapshot_max_rate: Annotated[int, Field(ge=0), Group("Snapshot")] = 0
     """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
@@ -194,11 +194,11 @@ class ConnectorSettings(StateSettings):
     """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts.
     `resolver=none` and `state=rows` take 150000 by default.
     """
-    max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), Group("Reading", "LOW")] = 128 << 20
+    max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), Group("Reading", "LOW", expert=True)] = 128 << 20
     """How many bytes of events a batch takes at most, like `max.batch.size`; its tasks share them evenly."""
-    cache_max_capacity: Annotated[int, Field(ge=8), Group("Reading", "LOW")] = 131_072
+    cache_max_capacity: Annotated[int, Field(ge=8), Group("Reading", "LOW", expert=True)] = 131_072
     """How many changes are remembered per partition of the events topic, to recognize copies of them."""
-    cache_expire_after_ms: Annotated[Milliseconds, Group("Reading", "LOW")] = 600_000
+    cache_expire_after_ms: Annotated[Milliseconds, Group("Reading", "LOW", expert=True)] = 600_000
     """How long a change is remembered."""
     errors_tolerance: Annotated[Literal["none", "all"], Group("Error Handling")] = "none"
     """`all` puts events that cannot be published into the dead letter topic; `none` stops."""
@@ -206,7 +206,7 @@ class ConnectorSettings(StateSettings):
     """The dead letter topic; by default `dlq-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     errors_retry_timeout: Annotated[int, Field(ge=-1), Group("Error Handling")] = -1
     """For how long, in ms, a table's work is tried again after errors that may pass; -1: for ever."""
-    errors_retry_delay_max_ms: Annotated[int, Field(ge=100), Group("Error Handling")] = 10_000
+    errors_retry_delay_max_ms: Annotated[int, Field(ge=100), Group("Error Handling", "LOW", expert=True)] = 10_000
     """The longest pause between two such attempts; the first is half a second."""
     errors_data_loss: Annotated[Literal["fail", "continue"], Group("Error Handling")] = "fail"
     """What happens when events expired before they were read: stop, or go on and count them."""

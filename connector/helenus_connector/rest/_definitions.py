@@ -16,7 +16,7 @@ from helenus_connector.config.connector import CLASS, ConnectorSettings
 from helenus_connector.config.model import SERVERS, Model
 from helenus_schemas import __version__
 from helenus_schemas.settings import masking
-from helenus_schemas.settings.model import Group
+from helenus_schemas.settings.model import EXPERT, Group
 from helenus_schemas.settings.properties import ConfigError, Problem
 
 Json = dict[str, Any]
@@ -97,7 +97,7 @@ def definitions() -> list[Json]:
     entries = []
     for key, field in fields.items():
         group = _group_of(field)
-        order[group.group] = order.get(group.group, 0) + 1
+        order[group.section] = order.get(group.section, 0) + 1
         kind = _kind(field)
         entries.append(
             {
@@ -107,8 +107,8 @@ def definitions() -> list[Json]:
                 "default_value": None if field.is_required() else _text(field.default),
                 "importance": group.importance,
                 "documentation": texts.get(key),
-                "group": group.group,
-                "order_in_group": order[group.group],
+                "group": group.section,
+                "order_in_group": order[group.section],
                 "width": _WIDTHS.get(kind, "MEDIUM"),
                 "display_name": key.replace(".", " ").capitalize(),
                 "dependents": [],
@@ -138,7 +138,7 @@ def validated(properties: Mapping[str, str], model: Model, file: Mapping[str, st
     return {
         "name": CLASS,
         "error_count": sum(len(config["value"]["errors"]) for config in configs),
-        "groups": list(dict.fromkeys(_group_of(field).group for field in fields.values())),
+        "groups": list(dict.fromkeys(_group_of(field).section for field in fields.values())),
         "configs": configs,
     }
 
@@ -148,10 +148,11 @@ def _value(key: str, value: str | None, errors: list[str], recommended: list[str
 
 
 def _fields() -> dict[str, FieldInfo]:
-    """Return the fields by key, those that every connector of Kafka Connect has first."""
+    """Return the fields by key: those that every connector of Kafka Connect has first, those for experts last."""
     fields = {field.alias or name: field for name, field in ConnectorSettings.model_fields.items()}
-    groups = list(dict.fromkeys(["Common", *(_group_of(field).group for field in fields.values())]))
-    ordered = sorted(fields, key=lambda key: groups.index(_group_of(fields[key]).group))
+    sections = [section for field in fields.values() if (section := _group_of(field).section) != EXPERT]
+    order = list(dict.fromkeys(["Common", *sections, EXPERT]))
+    ordered = sorted(fields, key=lambda key: order.index(_group_of(fields[key]).section))
     return {key: fields[key] for key in dict.fromkeys([*_FIRST, *ordered])}
 
 

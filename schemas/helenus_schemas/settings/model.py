@@ -40,12 +40,25 @@ _BOUNDS = {
 _MEANT = {r"hosts?|nodes?|seeds?": "contact.points", r"brokers?|servers?": "bootstrap.servers"}
 
 
+EXPERT = "Expert"
+"""The section of the keys that no operator should have to set, the last one wherever keys are shown."""
+
+
 @dataclass(frozen=True)
 class Group:
-    """The group of keys that a field belongs to, and how likely it is that somebody sets it."""
+    """The group of keys that a field belongs to, and how likely it is that somebody sets it.
+
+    `expert` keys are margins and bounds whose defaults suit every deployment.
+    """
 
     group: str
     importance: Literal["HIGH", "MEDIUM", "LOW"] = "MEDIUM"
+    expert: bool = False
+
+    @property
+    def section(self) -> str:
+        """Return the section in which the key is shown."""
+        return EXPERT if self.expert else self.group
 
 
 @dataclass(frozen=True)
