@@ -146,7 +146,7 @@ class Running:
         properties.write_text(
             f"cassandra.contact.points={status.contact_points[0]}\ncassandra.port={status.cql_port}\n"
             f"cassandra.config={status.nodes[0].cassandra_yaml}\nstate.dir={directory}/state\n"
-            f"kafka.bootstrap.servers={status.bootstrap_servers}\nhttp.port={PORT}\n"
+            f"bootstrap.servers={status.bootstrap_servers}\nlisteners=http://127.0.0.1:{PORT}\n"
             + ("cells.include.list=bench.t\n" if cells else "")
         )
         command = [sys.executable, "-c", "from helenus_agent.cli import main; main()", str(properties)]

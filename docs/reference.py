@@ -45,12 +45,18 @@ these models, without any server, and list all wrong values at once. Examples: [
   process lists. (The exception are `spark.*.extraJavaOptions` in process lists: a JVM takes them on its command line.)
 - Durations end in `.ms`. Lists are separated by commas. Where a key ends in `.*`, keys under this prefix are passed on
   unchanged, to the library or server that the line names.
-- Keys of DataStax's that mean the same are accepted too, with a warning that names the key to use. Files of Debezium's
-  connector for Cassandra are read as they are: [debezium.md](debezium.md).
+- Older names of keys, and keys of other products that mean the same, are accepted: [Other names](#other-names).
+  Files of Debezium's connector for Cassandra are read as they are: [debezium.md](debezium.md).
 """
 EXPERT_HEAD = """\
 No deployment should have to set these margins, bounds and intervals, and a wrong value costs rows, memory
 or speed: set one only where an error, a log event or a page of this documentation names it.
+"""
+NAMES_HEAD = """
+## Other names
+The worker's names are those of Kafka Connect's workers, and the agent has the same for the same things. An older name
+loads as its key does. If a file has both, with different values, the error names both. A key of another product is
+taken with a warning that names the key to use; if a file has that key too, the key of the other product does not count.
 """
 TABLE_HEAD = "| key | what it is | type | default | importance |\n|---|---|---|---|---|\n"
 COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
@@ -66,7 +72,8 @@ COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(f"\n## {title}\n{intro}\n{''.join(_sections(model))}" for title, intro, model in COMMANDS)
+    parts = (f"\n## {title}\n{intro}\n{''.join(_sections(model))}" for title, intro, model in COMMANDS)
+    return HEAD + "".join(parts) + "".join(_other_names())
 
 
 def _sections(model: type[Settings]) -> Iterator[str]:
@@ -77,25 +84,49 @@ def _sections(model: type[Settings]) -> Iterator[str]:
         yield f"\n### {section}\n{EXPERT_HEAD if section == EXPERT else ''}"
         # Markdown's tables begin after an empty line, or a heading.
         yield f"\n{TABLE_HEAD}" if section == EXPERT else TABLE_HEAD
-        for field in (f for f in fields if _about(f).section == section):
-            yield f"| {' | '.join(_row(model, field))} |\n"
-    unused = {key: alias for key, alias in _aliases(model).items() if not alias.use}
-    if unused:
-        yield "\n### Keys of other products that are accepted and not needed\n| key | because |\n|---|---|\n"
-        for why in dict.fromkeys(alias.why for alias in unused.values()):
-            yield f"| {', '.join(f'`{key}`' for key, alias in unused.items() if alias.why == why)} | {why} |\n"
+        for field in (f for f in model.model_fields.values() if _about(f).section == section):
+            if not _about(field).replaced_by:
+                yield f"| {' | '.join(_row(model, field))} |\n"
+
+
+def _other_names() -> Iterator[str]:
+    """The older names of keys, and those of other products: which key each stands for, or why none is needed."""
+    yield NAMES_HEAD
+    yield "\n### Older names\n| older | now | in the file of |\n|---|---|---|\n"
+    older: dict[tuple[str, str], list[str]] = {}
+    for title, _, model in COMMANDS:
+        for name, key in _older_names(model).items():
+            older.setdefault((name, key), []).append(title.lower())
+    for (name, key), files in older.items():
+        yield f"| `{name}` | `{key}` | {', '.join(files)} |\n"
+    for title, _, model in COMMANDS:
+        used: dict[str, list[str]] = {}
+        for name, alias in _aliases(model).items():
+            if alias.use:
+                used.setdefault(alias.use, []).append(name)
+        if used:
+            yield f"\n### {title}: keys of other products\n| key | also accepted |\n|---|---|\n"
+            for key, names in used.items():
+                yield f"| `{key}` | {', '.join(f'`{name}`' for name in names)} |\n"
+        unused = {key: alias for key, alias in _aliases(model).items() if not alias.use}
+        if unused:
+            yield f"\n### {title}: keys of other products that are not needed\n| key | because |\n|---|---|\n"
+            for why in dict.fromkeys(alias.why for alias in unused.values()):
+                yield f"| {', '.join(f'`{key}`' for key, alias in unused.items() if alias.why == why)} | {why} |\n"
+
+
+def _older_names(model: type[Settings]) -> dict[str, str]:
+    """The older names of keys that this file has: those of one key, and those of a part of one."""
+    beginnings = (*_keys(model), *model.prefixes())
+    names = {name: key for name, key in model.older_names.items() if key.removesuffix("*") in beginnings}
+    parts = {field.alias or "": _about(field).replaced_by for field in model.model_fields.values()}
+    return names | {name: key for name, key in parts.items() if key}
 
 
 def _row(model: type[Settings], field: FieldInfo) -> tuple[str, ...]:
     assert field.alias
     passed = f"{field.alias}." in model.prefixes()
-    also = [f"`{key}`" for key, alias in _aliases(model).items() if alias.use == field.alias]
-    if passed:
-        below = {key: alias.use for key, alias in _aliases(model).items() if alias.use.startswith(f"{field.alias}.")}
-        also = [f"`{key}` for `{use}`" for key, use in below.items() if use not in _keys(model)]
     text = " ".join(model.texts()[field.alias].split()).replace("|", "\\|")
-    if also:
-        text += f" Also accepted: {', '.join(also)}."
     key = f"`{field.alias}.*`" if passed else f"`{field.alias}`"
     return key, text, "passed on" if passed else _type(field), _default(field), _about(field).importance.lower()
 

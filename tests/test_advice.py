@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[1]
         (
             KafkaError._TRANSPORT,
             Kind.BROKER_UNREACHABLE,
-            "check bootstrap.servers, the agent's kafka.bootstrap.servers, and",
+            "check bootstrap.servers, and",
         ),
         (KafkaError.SASL_AUTHENTICATION_FAILED, Kind.BROKER_REFUSED, "sasl.*"),
         (KafkaError._INVALID_ARG, Kind.CONFIG, "setting of librdkafka"),

@@ -176,93 +176,99 @@ DOCUMENTED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]
     (
         "kafka.producer.bootstrap.servers",
         "b:1",
-        {"kafka_bootstrap_servers": "b:1"},
+        {"bootstrap_servers": "b:1"},
         {"bootstrap_servers": "b:1", "kafka": {}, "producer": {}},
         {},
     ),
     (
         "kafka.producer.retries",
         "3",
-        {"kafka_producer": {"retries": "3"}},
+        {"producer": {"retries": "3"}},
         {"producer": {"retries": "3"}, "kafka": {}},
         {},
     ),
     (
         "kafka.producer.security.protocol",
         "SSL",
-        {"kafka_producer": {"security.protocol": "SSL"}},
+        {"kafka": {"security.protocol": "SSL"}},
         {"kafka": {"security.protocol": "SSL"}, "producer": {}},
         {},
     ),
     (
         "kafka.producer.sasl.mechanism",
         "PLAIN",
-        {"kafka_producer": {"sasl.mechanism": "PLAIN"}},
+        {"kafka": {"sasl.mechanism": "PLAIN"}},
         {"kafka": {"sasl.mechanism": "PLAIN"}},
         {},
     ),
     (
         "kafka.producer.sasl.jaas.config",
         """org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p w";""",
-        {"kafka_producer": {"sasl.username": "u", "sasl.password": "p w"}},
+        {"kafka": {"sasl.username": "u", "sasl.password": "p w"}},
         {"kafka": {"sasl.username": "u", "sasl.password": "p w"}},
         {},
     ),
     (
         "kafka.producer.ssl.truststore.location",
         "/ca.pem",
-        {"kafka_producer": {"ssl.ca.location": "/ca.pem"}},
+        {"kafka": {"ssl.ca.location": "/ca.pem"}},
         {"kafka": {"ssl.ca.location": "/ca.pem"}},
         {},
     ),
     (
         "kafka.producer.ssl.keystore.location",
         "/k.p12",
-        {"kafka_producer": {"ssl.keystore.location": "/k.p12"}},
+        {"kafka": {"ssl.keystore.location": "/k.p12"}},
         {"kafka": {"ssl.keystore.location": "/k.p12"}},
         {},
     ),
     (
         "kafka.producer.ssl.key.password",
         "s3cret",
-        {"kafka_producer": {"ssl.key.password": "s3cret"}},
+        {"kafka": {"ssl.key.password": "s3cret"}},
         {"kafka": {"ssl.key.password": "s3cret"}},
         {},
     ),
     (
         "kafka.producer.ssl.keystore.password",
         "s3cret",
-        {"kafka_producer": {"ssl.keystore.password": "s3cret"}},
+        {"kafka": {"ssl.keystore.password": "s3cret"}},
         {"kafka": {"ssl.keystore.password": "s3cret"}},
         {},
     ),
     *(
-        (f"kafka.producer.{key}", "x", {"kafka_producer": {}}, {"kafka": {}, "producer": {}}, {})
+        (f"kafka.producer.{key}", "x", {"kafka": {}, "producer": {}}, {"kafka": {}, "producer": {}}, {})
         for key in ("acks", "enable.idempotence", *(k.replace("*", "url") for k in _java_producer.UNUSED))
     ),
     *(
         (
             f"kafka.producer.{size}.buffer.bytes",
             value,
-            {"kafka_producer": {f"socket.{size}.buffer.bytes": use}},
+            {"producer": {f"socket.{size}.buffer.bytes": use}},
             {"producer": {f"socket.{size}.buffer.bytes": use}, "kafka": {}},
             {},
         )
         for size, value, use in (("send", "65536", "65536"), ("receive", "-1", "0"))
     ),
     *(
-        (f"kafka.producer.{key}", "PEM", {"kafka_producer": {use: "PEM"}}, {"kafka": {use: "PEM"}, "producer": {}}, {})
+        (
+            f"kafka.producer.{key}",
+            "PEM",
+            {"kafka": {use: "PEM"}, "producer": {}},
+            {"kafka": {use: "PEM"}, "producer": {}},
+            {},
+        )
         for key, use in _java_producer.SECURITY.items()
     ),
     (
         "kafka.producer.max.request.size",
         "2000000",
-        {"kafka_producer": {"message.max.bytes": "2000000"}},
+        {"producer": {"message.max.bytes": "2000000"}},
         {"producer": {"message.max.bytes": "2000000"}},
         {},
     ),
-    ("kafka.consumer.security.protocol", "SSL", {"kafka_producer": {}}, {"kafka": {}, "consumer": {}}, {}),
-    ("kafka.consumer.ssl.keystore.location", "/k.jks", {"kafka_producer": {}}, {"consumer": {}}, {}),
+    ("kafka.consumer.security.protocol", "SSL", {"kafka": {}, "producer": {}}, {"kafka": {}, "consumer": {}}, {}),
+    ("kafka.consumer.ssl.keystore.location", "/k.jks", {"producer": {}}, {"consumer": {}}, {}),
 ]
 LOGIN = {"cassandra.username": "u", "cassandra.password": "p"}
 
@@ -338,8 +344,8 @@ def test_the_example_of_the_documentation(prefix: str, tmp_path: Path) -> None:
     agent, worker, connector = read(path)
     home = "/Users/test_user/debezium-connector-cassandra/test_dir"
     assert (agent.state_dir, worker.checkpoint_dir) == (Path(home), Path(home, "connector"))
-    assert (agent.kafka_bootstrap_servers, worker.bootstrap_servers) == ("127.0.0.1:9092", "127.0.0.1:9092")
-    assert agent.kafka_producer == worker.producer == {"retries": "3", "retry.backoff.ms": "1000"}
+    assert (agent.bootstrap_servers, worker.bootstrap_servers) == ("127.0.0.1:9092", "127.0.0.1:9092")
+    assert agent.producer == worker.producer == {"retries": "3", "retry.backoff.ms": "1000"}
     assert (agent.http_port, agent.cells_include_list) == (8000, (".*",))
     assert (connector.name, connector.keyspace, connector.table) == ("test_connector", ".*", ".*")
     assert (connector.resolver, connector.output_format) == ("none", "debezium-cassandra")

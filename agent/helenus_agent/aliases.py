@@ -51,12 +51,17 @@ def _pkcs12(value: str) -> str:
     return value
 
 
+def _kafka(setting: str, why: str = "", convert: Convert = str) -> Alias:
+    """Return an alias for a setting of every client of Kafka, over which one of the producer's takes precedence."""
+    return Alias(f"kafka.{setting}", why, convert, unless=f"producer.{setting}")
+
+
 _LIVE = "segments are read while they are written; poll.interval.ms says how often"
 _ONE_THREAD = "one thread reads the commit log, in its order"
-_QUEUE_LIMIT = "kafka.producer.queue.buffering.max.messages and .max.kbytes limit what waits for the broker"
+_QUEUE_LIMIT = "producer.queue.buffering.max.messages and .max.kbytes limit what waits for the broker"
 _REPROCESS = "what cannot be read is quarantined: helenus-agent reprocess reads it again"
 _QUEUE = "batches leave as they fill, and 32 MB at most wait for the broker"
-_TLS = "set kafka.producer.security.protocol=SSL and kafka.producer.ssl.*, whose files are PEM or PKCS12"
+_TLS = "set kafka.security.protocol=SSL and kafka.ssl.*, whose files are PEM or PKCS12"
 
 # Name, variable, what becomes of it.
 _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
@@ -67,15 +72,15 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
     ("cdcConcurrentProcessors", "CDC_CONCURRENT_PROCESSORS", Alias(why=_ONE_THREAD)),
     ("maxInflightMessagesPerTask", "CDC_MAX_INFLIGHT_MESSAGES_PER_TASK", Alias(why=_QUEUE_LIMIT)),
     ("messagingProvider", "CDC_MESSAGING_PROVIDER", Alias("log", convert=str.lower)),
-    ("kafkaBootstrapServers", "CDC_KAFKA_BOOTSTRAP_SERVERS", "kafka.bootstrap.servers"),
+    ("kafkaBootstrapServers", "CDC_KAFKA_BOOTSTRAP_SERVERS", "bootstrap.servers"),
     ("kafkaAcks", "CDC_KAFKA_ACKS", Alias(why="always all: with less, changes are lost")),
-    ("kafkaCompressionType", "CDC_KAFKA_COMPRESSION_TYPE", "kafka.producer.compression.type"),
-    ("kafkaBatchSize", "CDC_KAFKA_BATCH_SIZE", "kafka.producer.batch.size"),
-    ("kafkaLingerMs", "CDC_KAFKA_LINGER_MS", "kafka.producer.linger.ms"),
+    ("kafkaCompressionType", "CDC_KAFKA_COMPRESSION_TYPE", "producer.compression.type"),
+    ("kafkaBatchSize", "CDC_KAFKA_BATCH_SIZE", "producer.batch.size"),
+    ("kafkaLingerMs", "CDC_KAFKA_LINGER_MS", "producer.linger.ms"),
     (
         "kafkaMaxInFlightRequests",
         "CDC_KAFKA_MAX_IN_FLIGHT_REQUESTS",
-        "kafka.producer.max.in.flight.requests.per.connection",
+        "producer.max.in.flight.requests.per.connection",
     ),
     ("kafkaSchemaRegistryUrl", "CDC_KAFKA_SCHEMA_REGISTRY_URL", Alias(why="only the connector needs it")),
     ("pulsarServiceUrl", "CDC_PULSAR_SERVICE_URL", "pulsar.service.url"),
@@ -90,24 +95,24 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
     (
         "sslTruststorePath",
         "CDC_SSL_TRUSTSTORE_PATH",
-        Alias("kafka.producer.ssl.ca.location", _TLS, _pem("kafka.producer.ssl.ca.location")),
+        _kafka("ssl.ca.location", _TLS, _pem("kafka.ssl.ca.location")),
     ),
     ("sslTruststorePassword", "CDC_SSL_TRUSTSTORE_PASSWORD", Alias(why="a file of certificates needs none")),
     ("sslTruststoreType", "CDC_SSL_TRUSTSTORE_TYPE", Alias(why="certificates are PEM")),
-    ("sslKeystorePath", "CDC_SSL_KEYSTORE_PATH", Alias("kafka.producer.ssl.keystore.location", _TLS, _pkcs12)),
-    ("sslKeystorePassword", "CDC_SSL_KEYSTORE_PASSWORD", "kafka.producer.ssl.keystore.password"),
+    ("sslKeystorePath", "CDC_SSL_KEYSTORE_PATH", _kafka("ssl.keystore.location", _TLS, _pkcs12)),
+    ("sslKeystorePassword", "CDC_SSL_KEYSTORE_PASSWORD", _kafka("ssl.keystore.password")),
     ("sslKeystoreType", "CDC_SSL_KEYSTORE_TYPE", Alias(why="a key store is PKCS12")),
-    ("sslCipherSuites", "CDC_SSL_CIPHER_SUITES", Alias(why="OpenSSL's names: set kafka.producer.ssl.cipher.suites")),
+    ("sslCipherSuites", "CDC_SSL_CIPHER_SUITES", Alias(why="OpenSSL's names: set kafka.ssl.cipher.suites")),
     ("sslEnabledProtocols", "CDC_SSL_ENABLED_PROTOCOLS", Alias(why="OpenSSL takes the newest that both sides know")),
     (
         "sslAllowInsecureConnection",
         "CDC_SSL_ALLOW_INSECURE_CONNECTION",
-        Alias("kafka.producer.enable.ssl.certificate.verification", convert=_when("false", "true")),
+        _kafka("enable.ssl.certificate.verification", convert=_when("false", "true")),
     ),
     (
         "sslHostnameVerificationEnable",
         "CDC_SSL_HOSTNAME_VERIFICATION_ENABLE",
-        Alias("kafka.producer.ssl.endpoint.identification.algorithm", convert=_when("https", "none")),
+        _kafka("ssl.endpoint.identification.algorithm", convert=_when("https", "none")),
     ),
     (
         "tlsTrustCertsFilePath",
@@ -141,5 +146,5 @@ def names_pulsar(properties: Mapping[str, str], environment: Mapping[str, str]) 
     arguments = {**{ENVIRONMENT[variable]: text for variable, text in environment.items()}, **properties}
     if chosen := arguments.get("log", arguments.get("messagingProvider")):
         return chosen.strip().lower() == "pulsar"
-    brokers = ("kafka.bootstrap.servers", "kafkaBootstrapServers")
+    brokers = ("bootstrap.servers", "kafka.bootstrap.servers", "kafkaBootstrapServers")
     return "pulsarServiceUrl" in arguments and not any(key in arguments for key in brokers)

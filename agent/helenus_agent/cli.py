@@ -151,8 +151,10 @@ def _validate(properties: Path, connect: bool) -> None:
         directory = raw_directory(settings)
         check_places(settings, directory, {}, source)
         transfer_of(settings.segment_transfer, settings.segment_archive_dir)
-        if settings.http_port and (busy := busy_port(settings.http_host, settings.http_port)):
-            click.echo(f"{properties}: warning: http.port={settings.http_port}: {busy}", err=True)
+        host, port = settings.listener
+        if port and (busy := busy_port(host, port)):
+            address = f"listeners={settings.listeners}" if settings.listeners else f"http.port={port}"
+            click.echo(f"{properties}: warning: {address}: {busy}", err=True)
         click.echo(f"{properties} is valid")
         if connect:
             _ask_servers(settings, directory)
@@ -177,7 +179,7 @@ def _status(properties: Path, as_json: bool) -> None:
     """Show where the agent stands: its segments, cdc_raw and the room left in it, quarantine.
 
     It reads the agent's state file and looks into cdc_raw, so it works while the agent runs and when it is stopped.
-    With http.port set it also shows what a running agent says of itself. The exit code is 0 if an agent runs and is
+    With listeners set it also shows what a running agent says of itself. The exit code is 0 if an agent runs and is
     healthy, 1 if not.
     """
     with _errors_in_one_line():
@@ -228,7 +230,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     waiting = _startup_retries(settings.startup_timeout_ms / 1000, stop)
     cassandra = agent = None
     locks = contextlib.ExitStack()
-    monitor = Monitor(settings.http_host, settings.http_port)
+    monitor = Monitor(*settings.listener)
     try:
         monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
         if settings.log == "kafka":
@@ -291,7 +293,9 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
 def _open_log(settings: AgentSettings) -> KafkaLog | PulsarLog:
     """Return where events go. Raises HelenusError(CONFIG)."""
     if settings.log == "kafka":
-        log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **_QUEUE, **settings.kafka_producer})
+        log = KafkaLog(
+            {"bootstrap.servers": settings.bootstrap_servers, **_QUEUE, **settings.kafka, **settings.producer}
+        )
         log.replication_factor = settings.topic_creation_default_replication_factor
         return log
     _check_pulsar(settings)

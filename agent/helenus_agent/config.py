@@ -18,17 +18,17 @@ from helenus_agent.commitlog.segment import ReadMode
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings import debezium
 from helenus_schemas.settings.fields import (
-    Brokers,
     CommaList,
     Hosts,
     Milliseconds,
     PassThrough,
     ReplicationFactor,
+    listener_address,
     topic,
 )
 from helenus_schemas.settings.model import Alias, Group
 from helenus_schemas.settings.properties import ConfigError, Problem
-from helenus_schemas.settings.shared import BROKERS, CassandraSettings, LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import CassandraSettings, KafkaSettings, LogSettings, PulsarSettings
 from helenus_sinks.kafka.settings import shown, wrong_settings
 
 TransactionalPolicy = Literal["refuse", "gap"]
@@ -66,6 +66,15 @@ def _check_http_host(host: str) -> str:
     return host
 
 
+def _check_listener(listener: str) -> str:
+    scheme, _, port = listener_address(listener) or ("", "", 0)
+    if listener and (scheme != "http" or not port):
+        raise ValueError(
+            "give one address as http://host:port, without TLS, or leave the property out: then none is open"
+        )
+    return listener
+
+
 def is_same_directory(directory: Path, path: object) -> bool:
     """Return whether another path names this directory too."""
     return isinstance(path, str) and bool(path) and Path(path).resolve() == directory.resolve()
@@ -75,17 +84,11 @@ _COMMITLOG = "it is the node's commitlog_directory, in which nothing may be dele
 Patterns = Annotated[CommaList, AfterValidator(_patterns)]
 
 
-class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
+class AgentSettings(CassandraSettings, PulsarSettings, KafkaSettings, LogSettings):
     """The keys of agent.properties."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
     environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
-    text_lists: ClassVar[frozenset[str]] = frozenset(("kafka_bootstrap_servers",))
-    meant: ClassVar[Mapping[str, str]] = {
-        f"{before}{kind}.": f"kafka.producer.{kind}."
-        for before in ("kafka.", "producer.", "")
-        for kind in ("security", "sasl", "ssl")
-    }
 
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_single_host), Group("Cassandra", "HIGH")] = (
         "127.0.0.1",
@@ -101,11 +104,6 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """Where the agent keeps its positions and quarantine: one directory for each agent, on a disk that persists."""
     log: Annotated[Literal["kafka", "pulsar"], Group("Topics", "HIGH")] = "kafka"
     """Where events go."""
-    kafka_bootstrap_servers: Annotated[Brokers, Group("Topics", "HIGH")] = ""
-    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
-    kafka_producer: Annotated[PassThrough, Group("Topics")] = {}
-    """Settings of librdkafka: `kafka.producer.security.protocol` and others. `kafka.producer.compression.type` is `lz4`
-    by default."""
     topic_prefix: Annotated[str, AfterValidator(topic), Group("Topics")] = "events-"
     """Events of ks.table go to the topic of this name followed by `ks.table`."""
     headers: Annotated[Literal["none", "datastax"], Group("Topics", "LOW")] = "none"
@@ -145,10 +143,14 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), Group("Agent", "LOW", expert=True)] = 20
     """The pause between two looks at the live segments; at least 80 after 5 s without a write."""
-    http_host: Annotated[str, AfterValidator(_check_http_host), Group("Agent")] = "127.0.0.1"
-    """Where `/metrics` and `/health` are served."""
-    http_port: Annotated[int, Field(ge=0, lt=65536), Group("Agent", "HIGH")] = 0
-    """Their port; 0 switches them off."""
+    listeners: Annotated[str, AfterValidator(_check_listener), Group("Agent", "HIGH")] = ""
+    """Where `/metrics` and `/health` are served: one address, http://host:port; by default none is open."""
+    http_host: Annotated[str, AfterValidator(_check_http_host), Group("Agent", "LOW", replaced_by="listeners")] = (
+        "127.0.0.1"
+    )
+    """The host of `listeners`."""
+    http_port: Annotated[int, Field(ge=0, lt=65536), Group("Agent", "LOW", replaced_by="listeners")] = 0
+    """The port of `listeners`; 0 opens none."""
     metrics_other_products: Annotated[bool, Group("Agent", "LOW")] = True
     """Whether `/metrics` has values under the names of DataStax's agent, Debezium and the Sidecar too."""
 
@@ -170,7 +172,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
                 return _OnPulsar.from_properties(completed, source, environment, context, **more)  # type: ignore[return-value]
             return super().from_properties(properties, source, environment, context, **more)
         debezium.report(properties, source)
-        theirs = debezium.translate(properties, "agent", source)
+        if f"{debezium.AGENT}listeners" in properties:  # which says the same as their http.port
+            properties = {name: text for name, text in properties.items() if name != "http.port"}
+        theirs = debezium.translate(properties, "agent", source, present_name=cls.present_name)
         make = super().from_properties
         return theirs.make(
             lambda completed: make({**_node_address(completed), **completed}, source, environment, context, **more)
@@ -183,15 +187,31 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
             yield "cassandra.username", "set it too: a cassandra.password alone logs nobody in"
         if "cassandra.config" not in properties and "cdc.raw.dir" not in properties:
             yield "cassandra.config", "set it, the path of the node's cassandra.yaml, or cdc.raw.dir"
-        needed = "pulsar.service.url" if properties.get("log") == "pulsar" else "kafka.bootstrap.servers"
+        needed = "pulsar.service.url" if properties.get("log") == "pulsar" else "bootstrap.servers"
         if needed not in properties:
             hints_pulsar = "pulsar.service.url" in properties and "log" not in properties
             yield needed, "required property is missing" + (", or log=pulsar" if hints_pulsar else "")
-        for key in BROKERS:
-            if f"kafka.producer.{key}" in properties:
-                yield f"kafka.producer.{key}", "leave it out: kafka.bootstrap.servers names the brokers"
+        yield from _listener_conflicts(properties)
         if properties.get("segment.transfer") == "archive" and "segment.archive.dir" not in properties:
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
+
+    @property
+    def listener(self) -> tuple[str, int]:
+        """Return host and port to listen on; port 0 for none."""
+        if (address := listener_address(self.listeners)) is None:
+            return self.http_host, self.http_port
+        _, host, port = address
+        return host, port
+
+
+def _listener_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield `listeners` where the older http.host and http.port say another address."""
+    if "listeners" not in properties:
+        return
+    _, host, port = listener_address(properties["listeners"]) or ("", "", 0)
+    for key, value in (("http.host", host), ("http.port", str(port))):
+        if properties.get(key, value).strip() != value:
+            yield "listeners", f"{key} is an older name of a part of it, and has another value: leave that one out"
 
 
 class _OnPulsar(AgentSettings):
@@ -204,12 +224,13 @@ def check(settings: AgentSettings, source: str) -> None:
     """Raise ConfigError for settings of librdkafka that it does not take; `source` is the properties file's name."""
     if settings.log != "kafka":
         return
-    key, field = "kafka.producer.", settings.kafka_producer
-    reasons = wrong_settings({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
+    config = {**settings.kafka, **settings.producer}
     problems = []
-    for name, reason in reasons.items():
-        full = key + (name or "*")
-        problems.append(Problem(source, full, shown(full, name, field, reason), reason))
+    for name, reason in wrong_settings({"bootstrap.servers": settings.bootstrap_servers, **config}, config).items():
+        # A setting that is missing goes where the others of the file are.
+        is_own = name in settings.producer or (name not in settings.kafka and not settings.kafka)
+        key = settings.name_in_file(("producer." if is_own else "kafka.") + (name or "*"))
+        problems.append(Problem(source, key, shown(key, name, config, reason), reason))
     if problems:
         raise ConfigError(problems)
 

@@ -104,8 +104,9 @@ def read_status(settings: AgentSettings) -> AgentStatus:
         )
     trouble += [f"segment {segment.id} could not be read wholly" for segment in segments if segment.bad]
     metrics: dict[str, float] = {}
-    if running and settings.http_port:
-        metrics = _fetch_metrics(settings, trouble)
+    host, port = settings.listener
+    if running and port:
+        metrics = _fetch_metrics(host, port, trouble)
     saved_at = state.saved_at(settings.state_dir)
     limit = metrics.get("cdc_raw_limit_bytes") or _configured_limit(settings)
     return AgentStatus(
@@ -165,11 +166,11 @@ def _configured_limit(settings: AgentSettings) -> int | None:
     return Node(uuid.UUID(int=0), "", named).raw_limit
 
 
-def _fetch_metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
+def _fetch_metrics(host: str, port: int, trouble: list[str]) -> dict[str, float]:
     """Return what the running agent serves, and what it says of its health."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http_host, settings.http_host)
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     text = ""
-    base = f"http://{host}:{settings.http_port}"
+    base = f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
     try:
         with urllib.request.urlopen(f"{base}/metrics", timeout=_TIMEOUT) as answer:
             text = answer.read().decode()
@@ -230,7 +231,7 @@ def _format_state(segment: SegmentStatus) -> str:
 
 def _format_raw_usage(status: AgentStatus) -> str:
     if status.raw_limit is None or status.raw_headroom is None:
-        source = "an agent with http.port" if status.metrics or status.running else "a running agent"
+        source = "an agent with listeners" if status.metrics or status.running else "a running agent"
         advice = f"{source} reports it, or cdc_total_space in the file of cassandra.config"
         return f"{_format_size(status.raw_bytes)}, limit unknown: {advice}"
     used, limit, headroom = map(_format_size, (status.raw_bytes, status.raw_limit, status.raw_headroom))

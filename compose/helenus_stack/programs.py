@@ -71,8 +71,8 @@ def end(directory: Path) -> None:
 
 def addresses(folder: Path) -> tuple[str, str]:
     """Where the agent and the connector of the properties files in `folder` serve their metrics."""
-    port = read_properties(folder / "agent.properties")["http.port"]
-    return f"http://127.0.0.1:{port}", read_properties(folder / "worker.properties")["listeners"]
+    agent, worker = (read_properties(folder / f"{name}.properties")["listeners"] for name in ("agent", "worker"))
+    return agent, worker
 
 
 def agent(status: Status, folder: Path) -> Program:
@@ -88,10 +88,10 @@ def agent(status: Status, folder: Path) -> Program:
             ("cassandra.local.dc", status.local_dc, "Its data centre."),
             ("state.dir", folder / "agent", "Where the agent saves how far it has read."),
             ("log", status.log, "Where events go."),
-            *_brokers(status, "kafka.bootstrap.servers", "The brokers."),
+            *_brokers(status, "The brokers."),
             ("topic.prefix", "events-", "Events of ks.table go to the topic events-ks.table."),
             ("topic.partitions", 4, "Partitions of the topics that the agent creates."),
-            ("http.port", free_port(9400), "Serves /metrics, /health/live and /health/ready."),
+            ("listeners", f"http://127.0.0.1:{free_port(9400)}", "Serves /metrics, /health/live and /health/ready."),
         ],
     )
     return Program("agent", Path(status.directory), [path])
@@ -105,7 +105,7 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
         f"What all connectors of a worker share. Start: helenus-connector {worker} {source}",
         [
             ("log", status.log, "Where events come from, and records go to."),
-            *_brokers(status, "bootstrap.servers", "The brokers of events and records."),
+            *_brokers(status, "The brokers of events and records."),
             ("checkpoint.dir", folder / "checkpoint", "Where Spark notes which events are done."),
             ("startup.timeout.ms", 300_000, "How long to wait for servers and a table that are not there yet."),
             ("spark.master", "local[2,4]", "Spark within the worker's process, on two cores, four attempts at a task."),
@@ -139,10 +139,10 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
     return Program("connector", Path(status.directory), [worker, source])
 
 
-def _brokers(status: Status, kafka: str, why: str) -> list[tuple[str, object, str]]:
-    """Where the brokers are; `kafka` is the key for Kafka's."""
+def _brokers(status: Status, why: str) -> list[tuple[str, object, str]]:
+    """Where the brokers are."""
     if status.log == "kafka":
-        return [(kafka, status.bootstrap_servers, why)]
+        return [("bootstrap.servers", status.bootstrap_servers, why)]
     return [
         ("pulsar.service.url", status.pulsar_url, why),
         ("pulsar.admin.url", status.pulsar_admin_url, "Their REST API, over which missing topics are made."),

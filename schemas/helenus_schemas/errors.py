@@ -99,9 +99,7 @@ POLICIES: dict[Kind, Policy] = {
     Kind.TABLE_MISSING: Policy(Action.STOP, "create the table, or correct keyspace and table"),
     Kind.TABLE_UNSUPPORTED: Policy(Action.STOP, "leave the column out with columns, or choose another table"),
     # Kafka's advice; Pulsar's errors have their own (helenus_sinks.pulsar.errors).
-    Kind.BROKER_UNREACHABLE: Policy(
-        Action.RETRY, "check bootstrap.servers, the agent's kafka.bootstrap.servers, and that the brokers are up"
-    ),
+    Kind.BROKER_UNREACHABLE: Policy(Action.RETRY, "check bootstrap.servers, and that the brokers are up"),
     Kind.BROKER_REFUSED: Policy(
         Action.STOP, "check the broker's ACLs, the security.*, ssl.* and sasl.* settings and the topic's name"
     ),

@@ -32,7 +32,7 @@ def test_pass_through() -> None:
     found = settings(
         kafka_producer_security_protocol="SSL", kafka_producer_linger_ms="1", topic_config_min_insync_replicas="2"
     )
-    assert found.kafka_producer == {"security.protocol": "SSL", "linger.ms": "1"}
+    assert found.producer == {"security.protocol": "SSL", "linger.ms": "1"}
     assert found.topic_config == {"min.insync.replicas": "2"}
 
 
@@ -68,7 +68,7 @@ def test_wrong_properties_are_named(more: dict[str, str], message: str) -> None:
 def test_all_errors_at_once() -> None:
     with pytest.raises(HelenusError) as error:
         AgentSettings.from_properties({"x": "1", "topic.partitions": "z"}, "f")
-    for key in ("x", "topic.partitions", "state.dir", "kafka.bootstrap.servers"):
+    for key in ("x", "topic.partitions", "state.dir", "bootstrap.servers"):
         assert key in str(error.value)
 
 
@@ -119,12 +119,14 @@ DATASTAX = {
 def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
     found = AgentSettings.from_properties({"cassandra.config": "/etc/cassandra.yaml", **DATASTAX}, "f")
     assert (found.topic_prefix, found.state_dir) == ("changes-", Path("/var/lib/cdc"))
-    assert found.kafka_bootstrap_servers == "k1:9092,k2:9092"
-    assert found.kafka_producer == {
+    assert found.bootstrap_servers == "k1:9092,k2:9092"
+    assert found.producer == {
         "compression.type": "zstd",
         "batch.size": "16384",
         "linger.ms": "3",
         "max.in.flight.requests.per.connection": "5",
+    }
+    assert found.kafka == {
         "ssl.ca.location": "/etc/ca.pem",
         "ssl.keystore.location": "/etc/key.p12",
         "ssl.keystore.password": "s3cret",
@@ -149,7 +151,8 @@ def test_a_file_of_datastax_s_for_pulsar_loads(chosen: dict[str, str], capsys: p
     """Its switches of TLS are Pulsar's; what has no counterpart there is named, and none of Kafka's is set."""
     given = {**PULSAR, **TLS, "sslAllowInsecureConnection": "true", "sslHostnameVerificationEnable": "false", **chosen}
     found = AgentSettings.from_properties(given, "f")
-    assert (found.log, found.pulsar_service_url, found.kafka_producer) == ("pulsar", "pulsar+ssl://b:6651", {})
+    assert (found.log, found.pulsar_service_url) == ("pulsar", "pulsar+ssl://b:6651")
+    assert (found.kafka, found.producer) == ({}, {})
     assert (str(found.pulsar_tls_cafile), found.pulsar_tls_check_hostname) == ("/etc/ca.pem", False)
     output = capsys.readouterr().out
     assert [key for key in TLS if f"key={key} " not in output] == []
@@ -188,7 +191,7 @@ def test_datastax_s_variables_have_the_lowest_precedence(tmp_path: Path, monkeyp
     path.write_text("cdc.raw.dir=/tmp/raw\ntopicPrefix=file-\nstate.dir=/file\n")
     found = AgentSettings.load(path)
     assert (found.topic_prefix, found.state_dir) == ("file-", Path("/file"))
-    assert found.kafka_bootstrap_servers == "env:9092"
+    assert found.bootstrap_servers == "env:9092"
     assert set(ENVIRONMENT.values()) - set(DATASTAX) == {"tlsTrustCertsFilePath"}
 
 

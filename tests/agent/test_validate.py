@@ -76,7 +76,7 @@ def test_certificates_have_to_be_there_as_cdc_raw_has(tmp_path: Path) -> None:
 def test_protocols_that_librdkafka_takes_before_a_host() -> None:
     for servers in ("PLAINTEXT://k:9092,SASL_SSL://l:9093", "ssl://k:9092"):
         assert (
-            AgentSettings.from_properties({**KAFKA, "kafka.bootstrap.servers": servers}, "f").kafka_bootstrap_servers
+            AgentSettings.from_properties({**KAFKA, "kafka.bootstrap.servers": servers}, "f").bootstrap_servers
             == servers
         )
 

@@ -233,10 +233,10 @@ def test_addresses_are_those_of_services(stack: Stack) -> None:
         assert f"{settings.keyspace}.{settings.table}" in stack.here("schema", "/shop.cql").read_text()
     assert worker.rest_advertised_host_name in stack.services
     assert worker.listener[-1] in stack.listens("connector")
-    assert stack.agent.http_port in stack.listens("agent")
+    assert stack.agent.listener[-1] in stack.listens("agent")
     with open(COMPOSE / "observability" / "prometheus.yml") as file:
         jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in yaml.safe_load(file)["scrape_configs"]}
-    ports = {"agent": stack.agent.http_port, "connector": worker.listener[-1]}
+    ports = {"agent": stack.agent.listener[-1], "connector": worker.listener[-1]}
     assert jobs == {f"helenus-{name}": [f"{name}:{port}"] for name, port in ports.items()}
 
 
@@ -244,7 +244,7 @@ def test_kafka_s_addresses() -> None:
     stack = Stack("kafka")
     worker, connectors = stack.connector
     kafka = stack.services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
-    for address in (stack.agent.kafka_bootstrap_servers, worker.bootstrap_servers):
+    for address in (stack.agent.bootstrap_servers, worker.bootstrap_servers):
         assert f"INSIDE://{address}" in kafka
     for settings in connectors:
         assert stack.is_there(settings.value_converter_schema_registry_url)
@@ -273,7 +273,7 @@ def test_pulsar_s_addresses() -> None:
 
 @pytest.mark.parametrize("service", ["agent", "connector"])
 def test_health_is_asked_where_it_is_answered(stack: Stack, service: str) -> None:
-    port = stack.agent.http_port if service == "agent" else stack.connector[0].listener[-1]
+    port = (stack.agent if service == "agent" else stack.connector[0]).listener[-1]
     dockerfile = stack.dockerfile(service)
     assert f"http://127.0.0.1:{port}/health/live" in instruction(dockerfile, "HEALTHCHECK")
     assert instruction(dockerfile, "EXPOSE") == str(port)

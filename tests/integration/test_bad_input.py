@@ -65,7 +65,7 @@ def node_yaml(status: Status, tmp_path: Path, **changes: object) -> Path:
 CONFIGURATION = {
     "unknown property": (
         {"kafka_bootstrap_server": "x"},
-        r"kafka\.bootstrap\.server: unknown property, did you mean",
+        r"kafka\.bootstrap\.server: No such configuration property",
     ),
     "malformed property": ({"http_port": "many"}, r"http\.port=many: "),
 }

@@ -163,7 +163,7 @@ def test_verdict() -> None:
 @pytest.mark.parametrize(
     ("log", "of_agent", "of_worker"),
     [
-        ("kafka", {"kafka_bootstrap_servers": "127.0.0.1:9092"}, {"bootstrap_servers": "127.0.0.1:9092"}),
+        ("kafka", {"bootstrap_servers": "127.0.0.1:9092"}, {"bootstrap_servers": "127.0.0.1:9092"}),
         ("pulsar", pulsar := {"pulsar_service_url": "pulsar://127.0.0.1:6650"}, pulsar),
     ],
 )
@@ -190,11 +190,11 @@ def test_running_servers_show_their_addresses(tmp_path: Path) -> None:
     status = Stack(tmp_path).status()
     agent = programs.agent(status, tmp_path / "demo")
     connector = programs.connector(status, tmp_path / "demo", "shop", "orders")
-    port, worker = AgentSettings.load(agent.files[0]).http_port, WorkerSettings.load(connector.files[0]).listeners
+    own, worker = AgentSettings.load(agent.files[0]).listeners, WorkerSettings.load(connector.files[0]).listeners
     text = how_to_go_on(status, "shop.orders")
     assert f"helenus-connector top --url {worker}\n" in text.replace(str(Path(sys.executable).parent) + "/", "")
     assert f"curl '{worker}/connectors?expand=status'" in text, "a shell may take the ? for a pattern"
-    for address in (worker, f"http://127.0.0.1:{port}"):
+    for address in (worker, own):
         assert f"  {address}/ of the" in text, "their pages"
         assert f"  {address}/metrics of the" in text
 

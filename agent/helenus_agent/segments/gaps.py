@@ -50,7 +50,7 @@ def report_malformed(positions: Positions, table: Table, changes: int, segment: 
 def report_too_large(positions: Positions, table: Table, error: HelenusError) -> None:
     """Report that an event is larger than its topic accepts. It is skipped: consumers miss it."""
     metrics.SKIPPED.labels("record_too_large").inc()
-    advice = "raise max.message.bytes of the topic and kafka.producer.message.max.bytes, on Pulsar maxMessageSize, and "
+    advice = "raise max.message.bytes of the topic and producer.message.max.bytes, on Pulsar maxMessageSize, and "
     _log.error("event.too_large", table=table.full_name, why=error.what, where=error.where, advice=advice + _ADVICE)
     _note_gap(positions, str(table.id), "record_too_large")
 

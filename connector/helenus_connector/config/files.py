@@ -108,7 +108,7 @@ def check_kafka(worker: WorkerSettings, source: Path) -> None:
     }
     for prefix, (config, own) in clients.items():
         for name, reason in wrong_settings(config, {**worker.kafka, **own}, prefix == "consumer.").items():
-            key = (prefix if name in own else "kafka.") + (name or "*")
+            key = worker.name_in_file((prefix if name in own else "kafka.") + (name or "*"))
             problem = Problem(str(source), key, shown(key, name, config, reason), reason)
             problems.setdefault(key, problem)  # both may refuse one of kafka.*
     if problems:

@@ -15,11 +15,18 @@ from typing_extensions import Self
 from helenus_connector.config._patterns import check_regex
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.config.model import Model
-from helenus_schemas.settings import debezium, fields, masking
-from helenus_schemas.settings.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, ReplicationFactor
+from helenus_schemas.settings import debezium, masking
+from helenus_schemas.settings.fields import (
+    CommaList,
+    Login,
+    Milliseconds,
+    PassThrough,
+    ReplicationFactor,
+    listener_address,
+)
 from helenus_schemas.settings.model import Alias, Group
 from helenus_schemas.settings.properties import ConfigError, Problem, read_properties
-from helenus_schemas.settings.shared import BROKERS, LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import KafkaSettings, LogSettings, PulsarSettings
 
 _MASTER = re.compile(
     r"local(-cluster\[\d+,\d+,\d+]|\[([1-9]\d*|\*)(, *\d+)?])?|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
@@ -42,12 +49,11 @@ _ALIASES: Mapping[str, str | Alias] = {
 }
 
 
-class WorkerSettings(PulsarSettings, LogSettings):
+class WorkerSettings(PulsarSettings, KafkaSettings, LogSettings):
     """What all connectors of a worker share."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = _ALIASES
-    meant: ClassVar[Mapping[str, str]] = {f"{kind}.": f"kafka.{kind}." for kind in ("security", "sasl", "ssl")}
-    text_lists: ClassVar[frozenset[str]] = frozenset(("bootstrap_servers",))
+    meant: ClassVar[Mapping[str, str]] = {**KafkaSettings.meant, "http.host": "listeners", "http.port": "listeners"}
     own_references: ClassVar[tuple[str, ...]] = ("spark.",)
 
     _own: frozenset[Path] = PrivateAttr(default=frozenset())
@@ -56,13 +62,6 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """Where events come from, and records go to."""
     data_log: Annotated[Literal["", "kafka", "pulsar"], Group("Worker")] = ""
     """Where records and dead letters go, if not to `log`."""
-    bootstrap_servers: Annotated[Brokers, Group("Kafka", "HIGH")] = ""
-    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
-    kafka: Annotated[PassThrough, Group("Kafka")] = {}
-    """Settings of librdkafka for every client: `kafka.security.protocol` and others."""
-    producer: Annotated[PassThrough, Group("Kafka", "LOW")] = {}
-    """Settings of librdkafka for producers; they override `kafka.*`. `producer.compression.type` is `lz4` by default
-    (docs/sinks.md)."""
     consumer: Annotated[PassThrough, Group("Kafka", "LOW")] = {}
     """Settings of librdkafka for consumers; they override `kafka.*`."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, Group("Kafka", "HIGH")] = -1
@@ -116,7 +115,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     @field_validator("listeners")
     @classmethod
     def _check_listener(cls, value: str) -> str:
-        if _address(value) is None:
+        if listener_address(value) is None:
             raise ValueError("give one listener as http://host:port or https://host:port")
         return value
 
@@ -157,7 +156,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
         if not debezium.is_theirs(properties):
             return super().from_properties(properties, source, *more, **named)
         make = super().from_properties
-        theirs = debezium.translate(properties, "worker", source, cls.knows)
+        theirs = debezium.translate(properties, "worker", source, cls.knows, cls.present_name)
         return theirs.make(lambda properties: make(properties, source, *more, **named))
 
     @classmethod
@@ -167,10 +166,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
             if used in (log, properties.get("data.log")) and needed not in properties:
                 other = used == "kafka" and "pulsar.service.url" in properties and "log" not in properties
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
-        for prefix in ("kafka", "producer", "consumer"):
-            for key in BROKERS:
-                if f"{prefix}.{key}" in properties:
-                    yield f"{prefix}.{key}", "leave it out: bootstrap.servers names the brokers"
+        yield from super().conflicts(properties)
         if not _MASTER.fullmatch(properties.get("spark.master", "local")):
             yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
         yield from _authentication_conflicts(properties)
@@ -197,7 +193,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     @property
     def listener(self) -> tuple[str, int]:
         """Host and port to listen on."""
-        _, host, port = _address(self.listeners) or ("", "", 0)
+        _, host, port = listener_address(self.listeners) or ("", "", 0)
         return host, port
 
     @property
@@ -260,16 +256,6 @@ def _authentication_conflicts(properties: Mapping[str, str]) -> Iterator[tuple[s
         )
 
 
-def _address(listener: str) -> tuple[str, str, int] | None:
-    """Return scheme, host and port of a listener; None if it is none."""
-    try:
-        parts = fields.http_address(listener)
-    except ValueError:
-        return None
-    plain = parts.path in ("", "/") and not (parts.query or parts.fragment)
-    return (parts.scheme, parts.hostname, parts.port) if plain and parts.hostname and parts.port is not None else None
-
-
 def _is_secure(listener: str) -> bool:
-    scheme, _, _ = _address(listener) or ("", "", 0)
+    scheme, _, _ = listener_address(listener) or ("", "", 0)
     return scheme == "https"

@@ -140,7 +140,8 @@ _EXCLUDED = Key(
 
 def _secure(name: str, use: str, convert: str | Convert = "VALUE") -> tuple[str, Key]:
     """Return a setting of their producer that every client of ours needs."""
-    return f"kafka.producer.{name}", Key({f"kafka.producer.{use}": convert}, {f"kafka.{use}": convert})
+    both = {f"kafka.{use}": convert}
+    return f"kafka.producer.{name}", Key(both, both)
 
 
 KEYS: Mapping[str, Key] = {
@@ -177,7 +178,7 @@ KEYS: Mapping[str, Key] = {
     ),
     "cassandra.node.id": Key(why=_ASKED),
     "cassandra.cluster.name": Key(why=_ASKED),
-    "http.port": Key(_copied("http.port"), why="the worker listens at helenus.connector.listeners"),
+    "http.port": Key(_copied("http.port"), why="the port of `listeners`; the worker has helenus.connector.listeners"),
     "offset.backing.store.dir": Key(
         _copied("state.dir"), {"checkpoint.dir": "VALUE/connector"}, why="offsets of theirs that are there are not read"
     ),
@@ -241,7 +242,7 @@ KEYS: Mapping[str, Key] = {
     "errors.max.retries": Key(why="errors that may pass are tried again without end"),
     "retriable.restart.connector.wait.ms": Key(why="errors that may pass are tried again without end"),
     "tracing.enabled": Key(why="there is no tracing"),
-    "kafka.producer.bootstrap.servers": Key(_copied("kafka.bootstrap.servers"), _copied("bootstrap.servers")),
+    "kafka.producer.bootstrap.servers": Key(_copied("bootstrap.servers"), _copied("bootstrap.servers")),
     **dict(
         [
             _secure("security.protocol", "security.protocol"),
@@ -252,14 +253,14 @@ KEYS: Mapping[str, Key] = {
         ]
     ),
     "kafka.producer.sasl.jaas.config": Key(
-        {"kafka.producer.sasl.username": _login("username"), "kafka.producer.sasl.password": _login("password")},
+        {"kafka.sasl.username": _login("username"), "kafka.sasl.password": _login("password")},
         {"kafka.sasl.username": _login("username"), "kafka.sasl.password": _login("password")},
         why="username and password are taken from it",
     ),
     **{f"kafka.producer.{key}": Key(why=why) for key, why in _java_producer.UNUSED.items()},
     **{
         f"kafka.producer.{key}": Key(
-            {f"kafka.producer.{use}": _java_producer.system_default},
+            {f"producer.{use}": _java_producer.system_default},
             {f"producer.{use}": _java_producer.system_default},
         )
         for key, use in _java_producer.RENAMED.items()
@@ -268,9 +269,9 @@ KEYS: Mapping[str, Key] = {
     "kafka.producer.acks": Key(why="always all: with less, changes are lost"),
     "kafka.producer.enable.idempotence": Key(why="always true: without it, retries change the order"),
     "kafka.producer.max.request.size": Key(
-        {"kafka.producer.message.max.bytes": "VALUE"}, {"producer.message.max.bytes": "VALUE"}
+        {"producer.message.max.bytes": "VALUE"}, {"producer.message.max.bytes": "VALUE"}
     ),
-    "kafka.producer.*": Key(_copied("kafka.producer.*"), _copied("producer.*"), why="names that librdkafka has too"),
+    "kafka.producer.*": Key(_copied("producer.*"), _copied("producer.*"), why="names that librdkafka has too"),
     "kafka.consumer.*": Key(why=_NO_READER),
 }
 DEFAULTS: Mapping[Side, Mapping[str, str]] = {

@@ -60,10 +60,14 @@ def is_theirs(properties: Mapping[str, str]) -> bool:
 
 
 def translate(
-    properties: Mapping[str, str], side: Side, source: str, owns: Callable[[str], bool] = lambda _: True
+    properties: Mapping[str, str],
+    side: Side,
+    source: str,
+    owns: Callable[[str], bool] = lambda _: True,
+    present_name: Callable[[str], str] = str,
 ) -> Translated:
     """Return what one side takes of a file of theirs. A key that is not theirs stays as it is, where the side `owns`
-    it.
+    it; `present_name` returns its name for an older one.
 
     `source` is what errors name.
     """
@@ -75,7 +79,7 @@ def translate(
     for name in sorted(properties, key=lambda key: key not in _FIRST):
         text = properties[name]
         try:
-            converted = _convert_property(properties, name, side, owns)
+            converted = _convert_property(properties, name, side, owns, present_name)
         except ValueError as error:
             problems.append(Problem(source, name, masking.shown(text, masking.is_secret(name, text)), str(error)))
             lacks |= KEYS[name].uses_for(side).keys() if name in KEYS else set()
@@ -93,7 +97,7 @@ def translate(
     for name, text in properties.items():
         key = name.removeprefix(own)
         if key != name and owns(key):
-            settings[key], names[key] = text, name
+            settings[present_name(key)], names[present_name(key)] = text, name
     return Translated(settings, names, problems, lacks - settings.keys())
 
 
@@ -112,14 +116,18 @@ def report(properties: Mapping[str, str], source: str) -> None:
 
 
 def _convert_property(
-    properties: Mapping[str, str], name: str, side: Side, owns: Callable[[str], bool]
+    properties: Mapping[str, str],
+    name: str,
+    side: Side,
+    owns: Callable[[str], bool],
+    present_name: Callable[[str], str],
 ) -> dict[str, str]:
     """Return what a property of theirs is on one side. Raises ValueError."""
     if name.startswith((AGENT, CONNECTOR)):
         return {}
     translation, text = _find_key(properties, name), properties[name]
     if translation is None:
-        return {name: text} if owns(name) else {}
+        return {present_name(name): text} if owns(name) else {}
     key, suffix = translation
     properties_made = {}
     for use, convert in key.uses_for(side).items():

@@ -83,6 +83,16 @@ def http_address(url: str, login: bool = False) -> SplitResult:
     return parts
 
 
+def listener_address(listener: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port of `http://host:port` or `https://host:port`; None if it is neither."""
+    try:
+        parts = http_address(listener)
+    except ValueError:
+        return None
+    plain = parts.path in ("", "/") and not (parts.query or parts.fragment)
+    return (parts.scheme, parts.hostname, parts.port) if plain and parts.hostname and parts.port is not None else None
+
+
 def _pulsar_url(value: str) -> str:
     scheme, _ = pulsar_addresses(value)
     return scheme + value[len(scheme) :]

@@ -1,9 +1,8 @@
 """Java `.properties` files as pydantic models: one model per command, all errors at once, secrets never echoed.
 
-A field's key is its name with dots for underscores: `kafka_bootstrap_servers` is `kafka.bootstrap.servers`. A field of
-type `PassThrough` takes every key below its own: `kafka_producer` collects `kafka.producer.*`, without the prefix. The
-text below a field and its `Group` are what the configuration reference and Kafka Connect's `validate` say of
-the key.
+A field's key is its name with dots for underscores: `bootstrap_servers` is `bootstrap.servers`. A field of type
+`PassThrough` takes every key below its own: `producer` collects `producer.*`, without the prefix. The text below a
+field and its `Group` are what the configuration reference and Kafka Connect's `validate` say of the key.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import structlog
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
@@ -48,12 +47,14 @@ EXPERT = "Expert"
 class Group:
     """The group of keys that a field belongs to, and how likely it is that somebody sets it.
 
-    `expert` keys are margins and bounds whose defaults suit every deployment.
+    `expert` keys are margins and bounds whose defaults suit every deployment. A key that is an older way to say what
+    another says has that key in `replaced_by`.
     """
 
     group: str
     importance: Literal["HIGH", "MEDIUM", "LOW"] = "MEDIUM"
     expert: bool = False
+    replaced_by: str = ""
 
     @property
     def section(self) -> str:
@@ -66,12 +67,14 @@ class Alias:
     """A key of another product: which of ours to `use`, or `why` there is none.
 
     `convert` turns its value into one of ours, or into None where there is nothing to set; it raises ValueError for a
-    value that has no counterpart, also where there is no key to `use`.
+    value that has no counterpart, also where there is no key to `use`. It does not count where the key to use is given
+    too, or the key `unless`.
     """
 
     use: str = ""
     why: str = ""
     convert: Callable[[str], str | None] = str
+    unless: str = ""
 
 
 @dataclass
@@ -83,11 +86,14 @@ class _RawProperties:
     trusted: Mapping[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """Our key -> its name in the source, which may be an older one."""
     problems: list[Problem] = field(default_factory=list)
 
     def add_problem(self, key: str, reason: str, secret: bool, is_known: bool = True) -> None:
         """Note a problem, once a key. Of a key that is not known the value is not shown: it may be a secret."""
-        if any(p.key == key for p in self.problems):
+        name = self.names.get(key, key)
+        if any(p.key == name for p in self.problems):
             return
         written = self.written.get(key)
         value = self.values.get(key, "")
@@ -96,14 +102,15 @@ class _RawProperties:
             pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
             reason = re.sub(pattern, masking.STARS, reason)
         shown = None if written is None or not is_known else masking.shown(written, secret)
-        self.problems.append(Problem(self.source, key, shown, reason))
+        self.problems.append(Problem(self.source, name, shown, reason))
 
 
 class Settings(BaseModel):
     """The base of every command's configuration.
 
-    `aliases` maps keys of other products, one that ends in `.*` for all keys below it; `environment` maps their
-    variables to our keys. Each that is used is logged as a warning, with the key to use instead.
+    `older_names` maps the names that keys of ours had to those that they have; a `*` at the end of both is the same
+    text. `aliases` maps keys of other products, one that ends in `.*` for all keys below it; `environment` maps their
+    variables to our keys. Each alias that is used is logged as a warning, with the key to use instead.
     """
 
     model_config = ConfigDict(
@@ -113,6 +120,7 @@ class Settings(BaseModel):
         hide_input_in_errors=True,
         defer_build=True,  # a process that is given settings by another needs no validators
     )
+    older_names: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str | Alias]] = {}
     environment: ClassVar[Mapping[str, str]] = {}
     meant: ClassVar[Mapping[str, str]] = {}
@@ -123,6 +131,8 @@ class Settings(BaseModel):
     """By key the names that its value may have in it as `${NAME}`."""
     own_references: ClassVar[tuple[str, ...]] = ()
     """The beginnings of keys whose library has references of its own."""
+
+    _names: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -150,9 +160,9 @@ class Settings(BaseModel):
         it permits and those in values that `trusted`, an operator's properties, has under the same key. `context` is
         for validators. Raises ConfigError.
         """
-        raw = _RawProperties(source, allowed, trusted or {})
+        raw = _RawProperties(source, allowed, {cls.present_name(name): text for name, text in (trusted or {}).items()})
         cls._add_properties(raw, {v: (cls.environment[v], text) for v, text in (environment or {}).items()})
-        cls._add_properties(raw, {key: (key, text) for key, text in properties.items()})
+        cls._add_properties(raw, {key: (key, text) for key, text in cls._by_present_names(raw, properties).items()})
         keys = {name: field.alias or name for name, field in cls.model_fields.items()}
         prefixes = cls.prefixes()
         values: dict[str, Any] = {}
@@ -173,7 +183,19 @@ class Settings(BaseModel):
             raw.add_problem(key, reason, cls.hides(key, raw.written.get(key, "")))
         if raw.problems or settings is None:
             raise ConfigError(raw.problems) from None
+        if cls.older_names:
+            settings._names = raw.names
         return settings
+
+    def name_in_file(self, key: str) -> str:
+        """Return the name under which the file has a key, or would have it: an older one if it has such names."""
+        if key in self._names:
+            return self._names[key]
+        for older, present in self.older_names.items():
+            before, now = older.removesuffix("*"), present.removesuffix("*")
+            if key.startswith(now) and any(name.startswith(before) for name in self._names.values()):
+                return before + key[len(now) :]
+        return key
 
     @classmethod
     def conflicts(cls, properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:  # noqa: ARG003
@@ -218,7 +240,7 @@ class Settings(BaseModel):
 
     @classmethod
     def prefixes(cls) -> list[str]:
-        """Return `kafka.producer.` for a field `kafka_producer` of type PassThrough; the longest first."""
+        """Return `topic.config.` for a field `topic_config` of type PassThrough; the longest first."""
         passed = [f.alias or name for name, f in cls.model_fields.items() if f.annotation == get_args(PassThrough)[0]]
         return sorted((f"{key}." for key in passed), key=len, reverse=True)
 
@@ -241,6 +263,33 @@ class Settings(BaseModel):
         return model_field.annotation is kind or kind in get_args(model_field.annotation)
 
     @classmethod
+    def present_name(cls, name: str) -> str:
+        """Return the name that a key of ours has now, for an older one; any other name as it is."""
+        if name in cls.older_names:
+            return cls.older_names[name]
+        for older, present in cls.older_names.items():
+            if older.endswith("*") and name.startswith(older[:-1]):
+                return present[:-1] + name[len(older) - 1 :]
+        return name
+
+    @classmethod
+    def _by_present_names(cls, raw: _RawProperties, properties: Mapping[str, str]) -> dict[str, str]:
+        """Return properties by the names that keys have now. An older name may be given too, with the same value."""
+        renamed: dict[str, str] = {}
+        for name, text in properties.items():
+            key = cls.present_name(name)
+            first = raw.names.setdefault(key, name)
+            if first == name:
+                renamed[key] = text
+                continue
+            raw.names[key] = key
+            if renamed[key] != text:
+                older = first if name == key else name
+                reason = f"{older} is an older name of it, and has another value: leave that one out"
+                raw.add_problem(key, reason, cls.hides(key, text))
+        return renamed
+
+    @classmethod
     def _add_properties(cls, raw: _RawProperties, properties: Mapping[str, tuple[str, str]]) -> None:
         """Add properties by name: (key, value). A key of ours that is given takes precedence over its aliases."""
         log = structlog.get_logger(__name__)
@@ -258,7 +307,7 @@ class Settings(BaseModel):
             if alias is not None:
                 more = {"why": alias.why} if alias.why else {}
                 log.warning("config.alias", source=raw.source, key=name, use=alias.use, **more)
-                if alias.use in properties:
+                if alias.use in properties or (alias.unless and alias.unless in properties):
                     continue
             use = alias.use if alias else key
             raw.written[use] = text
@@ -289,9 +338,10 @@ class Settings(BaseModel):
 
     @classmethod
     def key_of(cls, name: str) -> str:
-        """Return our key for one of another product's; any other name as it is."""
-        alias = cls._alias(name)
-        return alias.use if alias and alias.use else name
+        """Return our key for an older name, or for a key of another product's; any other name as it is."""
+        key = cls.present_name(name)
+        alias = cls._alias(key)
+        return alias.use if alias and alias.use else key
 
     @classmethod
     def _alias(cls, key: str) -> Alias | None:

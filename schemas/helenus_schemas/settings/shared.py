@@ -1,14 +1,23 @@
-"""The settings that several commands share: Cassandra, Pulsar, logging."""
+"""The settings that several commands share: Cassandra, Kafka, Pulsar, logging."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, SecretStr
 
-from helenus_schemas.settings.fields import Hosts, HttpUrl, Milliseconds, PulsarName, PulsarUrl, Token
+from helenus_schemas.settings.fields import (
+    Brokers,
+    Hosts,
+    HttpUrl,
+    Milliseconds,
+    PassThrough,
+    PulsarName,
+    PulsarUrl,
+    Token,
+)
 from helenus_schemas.settings.model import Group, Settings
 
 
@@ -42,6 +51,7 @@ class CassandraSettings(Settings):
 
     @classmethod
     def conflicts(cls, properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+        yield from super().conflicts(properties)
         if properties.get("cassandra.username") and not properties.get("cassandra.password"):
             yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
         files = (f"cassandra.ssl.{name}" for name in ("cafile", "certfile", "keyfile"))
@@ -65,8 +75,38 @@ class LogSettings(Settings):
     """text for people, json for programs. In both, each line has an event name and fields."""
 
 
-BROKERS = ("bootstrap.servers", "metadata.broker.list")
+_BROKERS = ("bootstrap.servers", "metadata.broker.list")
 """librdkafka's names of the brokers' addresses: they have a key of their own."""
+
+
+class KafkaSettings(Settings):
+    """How agent and worker reach Kafka, by the names that Kafka Connect's workers have for it."""
+
+    older_names: ClassVar[Mapping[str, str]] = {
+        "kafka.bootstrap.servers": "bootstrap.servers",
+        "kafka.producer.*": "producer.*",
+        "kafka.consumer.*": "consumer.*",
+    }
+    meant: ClassVar[Mapping[str, str]] = {f"{kind}.": f"kafka.{kind}." for kind in ("security", "sasl", "ssl")}
+    text_lists: ClassVar[frozenset[str]] = frozenset(("bootstrap_servers",))
+
+    bootstrap_servers: Annotated[Brokers, Group("Kafka", "HIGH")] = ""
+    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
+    kafka: Annotated[PassThrough, Group("Kafka")] = {}
+    """Settings of librdkafka for every client: `kafka.security.protocol` and others."""
+    producer: Annotated[PassThrough, Group("Kafka", "LOW")] = {}
+    """Settings of librdkafka for producers; they override `kafka.*`. `producer.compression.type` is `lz4` by default
+    (docs/sinks.md)."""
+
+    @classmethod
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+        yield from super().conflicts(properties)
+        for prefix in ("kafka", "producer", "consumer"):
+            for key in _BROKERS:
+                if f"{prefix}.{key}" in properties:
+                    yield f"{prefix}.{key}", "leave it out: bootstrap.servers names the brokers"
+
+
 NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
 
 
