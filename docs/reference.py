@@ -77,7 +77,9 @@ def page() -> str:
 
 
 def _sections(model: type[Settings]) -> Iterator[str]:
-    own = [field for name, field in model.model_fields.items() if name in model.__annotations__]
+    declared = (vars(base).get("__annotations__", {}).keys() & model.model_fields.keys() for base in model.__mro__)
+    names = next(filter(None, declared))  # of the model itself, or of the class that declares its keys
+    own = [field for name, field in model.model_fields.items() if name in names]
     fields = own + [field for field in model.model_fields.values() if field not in own]
     sections = dict.fromkeys(_about(f).section for f in fields)
     for section in sorted(sections, key=EXPERT.__eq__):  # the others stay in their order

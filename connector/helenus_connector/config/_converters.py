@@ -45,6 +45,11 @@ def formats(key: str, value: str) -> tuple[Format, ...]:
     return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
 
 
+def is_avro(output_format: str, converter: str) -> bool:
+    """Return whether records of a format are Avro, with this converter's class."""
+    return output_format == "key-value-avro" or (output_format in ENVELOPES and not is_json(converter))
+
+
 def is_json(converter: str) -> bool:
     """Return whether a converter's class stands for JSON."""
     return _kind(converter) == "Json"

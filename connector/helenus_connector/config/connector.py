@@ -2,341 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from collections.abc import Iterator, Mapping
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
-
-from helenus_connector.config import _patterns
-from helenus_connector.config._aliases import ALIASES, snapshot_mode
-from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json, with_defaults
-from helenus_connector.config.state import StateSettings
-from helenus_schemas import names
-from helenus_schemas.codec.key import Compat
-from helenus_schemas.settings import fields
-from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, RegistryUrls
-from helenus_schemas.settings.model import Alias, Group
-
-Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "segpos", "digest"]
-Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
-GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
-SnapshotMode = Annotated[
-    Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
-]
-Name = Annotated[str, Field(min_length=1)]
-_TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
-_TEXT_LISTS = frozenset(("table", *(f"{side}_converter_schema_registry_url" for side in ("key", "value"))))
-CLASS = "helenus.CassandraSource"
-_CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
+from helenus_connector.config import _connector_rules, _patterns
+from helenus_connector.config._connector_keys import CLASS as CLASS
+from helenus_connector.config._connector_keys import ConnectorKeys, topic_name
+from helenus_connector.config._connector_keys import is_class as is_class
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, is_avro
 
 
-def is_class(name: str) -> bool:
-    """Return whether a `connector.class` is this connector."""
-    return _CLASSES.fullmatch(name) is not None
-
-
-class ConnectorSettings(StateSettings):
+class ConnectorSettings(ConnectorKeys):
     """One connector: one table's events in, its data topic out."""
-
-    needs_registry: ClassVar[bool] = True
-    """Whether Avro records need a Schema Registry."""
-    aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
-    text_lists: ClassVar[frozenset[str]] = _TEXT_LISTS
-    placeholders: ClassVar[Mapping[str, Sequence[str]]] = dict.fromkeys(_TOPICS, ("keyspace", "table"))
-
-    name: Annotated[Name, Group("Common", "HIGH")]
-    """The connector's name: in the REST API, in metrics and in the log."""
-    connector_class: Annotated[str, Group("Common", "HIGH")] = CLASS
-    """The class's name, also without `helenus.` or ending in `Connector`. DataStax's class names are accepted too."""
-    tasks_max: Annotated[int, Field(ge=1), Group("Common", "HIGH")] = 1
-    """How many partitions of the events topic are processed at once, each by one of Spark's Python workers."""
-    keyspace: Annotated[Name, Group("Table", "HIGH")]
-    """The table's keyspace. In a file it may be a regular expression, which stands for a connector `NAME-KEYSPACE` for
-    each keyspace that matches and has tables with `cdc = true`.
-    """
-    table: Annotated[Name, Group("Table", "HIGH")]
-    """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
-    table_refresh_interval_ms: Annotated[Milliseconds, Group("Table", "LOW", expert=True)] = 10_000
-    """How often to look for new tables that match `table`."""
-    query_group: Annotated[str, AfterValidator(_patterns.check_group), Group("Common", "LOW")] = "default"
-    """Connectors of one group share a streaming query of Spark. Slow tables of another group do not hold them up."""
-    events_topic: Annotated[str, Group("Topics", "HIGH")] = ""
-    """The topic that is read; by default `events-KEYSPACE.TABLE`. With several tables put `${table}` into it.
-
-    On Pulsar a full name in the worker's tenant and namespace is accepted too.
-    """
-    data_topic: Annotated[str, Group("Topics", "HIGH")] = ""
-    """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
-    resolver: Annotated[Literal["reread", "none"], Group("Reading")] = "reread"
-    """What a record is made from: `reread` reads the row; `none` takes what the change itself says, and needs events
-    with cells (`cells.include.list` of the agents) and `output.format` `debezium`, `debezium-cassandra` or `cep44`.
-    """
-    query_consistency: Annotated[Consistency, Group("Reading", "HIGH")] = "LOCAL_QUORUM"
-    """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
-    may show an older row than the record before.
-    """
-    query_concurrency: Annotated[int, Field(ge=1, le=1024), Group("Reading")] = 32
-    """How many read statements a task runs at once."""
-    query_group_size: Annotated[int, Field(ge=1, le=100), Group("Reading", "LOW", expert=True)] = 100
-    """How many keys one statement reads at most: of one partition, or with one differing partition key column."""
-    query_max_rate: Annotated[int, Field(ge=0), Group("Reading")] = 0
-    """Rows per second that the connector reads on one host, for changes, snapshots and `verify`.
-
-    0: no limit, except for a while after timeouts.
-    """
-    gate: Annotated[GateLevel, Group("Consistency", "HIGH")] = "one"
-    """How many replicas must have reported a change before it is published: `local_quorum`, `quorum`, `each_quorum` and
-    `all` count distinct nodes, of the right data centres; `one` does not wait. See `docs/gate.md`.
-    """
-    gate_timeout_ms: Annotated[Milliseconds, Group("Consistency")] = 600_000
-    """How long a change waits for enough reports. Time in which the connector does not run, or lags, does not count."""
-    gate_expired: Annotated[Literal["verify", "release", "drop"], Group("Consistency")] = "verify"
-    """What happens then: `verify` reads the key at the gate's level, and publishes the change if the read shows it;
-    `release` publishes it, with the header `gate`; `drop` does not. What is not published is counted.
-    """
-    gate_max_waiting_bytes: Annotated[int, Field(ge=1 << 16), Group("Consistency", "LOW", expert=True)] = 64 << 20
-    """How many bytes of the driver's memory the waiting changes of one table take. When they are more, the oldest are
-    verified early, or else the table is read no further until some of them expire."""
-    settle_timeout_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 2_000
-    """After how long an unconfirmed key is read again."""
-    settle_min_age_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 60_000
-    """How long after its last report a read confirms a change that the row neither shows nor contradicts: counters,
-    range deletes, expired rows. Ten times as long, if the row contradicts it. Keep it far above every write timeout."""
-    settle_replay_ms: Annotated[Milliseconds, Group("Settling", "LOW", expert=True)] = 30_000
-    """How far a start steps back in the events topic, so that no unconfirmed change is forgotten."""
-    snapshot_mode: Annotated[SnapshotMode, Group("Snapshot", "HIGH")] = "initial"
-    """When rows that are there already are published: `initial`, once for each table, also for one that was recreated;
-    `always`, at each start of the worker; `never`; `initial_only`, as `initial`, and then the connector stops;
-    `when_needed`, as `initial`, and again after changes were lost: a gap, or events that expired.
-    """
-    snapshot_consistency: Annotated[Consistency, Group("Snapshot", "LOW", expert=True)] = "LOCAL_QUORUM"
-    """The consistency level at which a snapshot reads keys. Their rows are read at `query.consistency`."""
-    snapshot_max_rate: Annotated[int, Field(ge=0), Group("Snapshot")] = 0
-    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
-    there is `query.max.rate`."""
-    snapshot_max_lag: Annotated[int, Field(ge=100), Group("Snapshot")] = 5_000
-    """A snapshot scans keys for so many events, and goes on some time after they are processed, unless the connector is
-    further behind. While the table has had no change for a minute, 15 times as many may be unprocessed. A higher number
-    makes snapshots faster, and new changes later."""
-    snapshot_tables_parallel: Annotated[int, Field(ge=1), Group("Snapshot", "LOW")] = 1
-    """How many tables of the connector are scanned at once."""
-    signal_topic: Annotated[str, Group("Snapshot")] = ""
-    """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
-
-    It is where the events are: on Kafka, or on Pulsar.
-    """
-    key_converter: Annotated[str, Group("Records", "LOW")] = ""
-    """A converter class of Kafka Connect; another way to set `output.format`."""
-    value_converter: Annotated[str, Group("Records", "LOW")] = ""
-    """A converter class of Kafka Connect; another way to set `output.format`."""
-    key_converter_schemas_enable: Annotated[bool, Group("Records", "LOW")] = True
-    """Whether keys in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
-    value_converter_schemas_enable: Annotated[bool, Group("Records", "LOW")] = True
-    """Whether values in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
-    output_format: Annotated[Format, Group("Records", "HIGH")] = "key-value-avro"
-    """The format of keys and values. `debezium` (docs/envelope.md), `debezium-cassandra`
-    (docs/debezium-cassandra.md) and `cep44` (docs/cep44.md) are Avro, or JSON with a JSON converter.
-    """
-    tombstones_on_delete: Annotated[bool, Group("Records", "LOW")] = True
-    """With `output.format` `debezium` or `cep44`: whether a record without value follows each delete, for compacted
-    topics. With `debezium-cassandra` the default is `false`.
-    """
-    cep44_payload: Annotated[Literal["record", "bytes"], Group("Records", "LOW")] = "record"
-    """With `output.format=cep44` in Avro: the payload as a record of the table, or as that record's bytes."""
-    key_compat: Annotated[Compat, Group("Records", "LOW")] = "exact"
-    """`datastax` writes keys in the form of DataStax's connector; `cep44`, with `output.format=cep44`, as the Sidecar.
-    """
-    decimal_handling_mode: Annotated[Literal["precise", "string", "double"], Group("Records", "LOW")] = "precise"
-    """How values show decimals: exactly, as text, or as the nearest double, which is the default with
-    `output.format=debezium-cassandra`.
-    """
-    varint_handling_mode: Annotated[Literal["precise", "string", "long"], Group("Records", "LOW")] = "precise"
-    """How values show varints: exactly, as text, or as a long, which is the default with
-    `output.format=debezium-cassandra`. One beyond 64 bits can't be published as a long.
-    """
-    time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], Group("Records", "LOW")] = "nanoseconds"
-    """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
-    schema_on_incompatible: Annotated[Literal["stop", "new-topic"], Group("Schema Registry")] = "stop"
-    """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
-    columns: Annotated[str, Group("Table")] = ".*"
-    """A regular expression for names of columns to publish, each alternative of which has to match, or in a negative
-    look-ahead to exclude, a column. Key columns are always published."""
-    column_exclude_list: Annotated[CommaList, AfterValidator(_patterns.check_excluded), Group("Table")] = ()
-    """Columns that are not published, as `keyspace.table.column`; each part is a regular expression for a whole name.
-
-    Key columns are always published. An entry that matches no column stops the table.
-    """
-    headers: Annotated[CommaList, Group("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
-    """Which of these headers records have: schema_id, writetime, expires, origin, op, node, segpos, digest."""
-    key_converter_schema_registry_url: Annotated[RegistryUrls, Group("Schema Registry", "HIGH")] = ""
-    """As `value.converter.schema.registry.url`; keys and values have one registry."""
-    value_converter_schema_registry_url: Annotated[
-        RegistryUrls, Field(validate_default=True), Group("Schema Registry", "HIGH")
-    ] = ""
-    """The registry of the records' schemas; Avro records on Kafka need one."""
-    value_converter_schema_registry_basic_auth_user_info: Annotated[Login, Group("Schema Registry")] = None
-    """`user:password` for the registry."""
-    value_converter_schema_registry_ssl_cafile: Annotated[Path | None, Group("Schema Registry")] = None
-    """A PEM file of the authorities that signed its certificate; by default the system's authorities."""
-    value_converter_schema_registry_ssl_certfile: Annotated[Path | None, Group("Schema Registry", "LOW")] = None
-    """A PEM file of the client certificate, if the registry requires one."""
-    value_converter_schema_registry_ssl_keyfile: Annotated[Path | None, Group("Schema Registry", "LOW")] = None
-    """A PEM file of the client certificate's key."""
-    value_converter_auto_register_schemas: Annotated[bool, Group("Schema Registry")] = True
-    """Whether the connector registers schemas; with false they must be registered beforehand."""
-    value_converter_normalize_schemas: Annotated[bool, Group("Schema Registry", "LOW")] = False
-    """Whether the registry compares schemas in its normal form, when they are registered and looked up."""
-    max_batch_size: Annotated[int, Field(ge=1), Group("Reading")] = 50_000
-    """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts.
-    `resolver=none` and `state=rows` take 150000 by default.
-    """
-    max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), Group("Reading", "LOW", expert=True)] = 128 << 20
-    """How many bytes of events a batch takes at most, like `max.batch.size`; its tasks share them evenly."""
-    cache_max_capacity: Annotated[int, Field(ge=8), Group("Reading", "LOW", expert=True)] = 131_072
-    """How many changes are remembered per partition of the events topic, to recognize copies of them."""
-    cache_expire_after_ms: Annotated[Milliseconds, Group("Reading", "LOW", expert=True)] = 600_000
-    """How long a change is remembered."""
-    errors_tolerance: Annotated[Literal["none", "all"], Group("Error Handling")] = "none"
-    """`all` puts events that cannot be published into the dead letter topic; `none` stops."""
-    errors_deadletterqueue_topic_name: Annotated[str, Group("Error Handling")] = ""
-    """The dead letter topic; by default `dlq-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
-    errors_retry_timeout: Annotated[int, Field(ge=-1), Group("Error Handling")] = -1
-    """For how long, in ms, a table's work is tried again after errors that may pass; -1: for ever."""
-    errors_retry_delay_max_ms: Annotated[int, Field(ge=100), Group("Error Handling", "LOW", expert=True)] = 10_000
-    """The longest pause between two such attempts; the first is half a second."""
-    errors_data_loss: Annotated[Literal["fail", "continue"], Group("Error Handling")] = "fail"
-    """What happens when events expired before they were read: stop, or go on and count them."""
-    errors_large_record: Annotated[Literal["fail", "dead-letter", "reference"], Group("Error Handling")] = "fail"
-    """What happens with a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _add_defaults(cls, values: Any) -> Any:
-        return with_defaults(values)
 
     @classmethod
     def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super().conflicts(properties)
-        key, value = properties.get("key.converter", ""), properties.get("value.converter", "")
-        possible = formats(key, value)
-        given_format = properties.get("output.format")
-        if not possible:
-            pairs = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
-            prefix = f"with key.converter={key}: " if key and value else ""
-            yield "value.converter" if value else "key.converter", f"{prefix}known are {pairs}"
-        elif given_format in get_args(Format) and given_format not in possible:
-            yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
-        rows = {None, *get_args(Format)} - set(ENVELOPES)
-        if properties.get("resolver") == "none" and given_format in rows:
-            problem = "it has the cells of a change, not its row"
-            yield "resolver", f"{problem}: set output.format=debezium, debezium-cassandra or cep44"
-        if properties.get("key.compat") == "cep44" and given_format != "cep44":
-            yield "key.compat", "these keys go with output.format=cep44"
-        if properties.get("cep44.payload") == "bytes" and is_json(value or key):
-            yield "cep44.payload", "records in JSON have the payload as an object; leave it out"
-        table = properties.get("table", "")
-        has_several_tables = any(_patterns.is_pattern(part) for part in table.split(",")) or "," in table
-        keyspaces = _patterns.is_pattern(properties.get("keyspace", "any"))
-        if keyspaces:
-            try:
-                _patterns.check_names(properties["keyspace"])
-            except ValueError as error:
-                yield "keyspace", str(error)
-        topics: dict[str, str] = {}
-        for key, prefix in _TOPICS.items():
-            if has_several_tables and properties.get(key) and "${table}" not in properties[key]:
-                yield key, "with several tables, put ${table} where the table's name is to be"
-            if keyspaces and properties.get(key) and "${keyspace}" not in properties[key]:
-                yield key, "with several keyspaces, put ${keyspace} where the keyspace's name is to be"
-            name = _topic(
-                properties.get(key, ""),
-                prefix,
-                "any" if keyspaces else properties.get("keyspace", ""),
-                "any" if has_several_tables else table,
-            )
-            other = topics.setdefault(name.rpartition("/")[2], key)
-            if other != key:
-                yield (key, f"{other} is the same topic") if key in properties else (other, f"{key} is that by default")
-        for side in ("key.converter", "value.converter"):
-            enabled = properties.get(f"{side}.schemas.enable", "true").lower() != "false"
-            if properties.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
-                yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if not value.isprintable() or len(value) > 255:  # as a file's
-            raise ValueError("a name has no control characters, and 255 characters at most")
-        return value
-
-    @field_validator("connector_class")
-    @classmethod
-    def _check_class(cls, value: str) -> str:
-        if not is_class(value):
-            raise ValueError(f"there is no such class, only {CLASS}")
-        return value
-
-    @field_validator("table")
-    @classmethod
-    def _check_tables(cls, value: str) -> str:
-        parts = [part.strip() for part in value.split(",")]
-        if not any(parts):
-            raise ValueError("name a table")
-        for part in parts:
-            _patterns.check_names(part)
-            # A table's name has no dot in it, so as a pattern it would match none, or another table.
-            if re.match(r"\w+(\\\.|\.\w+$)", part):
-                raise ValueError("name the table alone; the keyspace is `keyspace`")
-        return value
-
-    @field_validator("events_topic", "data_topic", "errors_deadletterqueue_topic_name")
-    @classmethod
-    def _check_topic(cls, value: str, info: ValidationInfo) -> str:
-        namespace = (info.context or {}).get("events" if info.field_name == "events_topic" else "data")
-        name = fields.local_topic(value, namespace)
-        fields.topic(_topic(name, "", "any", "any"))
-        return name
-
-    @field_validator("signal_topic")
-    @classmethod
-    def _check_signal_topic(cls, value: str, info: ValidationInfo) -> str:
-        name = fields.local_topic(value, (info.context or {}).get("events"))
-        return fields.topic(name) if name else ""
-
-    @field_validator("columns")
-    @classmethod
-    def _check_columns(cls, value: str) -> str:
-        return _patterns.check_columns(value)
-
-    @field_validator("headers")
-    @classmethod
-    def _check_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if unknown := [name for name in value if name not in get_args(Header)]:
-            raise ValueError(f"no header {unknown[0]}; there are {', '.join(get_args(Header))}")
-        return value
-
-    @field_validator("value_converter_schema_registry_url")
-    @classmethod
-    def _check_registry(cls, value: str, info: ValidationInfo) -> str:
-        of_keys = info.data.get("key_converter_schema_registry_url", "")
-        if value and of_keys and value != of_keys:
-            raise ValueError("keys and values have one registry: key.converter.schema.registry.url is another")
-        form, converter = (
-            info.data.get("output_format", ""),
-            info.data.get("value_converter") or info.data.get("key_converter", ""),
-        )
-        if cls.needs_registry and not (value or of_keys) and _is_avro(form, converter):
-            raise PydanticCustomError("missing", "Avro records need it")
-        return value or of_keys
+        yield from _connector_rules.conflicts(properties, cls.needs_registry)
 
     @property
     def is_avro(self) -> bool:
         """Return whether keys and values are Avro."""
-        return _is_avro(self.output_format, self.value_converter or self.key_converter)
+        return is_avro(self.output_format, self.value_converter or self.key_converter)
 
     @property
     def json_schemas(self) -> tuple[bool, bool]:
@@ -395,17 +82,17 @@ class ConnectorSettings(StateSettings):
     @property
     def events(self) -> str:
         """Return the topic that is read."""
-        return _topic(self.events_topic, "events-", self.keyspace, self.table)
+        return topic_name(self.events_topic, "events-", self.keyspace, self.table)
 
     @property
     def data(self) -> str:
         """Return the topic that is written."""
-        return _topic(self.data_topic, "data-", self.keyspace, self.table)
+        return topic_name(self.data_topic, "data-", self.keyspace, self.table)
 
     @property
     def dead_letters(self) -> str:
         """Return the topic for events that cannot be published."""
-        return _topic(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
+        return topic_name(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
 
     @property
     def warnings(self) -> list[str]:
@@ -439,12 +126,3 @@ class PulsarConnectorSettings(ConnectorSettings):
     """A connector whose records go to Pulsar, which keeps their schemas itself."""
 
     needs_registry = False
-
-
-def _is_avro(form: str, converter: str) -> bool:
-    return form == "key-value-avro" or (form in ENVELOPES and not is_json(converter))
-
-
-@functools.lru_cache(maxsize=10_000)  # of all tables these are asked for some times a second
-def _topic(topic: str, prefix: str, keyspace: str, table: str) -> str:
-    return topic.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)

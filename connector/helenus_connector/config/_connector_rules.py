@@ -1,0 +1,128 @@
+"""Which properties of a connector do not go together: rules, in the order in which their messages are shown.
+
+A rule yields the keys at fault, each with the reason. It sees properties as they are given, before defaults, and each
+of them may be wrong by itself too: of those another message is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from helenus_connector.config import _patterns
+from helenus_connector.config._connector_keys import TOPICS, topic_name
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
+
+Problems = Iterator[tuple[str, str]]
+_WITHOUT_ENVELOPE = {None, *get_args(Format)} - set(ENVELOPES)  # None: the default, of which `output.format=` is none
+
+
+@dataclass(frozen=True)
+class ConnectorProperties:
+    """A connector's properties, by key, and whether its records need a Schema Registry."""
+
+    values: Mapping[str, str]
+    needs_registry: bool
+
+    def text(self, key: str) -> str:
+        """Return the value of a key, empty if it is not given."""
+        return self.values.get(key, "")
+
+    @property
+    def has_tables(self) -> bool:
+        """Return whether `table` stands for several."""
+        table = self.text("table")
+        return "," in table or any(_patterns.is_pattern(part) for part in table.split(","))
+
+    @property
+    def has_keyspaces(self) -> bool:
+        """Return whether `keyspace` stands for several."""
+        return _patterns.is_pattern(self.values.get("keyspace", "any"))
+
+
+def conflicts(properties: Mapping[str, str], needs_registry: bool) -> Problems:
+    """Yield (key, reason) for properties that do not go together."""
+    connector = ConnectorProperties(properties, needs_registry)
+    for rule in RULES:
+        yield from rule(connector)
+
+
+def _check_converters(connector: ConnectorProperties) -> Problems:
+    key, value = connector.text("key.converter"), connector.text("value.converter")
+    if not formats(key, value):
+        pairs = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
+        prefix = f"with key.converter={key}: " if key and value else ""
+        yield "value.converter" if value else "key.converter", f"{prefix}known are {pairs}"
+
+
+def _check_format(connector: ConnectorProperties) -> Problems:
+    possible = formats(connector.text("key.converter"), connector.text("value.converter"))
+    output_format = connector.text("output.format")
+    if possible and output_format in get_args(Format) and output_format not in possible:
+        yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
+
+
+def _check_resolver(connector: ConnectorProperties) -> Problems:
+    if connector.text("resolver") == "none" and connector.values.get("output.format") in _WITHOUT_ENVELOPE:
+        problem = "it has the cells of a change, not its row"
+        yield "resolver", f"{problem}: set output.format=debezium, debezium-cassandra or cep44"
+
+
+def _check_key_compat(connector: ConnectorProperties) -> Problems:
+    if connector.text("key.compat") == "cep44" and connector.text("output.format") != "cep44":
+        yield "key.compat", "these keys go with output.format=cep44"
+
+
+def _check_payload(connector: ConnectorProperties) -> Problems:
+    if connector.text("cep44.payload") == "bytes" and is_json(
+        connector.text("value.converter") or connector.text("key.converter")
+    ):
+        yield "cep44.payload", "records in JSON have the payload as an object; leave it out"
+
+
+def _check_keyspace(connector: ConnectorProperties) -> Problems:
+    if connector.has_keyspaces:
+        try:
+            _patterns.check_names(connector.text("keyspace"))
+        except ValueError as error:
+            yield "keyspace", str(error)
+
+
+def _check_topics(connector: ConnectorProperties) -> Problems:
+    """Check that topics of several tables have a placeholder for the name, and that a table's topics are distinct."""
+    has_tables, has_keyspaces = connector.has_tables, connector.has_keyspaces
+    keyspace = "any" if has_keyspaces else connector.text("keyspace")
+    table = "any" if has_tables else connector.text("table")
+    keys: dict[str, str] = {}  # by topic, without its namespace on Pulsar
+    for key, prefix in TOPICS.items():
+        topic = connector.text(key)
+        if has_tables and topic and "${table}" not in topic:
+            yield key, "with several tables, put ${table} where the table's name is to be"
+        if has_keyspaces and topic and "${keyspace}" not in topic:
+            yield key, "with several keyspaces, put ${keyspace} where the keyspace's name is to be"
+        name = topic_name(topic, prefix, keyspace, table).rpartition("/")[2]
+        other = keys.setdefault(name, key)
+        if other != key and key in connector.values:
+            yield key, f"{other} is the same topic"
+        elif other != key:
+            yield other, f"{key} is that by default"
+
+
+def _check_json_schemas(connector: ConnectorProperties) -> Problems:
+    for side in ("key.converter", "value.converter"):
+        enabled = connector.text(f"{side}.schemas.enable").lower() != "false"
+        if connector.text(side) == CONNECT_JSON and enabled and not connector.needs_registry:
+            yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
+
+
+RULES: tuple[Callable[[ConnectorProperties], Problems], ...] = (
+    _check_converters,
+    _check_format,
+    _check_resolver,
+    _check_key_compat,
+    _check_payload,
+    _check_keyspace,
+    _check_topics,
+    _check_json_schemas,
+)
