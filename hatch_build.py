@@ -20,6 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 HERE = Path(__file__).resolve().parent
 MODULES = (
     "agent/helenus_agent/commitlog/decoder.py",
+    "schemas/helenus_schemas/codec/wire_bytes.py",
     "schemas/helenus_schemas/event/own_format.py",
     "schemas/helenus_schemas/event/row_cursor.py",
     "sinks/helenus_sinks/pulsar/_entries.py",

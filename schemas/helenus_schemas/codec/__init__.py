@@ -4,6 +4,6 @@
 - `to_avro`, `to_json`: compile a type into a function from a value's CQL bytes to its Avro or JSON.
 - `from_json`: a value in JSON back to one of Avro's.
 - `unpublishable`: which values Cassandra holds that no record can.
-- `avro_long`: Avro's numbers.
+- `avro_long`: Avro's numbers. `wire_bytes`: as compiled modules read them.
 - `blocks`: compressed blocks, whose content is no longer than somebody said.
 """

@@ -1,5 +1,6 @@
 # C types for _key_bytes.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
+from helenus_schemas.codec.wire_bytes cimport read_long
 
 cdef bint _compiled
 cdef int _INTEGER, _DATE, _REVERSED, _SIZED, _UUID
@@ -16,9 +17,6 @@ cdef class KeyBytesReader:
         form=int, size=int, number=cython.longlong, limit=cython.longlong, uuid_bytes=bytes,
     )
     cdef tuple _read_key(self, bytes data)
-
-@cython.locals(zigzagged=cython.longlong, byte=cython.longlong, shift=int)
-cdef (long long, Py_ssize_t) read_long(bytes data, Py_ssize_t offset)
 
 @cython.locals(raw=cython.p_uchar, i=int)
 cdef bytes integer(long long value, int size)

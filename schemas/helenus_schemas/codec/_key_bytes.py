@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helenus_schemas.codec._from_avro import NUMBERS
+from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.cql.types import CqlType
 
 COMPILED = not __file__.endswith(".py")
@@ -74,8 +75,6 @@ class KeyBytesReader:
                 offset += size
                 continue
             number, offset = read_long(data, offset)
-            if offset < 0:
-                return None
             if form in (_INTEGER, _DATE):
                 limit = 1  # of 64 bits in C, where the number 1 has 32
                 limit <<= 8 * size - 1
@@ -94,19 +93,6 @@ class KeyBytesReader:
                 values.append(uuid_bytes)
             offset += number
         return tuple(values) if offset == end else None
-
-
-def read_long(data: bytes, offset: int) -> tuple[int, int]:
-    """Read an Avro long; return it and the offset after it, -1 if the functions have to decide. Raises IndexError."""
-    zigzagged, shift = 0, 0
-    while shift < 63:
-        byte = data[offset]
-        offset += 1
-        zigzagged |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (zigzagged >> 1) ^ -(zigzagged & 1), offset
-        shift += 7
-    return 0, -1
 
 
 def integer(value: int, size: int) -> bytes:

@@ -1,9 +1,9 @@
 # C types for own_format.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
+from helenus_schemas.codec.wire_bytes cimport read_long
 
 cdef bint _compiled
 cdef Py_ssize_t _HEAD
-cdef int _MAX_LONG_BYTES
 cdef tuple _SCOPES
 cdef Py_ssize_t _DIGEST, _DIGEST_END, _NODE, _NODE_END, _SCOPE
 
@@ -23,9 +23,6 @@ cpdef parse_match(Match match)
 
 @cython.locals(i=Py_ssize_t, byte=int, offset=Py_ssize_t, present_times=int, is_present=int, match=Match, _=cython.longlong)
 cpdef Match scan(bytes value)
-
-@cython.locals(zigzagged=cython.ulonglong, shift=int, byte=cython.ulonglong)
-cdef (long long, Py_ssize_t) _read_long(bytes data, Py_ssize_t offset)
 
 @cython.locals(value=cython.longlong)
 cdef (long long, Py_ssize_t, int) _read_optional(bytes data, Py_ssize_t offset)

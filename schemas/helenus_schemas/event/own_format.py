@@ -13,7 +13,9 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from helenus_schemas.codec.avro_long import read_long, whole_long
+from helenus_schemas.codec import avro_long
+from helenus_schemas.codec.avro_long import whole_long
+from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.event.change import Change, Origin, Scope
 
 COMPILED = not __file__.endswith(".py")
@@ -32,7 +34,6 @@ _NODE, _NODE_END = 36, 72
 _SCOPE, _HEAD = 73, 74
 HAS_WRITTEN, HAS_EXPIRES, HAS_EXPIRED = 1, 2, 4
 """Bits of `Match.present_times`."""
-_MAX_LONG_BYTES = 9  # of a long that `scan` reads: 63 bits, which fit a C long; longer ones go to the expression
 _new = tuple.__new__
 _LOG = Origin.LOG
 _SCOPES: tuple[Any, ...] = (Scope.ROW, None, Scope.STATIC, None, Scope.PARTITION)
@@ -121,7 +122,7 @@ def parse_match(match: Match) -> Change:
 @lru_cache(4096)
 def _effect(data: bytes) -> int:
     """Read an effect. Cached: a table's writes have few different ones."""
-    return read_long(data, 0)[0]
+    return avro_long.read_long(data, 0)[0]
 
 
 def log_position(match: Match | Change) -> tuple[int, int]:
@@ -132,8 +133,8 @@ def log_position(match: Match | Change) -> tuple[int, int]:
         return match.segment, match.position
     if match.regex_match is None:
         return match.segment, match.position
-    segment, offset = read_long(match.regex_match[1], 0)
-    return segment, read_long(match.regex_match[1], offset)[0]
+    segment, offset = avro_long.read_long(match.regex_match[1], 0)
+    return segment, avro_long.read_long(match.regex_match[1], offset)[0]
 
 
 def scan(value: bytes) -> Match | None:
@@ -154,17 +155,17 @@ def scan(value: bytes) -> Match | None:
         return None
     match = Match()
     offset, present_times = _HEAD, 0
-    _, offset = _read_long(value, offset)  # part
-    _, offset = _read_long(value, offset)  # parts
-    match.segment, offset = _read_long(value, offset)
-    match.position, offset = _read_long(value, offset)
+    _, offset = read_long(value, offset)  # part
+    _, offset = read_long(value, offset)  # parts
+    match.segment, offset = read_long(value, offset)
+    match.position, offset = read_long(value, offset)
     match.write_time, offset, is_present = _read_optional(value, offset)
     present_times |= is_present
     match.expires_at, offset, is_present = _read_optional(value, offset)
     present_times |= is_present << 1
     if value[offset] != 0 or value[offset + 1] != 0:
         return None
-    match.effect, offset = _read_long(value, offset + 2)
+    match.effect, offset = read_long(value, offset + 2)
     match.all_expired_at, offset, is_present = _read_optional(value, offset)
     present_times |= is_present << 2
     match.cells = None
@@ -176,26 +177,11 @@ def scan(value: bytes) -> Match | None:
     return match
 
 
-def _read_long(data: bytes, offset: int) -> tuple[int, int]:
-    """Read an Avro long; return it and the offset after it. Raises IndexError, for one that is longer than usual
-    too.
-    """
-    zigzagged, shift = 0, 0
-    while shift < 7 * _MAX_LONG_BYTES:
-        byte = data[offset]
-        offset += 1
-        zigzagged |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (zigzagged >> 1) ^ -(zigzagged & 1), offset
-        shift += 7
-    raise IndexError(offset)
-
-
 def _read_optional(data: bytes, offset: int) -> tuple[int, int, int]:
     """Read an optional Avro long; return it, the offset after it, and 1 if it is present, else 0."""
     if data[offset] == 0:
         return 0, offset + 1, 0
     if data[offset] != 2:
         raise IndexError(offset)
-    value, offset = _read_long(data, offset + 1)
+    value, offset = read_long(data, offset + 1)
     return value, offset, 1

@@ -1,5 +1,6 @@
 # C types for _direct_envelope.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
 cimport cython
+from helenus_schemas.codec.wire_bytes cimport read_long
 from helenus_schemas.event.row_cursor cimport RowCursor
 
 cdef bint _compiled
@@ -51,9 +52,6 @@ cdef bytes encode_avro(bytes value, EnvelopeColumn column)
 
 @cython.locals(remaining=cython.ulonglong, size=Py_ssize_t, raw=cython.p_uchar)
 cdef bytes long_bytes(long long value)
-
-@cython.locals(zigzag=cython.longlong, byte=cython.longlong, shift=int, end=Py_ssize_t)
-cdef (long long, Py_ssize_t) read_long(bytes data, Py_ssize_t offset)
 
 @cython.locals(number=cython.longlong, i=Py_ssize_t, shift=int)
 cdef long long signed_integer(bytes value)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from helenus_connector.shape.envelope.parsed_cells import ParsedCells
 from helenus_schemas.codec.avro_long import SHORT, sized_bytes
 from helenus_schemas.codec.avro_long import long_bytes as plain_long_bytes
-from helenus_schemas.codec.avro_long import read_long as plain_read_long
 from helenus_schemas.codec.to_avro import plain
+from helenus_schemas.codec.wire_bytes import read_long
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE
@@ -335,20 +335,6 @@ def long_bytes(value: int) -> bytes:
         raw[size] = remaining
         return raw[: size + 1]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
     return plain_long_bytes(value)
-
-
-def read_long(data: bytes, offset: int) -> tuple[int, int]:
-    """Read an Avro long; returns it and the offset after it. Raises IndexError, and Malformed."""
-    if _compiled:
-        zigzag, shift, end = 0, 0, offset
-        while shift < 63:
-            byte = data[end]
-            end += 1
-            zigzag |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (zigzag >> 1) ^ -(zigzag & 1), end
-            shift += 7
-    return plain_read_long(data, offset)
 
 
 def signed_integer(value: bytes) -> int:
