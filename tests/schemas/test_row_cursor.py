@@ -64,10 +64,12 @@ def test_both_read_the_same_of_a_row_of_many_columns(compiled: ModuleType, row: 
 def test_numbers_of_any_size(compiled: ModuleType, number: int) -> None:
     """Sizes, and differences of times, are unsigned and have up to 64 bits."""
     for module in (PLAIN, compiled):
-        cursor = module.RowCursor(b"\x24" + unsigned_vint(number), 0, 5, 6, 7)
+        cursor = module.RowCursor()
+        cursor.begin_row(b"\x24" + unsigned_vint(number), 0, 5, 6, 7)
         cursor.read_head(1)
         assert cursor.write_time == (number + 5 + (1 << 63)) % (1 << 64) - (1 << 63)
-        cursor = module.RowCursor(b"\x20\0\0" + unsigned_vint(number), 0, 5, 6, 7)
+        cursor = module.RowCursor()
+        cursor.begin_row(b"\x20\0\0" + unsigned_vint(number), 0, 5, 6, 7)
         cursor.read_head(1)
         if number:
             with pytest.raises(Malformed, match=f"they end {number} bytes after the data"):

@@ -199,7 +199,8 @@ def _decode_fields(data: bytes, scope: Scope) -> Cells:
     size, offset = read_long(data, offset)
     if offset + size != len(data):
         raise Malformed(f"not the cells of an event: data of {size} bytes, {len(data) - offset} are there")
-    cursor = RowCursor(data, offset, low, low_deletion, low_ttl)
+    cursor = RowCursor()
+    cursor.begin_row(data, offset, low, low_deletion, low_ttl)
     cells = Cells(data[ids : ids + 16], data[ids + 16 : ids + 32], types)
     if scope in (Scope.PARTITION, Scope.RANGE):
         cells = cells._replace(deletion=Deletion(cursor.read_deletion(), cursor.deleted_at))

@@ -14,6 +14,10 @@ cdef class RowCursor:
     cdef public unsigned long long missing
     cdef public set listed
 
+    cpdef int begin_row(
+        self, bytes data, Py_ssize_t offset, long long low, long long low_deletion, long long low_ttl
+    ) except -1
+
     @cython.locals(flags=int)
     cpdef int read_head(self, Py_ssize_t columns) except -1
 

@@ -1,7 +1,7 @@
 """Reads the cells of a row, one after the other, from the bytes of the commit log that an event carries. The grammar is
 in `cells`.
 
-    cursor = RowCursor(data, offset, lowest times)
+    cursor.begin_row(data, offset, lowest times)
     cursor.read_head(len(columns))                     its `write_time`, `is_deleted`, ... are those of the row
     for each of the columns that is not `is_missing`:
         for as many cells as cursor.read_column(...):  `column_deletion` is the column's
@@ -25,11 +25,8 @@ _SECONDS = 0xFFFFFFFF
 
 
 class RowCursor:
-    """A position in the row that begins at an `offset` of `data`. The lowest times are those of its update: `low` in
-    µs, `low_deletion` and `low_ttl` in s.
-
-    Write times are in µs; `ttl`, `expires` and `deleted_at` in s, None if there is none. All methods raise Malformed
-    and IndexError.
+    """A position in a row; when it is read, in the next one. Write times are in µs; `ttl`, `expires` and `deleted_at`
+    in s, None if there is none. All methods raise Malformed and IndexError.
     """
 
     write_time: int
@@ -42,7 +39,10 @@ class RowCursor:
     path: bytes | None
     value: bytes | None
 
-    def __init__(self, data: bytes, offset: int, low: int, low_deletion: int, low_ttl: int) -> None:
+    def begin_row(self, data: bytes, offset: int, low: int, low_deletion: int, low_ttl: int) -> None:
+        """Go to the row that begins at an `offset` of `data`. The lowest times are those of its update: `low` in µs,
+        `low_deletion` and `low_ttl` in s.
+        """
         self.data = data
         self.offset = offset
         self.end = len(data)

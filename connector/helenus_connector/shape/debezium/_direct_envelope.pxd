@@ -19,6 +19,7 @@ cdef class EnvelopeColumn:
 cdef class DirectEnvelopes:
     cdef bytes _head, _middle, _places
     cdef object _encode_written
+    cdef RowCursor _cursor
     cdef dict _table, _columns, _names_by_bits, _segments
     cdef list _nothing, _nulls
 
@@ -33,12 +34,12 @@ cdef class DirectEnvelopes:
     cdef object _encode_change(self, bytes event, bytes cells, bytes key, long long write_time, long long now)
 
 @cython.locals(
-    low=cython.longlong, low_deletion=cython.longlong, low_ttl=cython.longlong, size=cython.longlong, cursor=RowCursor,
+    low=cython.longlong, low_deletion=cython.longlong, low_ttl=cython.longlong, size=cython.longlong,
     count=Py_ssize_t, written=cython.ulonglong, replaced=cython.ulonglong, bit=cython.ulonglong, i=Py_ssize_t,
     column=EnvelopeColumn, parts=int, value=bytes,
 )
 cdef (long long, unsigned long long, unsigned long long) read_row(
-    bytes data, Py_ssize_t offset, list columns, list values, list encoded
+    RowCursor cursor, bytes data, Py_ssize_t offset, list columns, list values, list encoded
 )
 
 @cython.locals(

@@ -91,6 +91,7 @@ class DirectEnvelopes:
         self._middle = middle
         self._places = b"\x0afalse" + places
         self._encode_written = encode_written
+        self._cursor = RowCursor()
         self._table = {c.name: (index, c.type) for index, c in enumerate(table.values)}
         self._nothing: list[bytes | None] = [None] * len(self._table)
         self._nulls = [b"\0"] * len(self._table)
@@ -153,7 +154,7 @@ class DirectEnvelopes:
             return None
         values = self._nothing[:]
         encoded = self._nulls[:]
-        parsed = read_row(cells, offset + size, columns[0], values, encoded)
+        parsed = read_row(self._cursor, cells, offset + size, columns[0], values, encoded)
         if parsed[0] < 0:
             return None
         op, written, replaced = parsed
@@ -205,7 +206,12 @@ class DirectEnvelopes:
 
 
 def read_row(
-    data: bytes, offset: int, columns: list[EnvelopeColumn], values: list[bytes | None], encoded: list[bytes]
+    cursor: RowCursor,
+    data: bytes,
+    offset: int,
+    columns: list[EnvelopeColumn],
+    values: list[bytes | None],
+    encoded: list[bytes],
 ) -> tuple[int, int, int]:
     """Fill in the CQL bytes of a row's columns, and their Avro. Return 1 if the row itself is written, 0 if not, and -1
     if this can't encode it; then bits of the columns that are written, and of those that are replaced. `offset` is
@@ -217,7 +223,7 @@ def read_row(
     size, offset = read_long(data, offset)
     if size != len(data) - offset:
         return -1, 0, 0
-    cursor = RowCursor(data, offset, low, low_deletion, low_ttl)
+    cursor.begin_row(data, offset, low, low_deletion, low_ttl)
     count = len(columns)
     cursor.read_head(count)
     if cursor.is_deleted or cursor.missing >> count:  # they are not more than _MAX_COLUMNS
