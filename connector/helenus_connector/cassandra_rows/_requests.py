@@ -39,6 +39,15 @@ class UnreadReason(NamedTuple):
     is_away: bool
 
 
+def refuses_groups(session: Any, table: Table) -> bool:
+    """Return whether a node refuses `IN` of clustering columns where an unfrozen collection is selected: one of
+    Cassandra 3.11 does.
+    """
+    has_collections = any(column.type.multicell for column in table.values)
+    hosts = session.cluster.metadata.all_hosts() if table.clustering and has_collections else ()
+    return any(str(getattr(host, "release_version", None)).startswith("3.") for host in hosts)
+
+
 class RowRequests:
     """Reads what a projection selects of one version of a table.
 
@@ -52,7 +61,7 @@ class RowRequests:
         self.session = session
         self.table = table
         self.concurrency = settings.query_concurrency
-        self.group_size = settings.query_group_size
+        self.group_size = 1 if refuses_groups(session, table) else settings.query_group_size
         self.statements = 0
         self.seconds = 0.0
         self.until = math.inf
