@@ -30,7 +30,7 @@ wheel: $(READY) ## Make dist/helenus-….whl, for your own machines
 ##@ Develop
 .PHONY: test
 test: test-unit ## The tests: first those without servers, then those with; a failing one of these is run once more alone
-	$(BIN)/python tests/again.py -m "integration and not cluster and not long" --durations=10 -- -n $(WORKERS) $(BY_FILE)
+	$(BIN)/python tests/rerun_failed.py -m "integration and not cluster and not long" --durations=10 -- -n $(WORKERS) $(BY_FILE)
 
 .PHONY: test-long
 test-long: $(READY) ## The same in more modes, versions and forms, on the other message broker, and with more random examples

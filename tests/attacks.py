@@ -44,14 +44,14 @@ class Listener:
 def listeners(pid: int) -> list[Listener]:
     """All of a process and of those below it."""
     sockets = {**_ports("tcp"), **_ports("tcp6"), **_paths()}
-    found = []
+    listening = []
     for process in processes.family(pid):
         command = processes.contents(process, "cmdline").split(b"\0")[0].decode()
         for name in _links(process / "fd"):
             listener = sockets.get(name.removeprefix("socket:[").removesuffix("]"))
             if listener is not None:
-                found.append(replace(listener, pid=int(process.name), command=command))
-    return found
+                listening.append(replace(listener, pid=int(process.name), command=command))
+    return listening
 
 
 def _links(folder: Path) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _paths() -> dict[str, Listener]:
 
 def call_java(addresses: Iterable[str]) -> list[str]:
     """Call Java as PySpark does, but without its secret; returns what was answered as if to PySpark."""
-    taken = []
+    answers = []
     for address in addresses:
         host, _, port = address.partition(":")
         with socket.socket() as client:
@@ -95,8 +95,8 @@ def call_java(addresses: Iterable[str]) -> list[str]:
             except OSError:
                 continue
         if answer.startswith(b"!y"):
-            taken.append(f"{address} answered {answer!r}")
-    return taken
+            answers.append(f"{address} answered {answer!r}")
+    return answers
 
 
 def fetch_blocks(addresses: Iterable[str]) -> list[str]:
@@ -110,20 +110,20 @@ def fetch_blocks(addresses: Iterable[str]) -> list[str]:
         options = ["-17", "-nowarn", "-proc:none", "-d", folder, "-cp", paths, str(_CLIENT)]
         main = "org.eclipse.jdt.internal.compiler.batch.Main"
         subprocess.run([java, "-cp", compiler, main, *options], check=True)
-        done = as_stranger([java, "-cp", os.pathsep.join([folder, jars]), _CLIENT.stem, *addresses])
-    lines = [line for line in done.splitlines() if " taken " in line or " refused " in line]
-    assert lines, done
+        output = as_stranger([java, "-cp", os.pathsep.join([folder, jars]), _CLIENT.stem, *addresses])
+    lines = [line for line in output.splitlines() if " taken " in line or " refused " in line]
+    assert lines, output
     return lines
 
 
 def as_stranger(command: Sequence[str]) -> str:
     """Run a command as another user, if this one may; returns what it prints."""
     other = {"user": STRANGER, "group": STRANGER, "extra_groups": []} if IS_ROOT else {}
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=300, cwd="/", env={"PATH": os.environ["PATH"]}, **other
     )  # type: ignore[call-overload]
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return str(done.stdout)
+    assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-2000:]
+    return str(process.stdout)
 
 
 _REACH = """
@@ -147,7 +147,7 @@ def reach_sockets(paths: Sequence[str]) -> list[str]:
 
 def open_to_others(*roots: Path) -> list[str]:
     """Files and directories below these that their group or others may read or write, with their modes."""
-    found = []
+    readable = []
     for root in roots:
         for path in (root, *root.rglob("*")):
             try:
@@ -155,5 +155,5 @@ def open_to_others(*roots: Path) -> list[str]:
             except FileNotFoundError:
                 continue  # of a batch that ended meanwhile
             if not stat.S_ISLNK(mode) and mode & 0o077:
-                found.append(f"{stat.filemode(mode)} {path}")
-    return found
+                readable.append(f"{stat.filemode(mode)} {path}")
+    return readable

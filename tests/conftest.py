@@ -15,7 +15,7 @@ import longest
 import pytest
 import structlog
 from hypothesis import settings
-from kept import Kept
+from shared_servers import SharedServers
 
 # A test run in a shell's background ignores Ctrl-C, and so would the commands under test. With a handler here they
 # start with the default again.
@@ -67,39 +67,39 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return OF_SERVERS.search(text) is not None or None
 
 
-KEPT = Kept()
+SHARED_SERVERS = SharedServers()
 
 
 @pytest.fixture(scope="session")
-def kept() -> Kept:
+def shared_servers() -> SharedServers:
     """What the files of a group share: tests/longest.py has the groups."""
-    return KEPT
+    return SHARED_SERVERS
 
 
 @pytest.fixture(scope="module")
-def only_kafka(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def only_kafka(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A stack of a Kafka, for the group's files."""
-    return kept("kafka", lambda: _stack(tmp_path_factory, only=["kafka"]))
+    return shared_servers("kafka", lambda: _stack(tmp_path_factory, only=["kafka"]))
 
 
 @pytest.fixture(scope="module")
-def secure(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def secure(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A stack with TLS and passwords of Cassandra, Kafka and a registry, for the group's files."""
     servers = ["cassandra", "kafka", "registry"]
     # A page of the driver's default size is refused to all but superusers.
     yaml = {"commitlog_sync_period": "1000ms", "page_size_fail_threshold": 100}
-    return kept("secure", lambda: _stack(tmp_path_factory, only=servers, secure=True, cassandra_yaml=yaml))
+    return shared_servers("secure", lambda: _stack(tmp_path_factory, only=servers, secure=True, cassandra_yaml=yaml))
 
 
 @pytest.fixture(scope="module")
-def only_pulsar(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def only_pulsar(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A stack of a Pulsar that asks often whether its clients live, for the group's files. A Cassandra is started where
     it is needed.
     """
     asks_often = {"keepAliveIntervalSeconds": "2"}
     small = {"commitlog_segment_size": "1MiB", "commitlog_sync_period": "1000ms", "materialized_views_enabled": "true"}
     options = {"only": ["pulsar"], "log": "pulsar", "pulsar_properties": asks_often, "cassandra_yaml": small}
-    return kept("pulsar", lambda: _stack(tmp_path_factory, **options))
+    return shared_servers("pulsar", lambda: _stack(tmp_path_factory, **options))
 
 
 def _stack(directories: pytest.TempPathFactory, **options: Any) -> Any:
@@ -114,7 +114,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         yield  # fixtures end before what they use
     finally:
         if nextitem is None or longest.group(nextitem.path) != longest.group(item.path):
-            KEPT.end()
+            SHARED_SERVERS.end()
 
 
 @pytest.hookimpl(optionalhook=True)

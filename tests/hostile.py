@@ -37,13 +37,13 @@ def run(decode: Callable[[], T], size: int, expected: type[Exception] | tuple[ty
 
     Fails if it raises something else, or takes more steps or memory than so many bytes allow.
     """
-    steps, most = 0, STEPS + STEPS_OF_A_BYTE * size
+    steps, max_steps = 0, STEPS + STEPS_OF_A_BYTE * size
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal steps
         steps += 1
-        if steps > most:
-            raise TooMuch(f"more than {most} steps for {size} bytes, in {frame.f_code.co_name}")
+        if steps > max_steps:
+            raise TooMuch(f"more than {max_steps} steps for {size} bytes, in {frame.f_code.co_name}")
         return trace
 
     before = sys.gettrace()
@@ -75,12 +75,12 @@ def read(
 
 def avro_long(number: int) -> bytes:
     """A number of at most 64 bits, as Avro has it."""
-    rest = (number << 1) ^ (number >> 63)
+    zigzag = (number << 1) ^ (number >> 63)
     out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    return bytes([*out, zigzag])
 
 
 def unsigned_vint(number: int) -> bytes:
@@ -110,22 +110,22 @@ def damaged(draw: st.DrawFn, valid: bytes | Sequence[bytes]) -> bytes:
     """One of these, damaged one to four times: flipped bits, claims in place of what is there, cuts, repetitions."""
     data = bytearray(valid if isinstance(valid, bytes) else draw(st.sampled_from(list(valid))))
     for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(data)))
+        position = draw(st.integers(0, len(data)))
         kind = draw(st.integers(0, 5))
-        if kind == 0 and at < len(data):
-            data[at] ^= 1 << draw(st.integers(0, 7))
+        if kind == 0 and position < len(data):
+            data[position] ^= 1 << draw(st.integers(0, 7))
         elif kind == 1:
             claim = draw(st.sampled_from(CLAIMS))
-            data[at : at + draw(st.sampled_from([0, 1, 2, 4, 8, len(claim)]))] = claim
+            data[position : position + draw(st.sampled_from([0, 1, 2, 4, 8, len(claim)]))] = claim
         elif kind == 2:
-            del data[at:]
+            del data[position:]
         elif kind == 3:
-            end = draw(st.integers(at, len(data)))
-            data[at:at] = data[at:end] * draw(st.integers(1, 8))
+            end = draw(st.integers(position, len(data)))
+            data[position:position] = data[position:end] * draw(st.integers(1, 8))
         elif kind == 4:
-            data[at:at] = draw(st.binary(min_size=1, max_size=12))
+            data[position:position] = draw(st.binary(min_size=1, max_size=12))
         else:
-            data[at:] = data[at:][::-1]
+            data[position:] = data[position:][::-1]
     return bytes(data)
 
 
@@ -173,8 +173,8 @@ def _replaced(draw: st.DrawFn, content: Any) -> Any:
             return {key: value for key, value in content.items() if key != name}
         return {**content, name: _replaced(draw, content[name])}
     if isinstance(content, list) and content and draw(st.integers(0, 4)):
-        at = draw(st.integers(0, len(content) - 1))
-        return [*content[:at], _replaced(draw, content[at]), *content[at + draw(st.integers(0, 1)) :]]
+        position = draw(st.integers(0, len(content) - 1))
+        return [*content[:position], _replaced(draw, content[position]), *content[position + draw(st.integers(0, 1)) :]]
     return draw(st.sampled_from(_VALUES))
 
 

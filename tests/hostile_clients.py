@@ -18,10 +18,10 @@ def descriptors_for(connections: int) -> int:
     """Raise this process's limit of open files for so many connections; returns for how many it suffices."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHERS
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if most > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return min(connections, most - _OTHERS)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if limit > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return min(connections, limit - _OTHERS)
 
 
 @contextlib.contextmanager

@@ -43,8 +43,8 @@ def compiled(jar: Path) -> dict[str, bytes]:
         options = [f"-{version}", "-nowarn", "-proc:none", "-g:none", "-cp", libraries, "-d", folder]
         main = "org.eclipse.jdt.internal.compiler.batch.Main"
         subprocess.run([java, "-cp", compiler, main, *options, *map(jar.with_name, names)], check=True)
-        found = sorted(Path(folder).rglob("*.class"))
-        classes = {str(path.relative_to(folder)): path.read_bytes() for path in found}
+        class_files = sorted(Path(folder).rglob("*.class"))
+        classes = {str(path.relative_to(folder)): path.read_bytes() for path in class_files}
     manifest = {"META-INF/MANIFEST.MF": MANIFESTS[jar]} if jar in MANIFESTS else {}
     return {**manifest, **classes}
 

@@ -1,7 +1,7 @@
 """The order of test files: what takes longest first, so that no worker ends long after the others.
 
 Files with servers of their own come before those that share a stack: no shared stack runs beside them. Files that are
-joined by a + are a group: they run one after the other in one worker, and share what tests/kept.py keeps.
+joined by a + are a group: they run one after the other in one worker, and share what tests/shared_servers.py keeps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ integration/test_groups integration/test_large integration/test_nodes_away integ
 docs/test_recipe_stores
 agent/test_operations connector/test_rest connector/test_rest_hostile agent/test_hostile_clients agent/test_cli
 agent/test_large_events connector/test_verify connector/test_state_replicas
-connector/test_gate_simulated connector/test_snapshots connector/test_registry test_mistakes stack/test_again
+connector/test_gate_simulated connector/test_snapshots connector/test_registry test_mistakes stack/test_rerun_failed
 sinks/test_kafka_topics agent/test_agent connector/test_connectors connector/test_cli connector/test_page
 sinks/test_pulsar_client connector/test_source stack/test_cli stack/test_process connector/test_ordinary agent/test_fuzz
 connector/test_convergence connector/test_logging agent/test_decoder agent/test_fuzz_segment
@@ -48,7 +48,7 @@ def group(path: Path) -> str:
 
 def put_first(items: list[pytest.Item]) -> None:
     """Sort tests by their file's place in LONGEST; what is not there keeps its order after it."""
-    places = {TESTS / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    places = {TESTS / f"{name}.py": index for index, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 

@@ -9,10 +9,10 @@ from typing import Any
 PATIENCE_S = 240
 
 
-def eventually(check: Callable[[], Any], what: str | Callable[[], str] = "", every: float = 0.5) -> Any:
+def eventually(check: Callable[[], Any], description: str | Callable[[], str] = "", every: float = 0.5) -> Any:
     """Ask until `check` answers with something true, `every` so many seconds; returns that answer.
 
-    An AssertionError says what did not come, or what `what` returns then, such as the end of a log.
+    An AssertionError says what did not come, or what `description` returns then, such as the end of a log.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -20,5 +20,7 @@ def eventually(check: Callable[[], Any], what: str | Callable[[], str] = "", eve
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {PATIENCE_S} s: {what if isinstance(what, str) else what()}")
+            raise AssertionError(
+                f"not within {PATIENCE_S} s: {description if isinstance(description, str) else description()}"
+            )
         time.sleep(every)

@@ -97,8 +97,8 @@ def test_a_registry_that_answers_something_else(status: int, words: str, tmp_pat
     with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/wrong"
-        given = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": url}
-        registry = Registry(ConnectorSettings.from_properties(given, "test"), tmp_path / "ids")
+        properties = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": url}
+        registry = Registry(ConnectorSettings.from_properties(properties, "test"), tmp_path / "ids")
         with pytest.raises(HelenusError) as caught:
             registry.check()
         registry.close()
@@ -144,8 +144,8 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_table_without_cdc() -> None:
     columns = (Column("p", CqlType("int"), "partition_key", 0), Column("v", CqlType("int")))
-    given = {"name": "n", "keyspace": "Ks", "table": "t", "output.format": "json"}
-    settings = ConnectorSettings.from_properties(given, "test")
+    properties = {"name": "n", "keyspace": "Ks", "table": "t", "output.format": "json"}
+    settings = ConnectorSettings.from_properties(properties, "test")
     error = tables._obstacle(settings, Table("Ks", "t", uuid.UUID(int=1), columns), None)
     assert error is not None
     assert error.advice == 'ALTER TABLE "Ks".t WITH cdc = true'

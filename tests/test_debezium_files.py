@@ -289,15 +289,15 @@ def test_a_documented_key(
     key: str, value: str, agent: dict[str, Any], worker: dict[str, Any], connector: dict[str, Any], tmp_path: Path
 ) -> None:
     """Each is what its own side makes of it, or is named once for each process as one that means nothing."""
-    given = {**LEAST, key: value}
+    properties = {**LEAST, key: value}
     if key == "kafka.topic.prefix":
-        del given["topic.prefix"]
-    path = written(tmp_path, given)
+        del properties["topic.prefix"]
+    path = written(tmp_path, properties)
     with capture_logs() as logs:
-        found = read(path)
-    for settings, expected in zip(found, (agent, worker, connector), strict=True):
+        loaded = read(path)
+    for settings, expected in zip(loaded, (agent, worker, connector), strict=True):
         assert {name: getattr(settings, name) for name in expected} == expected
-    means_nothing = not any((agent, worker, connector)) or key in debezium.unused(given)
+    means_nothing = not any((agent, worker, connector)) or key in debezium.unused(properties)
     assert [entry["event"] for entry in logs] == ["config.debezium", "config.debezium"]
     assert all((key in entry.get("ignored", "").split()) == means_nothing for entry in logs)
 
@@ -440,9 +440,9 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         AgentSettings.load(path)
     assert "hunter2" not in str(error.value)
-    done = CliRunner().invoke(main, ["validate", str(path)])
-    assert done.exit_code == 2
-    assert "hunter2" not in done.output
+    result = CliRunner().invoke(main, ["validate", str(path)])
+    assert result.exit_code == 2
+    assert "hunter2" not in result.output
 
 
 def test_custom_converters_are_named_and_their_settings_too(tmp_path: Path) -> None:
@@ -469,9 +469,9 @@ def test_json_converters_add_schemas_as_theirs_do(tmp_path: Path) -> None:
 def test_the_agent_asks_its_own_node_where_the_file_names_several(tmp_path: Path) -> None:
     yaml = tmp_path / "cassandra.yaml"
     theirs = {**LEAST, "cassandra.hosts": "10.0.0.1,10.0.0.2", "cassandra.config": str(yaml)}
-    for address, asked in (("10.0.0.2", "10.0.0.2"), ("0.0.0.0", "127.0.0.1"), ("", "127.0.0.1")):
+    for address, contact_point in (("10.0.0.2", "10.0.0.2"), ("0.0.0.0", "127.0.0.1"), ("", "127.0.0.1")):
         yaml.write_text(f"rpc_address: {address}\n")
-        assert AgentSettings.load(written(tmp_path, theirs)).cassandra_contact_points == (asked,)
+        assert AgentSettings.load(written(tmp_path, theirs)).cassandra_contact_points == (contact_point,)
 
 
 def test_with_a_worker_s_own_file(tmp_path: Path) -> None:
@@ -485,9 +485,9 @@ def test_with_a_worker_s_own_file(tmp_path: Path) -> None:
     settings, connectors = load(worker, [other, theirs])
     assert (settings.bootstrap_servers, settings.checkpoint_dir) == ("mine:9092", tmp_path / "mine")
     assert [connector.name for connector in connectors] == ["other", "p"]
-    assert [found["name"] for found in properties_of(worker, [other, theirs])] == ["other", "p"]
-    done = CliRunner().invoke(main, ["validate", str(worker), str(other), str(theirs)])
-    assert done.exit_code == 0, done.output
+    assert [properties["name"] for properties in properties_of(worker, [other, theirs])] == ["other", "p"]
+    result = CliRunner().invoke(main, ["validate", str(worker), str(other), str(theirs)])
+    assert result.exit_code == 0, result.output
 
 
 def test_what_a_file_of_ours_may_have_is_not_theirs() -> None:
@@ -513,8 +513,8 @@ def test_what_a_file_of_ours_may_have_is_not_theirs() -> None:
 def test_columns_that_are_left_out(left_out: str, columns: str, published: set[str]) -> None:
     import re
 
-    given = {"name": "n", "keyspace": "shop", "table": "orders", "output.format": "json", "columns": columns}
-    settings = ConnectorSettings.from_properties({**given, "column.exclude.list": left_out}, "n")
+    properties = {"name": "n", "keyspace": "shop", "table": "orders", "output.format": "json", "columns": columns}
+    settings = ConnectorSettings.from_properties({**properties, "column.exclude.list": left_out}, "n")
     assert {name for name in ("a", "ab", "b") if re.fullmatch(settings.published, name)} == published
 
 
@@ -591,8 +591,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     path = written(tmp_path, {**theirs, **wrong})
     with pytest.raises(ConfigError) as error:
         AgentSettings.load(path)
-    found = [problem.key for problem in error.value.problems]
-    assert sorted(found) == [
+    keys = [problem.key for problem in error.value.problems]
+    assert sorted(keys) == [
         "commit.log.transfer.class",
         "helenus.agent.topic.partitions",
         "http.port",
@@ -603,8 +603,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError) as error:
         load(path, [])
-    found = [problem.key for problem in error.value.problems]
-    assert sorted(found) == [
+    keys = [problem.key for problem in error.value.problems]
+    assert sorted(keys) == [
         "checkpoint.dir",
         "helenus.connector.gate",
         "kafka.producer.sasl.jaas.config",

@@ -35,13 +35,13 @@ RIGHT = {
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, list[str]]] = []
+    mistakes: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith("  "):
-            found[-1][1].append(line[2:])
+            mistakes[-1][1].append(line[2:])
         elif line and not line.startswith("#"):
-            found.append((line, []))
-    return [(mistake, "\n".join(said)) for mistake, said in found]
+            mistakes.append((line, []))
+    return [(mistake, "\n".join(lines)) for mistake, lines in mistakes]
 
 
 def written(file: str, changes: str) -> str:
@@ -59,12 +59,12 @@ def written(file: str, changes: str) -> str:
 
 def said_to(mistake: str, api: Api) -> str:
     """What is answered to a mistake, in a directory of its own."""
-    who, _, what = mistake.partition(" ")
+    who, _, details = mistake.partition(" ")
     Path("raw").mkdir()
     for file in RIGHT:
-        Path(f"{file}.properties").write_text(written(file, what if file == who else ""))
+        Path(f"{file}.properties").write_text(written(file, details if file == who else ""))
     if who == "REST":
-        method, path, *body = what.split(" ", 2)
+        method, path, *body = details.split(" ", 2)
         answer = api.session.request(
             method,
             api.base + path,
@@ -72,21 +72,23 @@ def said_to(mistake: str, api: Api) -> str:
             headers={"Content-Type": "application/json"},
             timeout=10,
         )
-        said = json.loads(answer.text) if answer.text else {}
-        return f"{answer.status_code} {said.get('message') if isinstance(said, dict) else said}".rstrip()
+        reply = json.loads(answer.text) if answer.text else {}
+        return f"{answer.status_code} {reply.get('message') if isinstance(reply, dict) else reply}".rstrip()
     arguments = {
         "agent": ["helenus-agent", "validate", "agent.properties"],
         "worker": ["helenus-connector", "validate", "worker.properties", "table.properties"],
         "table": ["helenus-connector", "validate", "worker.properties", "table.properties"],
     }
-    name, *rest = arguments.get(who) or what.replace("WORKER", api.base).split()
-    done = CliRunner().invoke({"helenus-agent": agent, "helenus-connector": connector}[name].main, rest, prog_name=name)
-    assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
-    assert done.exit_code in (1, 2), done.output
-    assert "Traceback" not in done.output
-    said = re.sub(r"^Usage:.*\n(?: .*\n)*(?:Try .*\n)?\n?", "", done.stderr, flags=re.MULTILINE)
-    said = re.sub(r"^\d{4}-\d\d-\d\dT\S+ .*\n", "", said, flags=re.MULTILINE)
-    return said.replace(str(Path.cwd()), "HERE").replace(api.base, "WORKER").rstrip()
+    name, *words = arguments.get(who) or details.replace("WORKER", api.base).split()
+    result = CliRunner().invoke(
+        {"helenus-agent": agent, "helenus-connector": connector}[name].main, words, prog_name=name
+    )
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code in (1, 2), result.output
+    assert "Traceback" not in result.output
+    error_text = re.sub(r"^Usage:.*\n(?: .*\n)*(?:Try .*\n)?\n?", "", result.stderr, flags=re.MULTILINE)
+    error_text = re.sub(r"^\d{4}-\d\d-\d\dT\S+ .*\n", "", error_text, flags=re.MULTILINE)
+    return error_text.replace(str(Path.cwd()), "HERE").replace(api.base, "WORKER").rstrip()
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +99,12 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     api.close()
 
 
-@pytest.mark.parametrize(("mistake", "said"), blocks(TABLE.read_text()))
+@pytest.mark.parametrize(("mistake", "expected"), blocks(TABLE.read_text()))
 def test_what_a_mistake_is_answered(
-    mistake: str, said: str, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mistake: str, expected: str, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said_to(mistake, api) == said
+    assert said_to(mistake, api) == expected
 
 
 def test_there_are_enough_of_them() -> None:
@@ -112,9 +114,9 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("command", [agent.main, connector.main, stack.main])
 def test_each_command_takes_short_help(command: click.Group) -> None:
-    done = CliRunner().invoke(command, ["-h"])
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("Usage: ")
+    result = CliRunner().invoke(command, ["-h"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("Usage: ")
 
 
 @pytest.mark.parametrize("command", [agent.main, connector.main, stack.main])
@@ -135,13 +137,13 @@ def main() -> None:
                 continue
             print(line)  # noqa: T201
             if line and not line.startswith("#"):
-                work = Path(tempfile.mkdtemp(dir=directory))
-                os.chdir(work)
+                folder = Path(tempfile.mkdtemp(dir=directory))
+                os.chdir(folder)
                 try:
-                    said = said_to(line, api)
+                    message = said_to(line, api)
                 except Exception as error:
-                    said = f"!! {error!r}"
-                print("\n".join(f"  {one}" for one in said.splitlines()))  # noqa: T201
+                    message = f"!! {error!r}"
+                print("\n".join(f"  {line_of_message}" for line_of_message in message.splitlines()))  # noqa: T201
         api.close()
 
 

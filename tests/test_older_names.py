@@ -101,8 +101,8 @@ def test_no_listener_of_the_agent_s(listeners: str) -> None:
 def test_both_take_both_names(model: type[AgentSettings | WorkerSettings], least: dict[str, str]) -> None:
     now = {"bootstrap.servers": "k:1", "kafka.security.protocol": "SSL", "producer.linger.ms": "7"}
     before = {"kafka.bootstrap.servers": "k:1", "kafka.security.protocol": "SSL", "kafka.producer.linger.ms": "7"}
-    for given in (now, before, {**now, **before}, {**before, **now}):
-        settings = model.from_properties({**least, **given}, "f")
+    for properties in (now, before, {**now, **before}, {**before, **now}):
+        settings = model.from_properties({**least, **properties}, "f")
         assert (settings.bootstrap_servers, settings.kafka, settings.producer) == (
             "k:1",
             {"security.protocol": "SSL"},
@@ -137,10 +137,10 @@ def test_errors_name_the_key_that_the_file_has() -> None:
     with pytest.raises(ConfigError) as error:
         AgentSettings.from_properties({**AGENT, "kafka.bootstrap.servers": "http://k"}, "f")
     assert str(error.value.problems[0]).startswith("kafka.bootstrap.servers=http://k: give Kafka's brokers")
-    given = {"kafka.bootstrap.servers": "k:1", "kafka.producer.bootstrap.servers": "l:1"}
+    properties = {"kafka.bootstrap.servers": "k:1", "kafka.producer.bootstrap.servers": "l:1"}
     for model, least in ((AgentSettings, AGENT), (WorkerSettings, WORKER)):
         with pytest.raises(ConfigError) as error:
-            model.from_properties({**least, **given}, "f")
+            model.from_properties({**least, **properties}, "f")
         assert str(error.value.problems[0]) == (
             "kafka.producer.bootstrap.servers=l:1: leave it out: bootstrap.servers names the brokers"
         )
@@ -148,14 +148,14 @@ def test_errors_name_the_key_that_the_file_has() -> None:
 
 def test_what_librdkafka_refuses_has_the_key_that_the_file_has(tmp_path: Path) -> None:
     for before, prefix in (("kafka.producer.", "kafka.producer."), ("producer.", "producer."), ("kafka.", "kafka.")):
-        given = {"bootstrap.servers": "k:1", f"{before}no.such": SECRET, f"{before}sasl.username": "u"}
-        agent = AgentSettings.from_properties({**AGENT, **given}, "f")
+        properties = {"bootstrap.servers": "k:1", f"{before}no.such": SECRET, f"{before}sasl.username": "u"}
+        agent = AgentSettings.from_properties({**AGENT, **properties}, "f")
         with pytest.raises(ConfigError) as error:
             check_agent(agent, "f")
         assert {p.key for p in error.value.problems} == {f"{prefix}no.such", f"{prefix}security.protocol"}
         assert SECRET not in str(error.value)
         with pytest.raises(ConfigError) as error:
-            check_kafka(WorkerSettings.from_properties({**WORKER, **given}, "f"), tmp_path)
+            check_kafka(WorkerSettings.from_properties({**WORKER, **properties}, "f"), tmp_path)
         assert f"{prefix}no.such" in {p.key for p in error.value.problems}
 
 

@@ -42,8 +42,8 @@ def test_the_test_rig_has_a_wheel_of_its_own(tmp_path: Path) -> None:
 
 def loaded_by(module: str) -> set[str]:
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(process.stdout.split())
 
 
 @pytest.mark.parametrize(

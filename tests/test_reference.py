@@ -67,7 +67,7 @@ def test_expert_keys_are_the_last_section_of_each_file() -> None:
         expert = {
             field.alias
             for field in model.model_fields.values()
-            if any(isinstance(about, Group) and about.expert for about in field.metadata)
+            if any(isinstance(note, Group) and note.expert for note in field.metadata)
         }
         [last] = [section for section in sections if section.startswith("Expert\n")]
         assert last == [section for section in sections if "| importance |" in section][-1]
@@ -133,8 +133,8 @@ def test_the_connector_s_unit_starts_with_the_files_that_are_there(names: tuple[
     [line] = re.findall("^ExecStart=(.*)$", (ROOT / "connector/helenus-connector.service").read_text(), re.MULTILINE)
     line = line.replace("/etc/helenus", str(tmp_path)).replace("/opt/helenus/bin/helenus-connector", "printf '%s\\n'")
     command = line.removeprefix("/bin/sh -c '").removesuffix("'").replace("$$", "$")
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == [f"{tmp_path}/worker.properties", *files], done.stderr
+    process = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert process.stdout.splitlines() == [f"{tmp_path}/worker.properties", *files], process.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -143,10 +143,10 @@ def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
     unit = tmp_path / Path(name).name
     # The programs are not where a package puts them: any that exists will do.
     unit.write_text((ROOT / name).read_text().replace("ExecStart=/opt/helenus/bin/", "ExecStart=/bin/true "))
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
-    ours = [line for line in done.stderr.splitlines() if unit.name in line]
+    process = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    ours = [line for line in process.stderr.splitlines() if unit.name in line]
     assert ours == []
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -154,7 +154,7 @@ def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
 def test_the_units_expose_little(name: str) -> None:
     """At most 1.7 of 10, as systemd counts: what is left is the network, which both need."""
     command = ["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=17", str(ROOT / name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if "unrecognized option" in done.stderr:
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "unrecognized option" in process.stderr:
         pytest.skip("systemd before 250 rates only what it runs")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -28,14 +28,14 @@ ROOMS = {dotted(path, home) for home in HOMES.values() for path in home.rglob("_
 
 @cache
 def imports(path: Path) -> set[str]:
-    found = set()
+    imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in HOMES:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in MODULES else node.module for name in names}
+            imported |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.split(".")[0] in HOMES}
-    return found
+            imported |= {alias.name for alias in node.names if alias.name.split(".")[0] in HOMES}
+    return imported
 
 
 def room_of(module: str) -> str:
@@ -66,12 +66,12 @@ def test_a_module_of_its_room_is_used_there_alone() -> None:
 @cache
 def used() -> dict[str, set[str]]:
     """By each room what others use of it."""
-    found: dict[str, set[str]] = {}
+    names_by_room: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         for name in imports(path):
             if name in MODULES and room_of(name) != room_of(module):
-                found.setdefault(room_of(name), set()).add(name.rpartition(".")[2])
-    return found
+                names_by_room.setdefault(room_of(name), set()).add(name.rpartition(".")[2])
+    return names_by_room
 
 
 # Each of their modules is one that commands, tests and Spark's Python start from.

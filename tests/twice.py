@@ -57,9 +57,9 @@ def compiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleTy
         fcntl.flock(lock, fcntl.LOCK_EX)
         path = next(directory.glob(f"{source.stem}*.so"), None)
         if path is None:
-            work = tmp_path_factory.mktemp("compiled")
-            path = load("hatch_build", ROOT / "hatch_build.py").compile_module(source, work)
+            build_directory = tmp_path_factory.mktemp("compiled")
+            path = load("hatch_build", ROOT / "hatch_build.py").compile_module(source, build_directory)
             if path is None:
                 pytest.skip("there is no C compiler")
-            path = path.rename(work / f"{path.name}.whole").replace(directory / path.name)
+            path = path.rename(build_directory / f"{path.name}.whole").replace(directory / path.name)
     return load(f"compiled.{source.stem}", path)

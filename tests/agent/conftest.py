@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import twice
-from kept import Kept
+from shared_servers import SharedServers
 
 # Settings of a node, by the form of its log.
 LOGS: dict[str, Any] = {
@@ -37,12 +37,12 @@ SMALL_SEGMENTS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def small_segments(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def small_segments(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A stack of a Cassandra with SMALL_SEGMENTS and a Kafka, for the group's files."""
     stack = pytest.importorskip("helenus_stack.stack")
     directory = tmp_path_factory.mktemp("stack")
     servers = ["cassandra", "kafka"]
-    return kept("segments", lambda: stack.Stack(directory, only=servers, cassandra_yaml=SMALL_SEGMENTS))
+    return shared_servers("segments", lambda: stack.Stack(directory, only=servers, cassandra_yaml=SMALL_SEGMENTS))
 
 
 @pytest.fixture(scope="session")
@@ -73,12 +73,12 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     oracle = Oracle(tmp_path_factory.mktemp("oracle"))
 
-    def of(form: str) -> Any:
+    def record_form(form: str) -> Any:
         version = form if form in VERSIONS else "5.0"
         directory = tmp_path_factory.mktemp(form)
         return record(directory, LOGS.get(form, {}), secrets.randbits(32), oracle, version)
 
-    return cache(of)
+    return cache(record_form)
 
 
 # `make test` has the form that a new cluster writes.

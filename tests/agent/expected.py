@@ -43,36 +43,36 @@ def row_times(row: Row) -> tuple[int | None, int | None]:
 def effect(table: Table, row: Row) -> tuple[int, int | None]:
     """What a row does, and when the last of its cells expires."""
     types = {c.name: c.type.name for c in (*table.values, *table.dropped.values())}
-    found = 0
+    effects = 0
     times: set[int | None] = set()
     live: list[int | None] = []  # expiries
     if row.time is not None:
-        found |= Effect.ROW | Effect.LIVE
+        effects |= Effect.ROW | Effect.LIVE
         times.add(row.time)
         live.append(row.expires and row.expires[1])
     if row.deletion is not None:
-        found |= Effect.GONE
+        effects |= Effect.GONE
         times.add(row.deletion[0])
     for name, column in row.columns.items():
-        found |= column_bit(name) | (Effect.COUNTER if types[name] == "counter" else 0)
+        effects |= column_bit(name) | (Effect.COUNTER if types[name] == "counter" else 0)
         if isinstance(column, Complex) and column.deletion is not None and column.deletion[0] != LIVE[0]:
-            found |= Effect.DELETES
+            effects |= Effect.DELETES
         for cell in column.cells if isinstance(column, Complex) else [column]:
             times |= {row.time if cell.time is None else cell.time} - {None}
             if cell.deleted_at is not None:
-                found |= Effect.DELETES
+                effects |= Effect.DELETES
                 continue
-            found |= Effect.LIVE
+            effects |= Effect.LIVE
             expires = row.expires if cell.row_ttl else cell.expires
             live.append(expires and expires[1])
     newest, _ = row_times(row)
     if len(times) > 1 or (times and newest not in times):
-        found = 0
+        effects = 0
     # A cell that expired in 1970, at second 0, counts as one that never does: the decoder has no other zero.
-    return int(found), None if None in live else max((e or 0 for e in live), default=None) or None
+    return int(effects), None if None in live else max((e or 0 for e in live), default=None) or None
 
 
-def known(time: int) -> int | None:
+def time_unless_live(time: int) -> int | None:
     return None if time == LIVE[0] else time
 
 
@@ -95,7 +95,7 @@ def bound(marker: Marker, inclusive: tuple[int, int]) -> Bound | None:
 def events(updates: Sequence[Update], node: str, segment: int, position: int) -> list[Event]:
     """(table, partition key, event key, event value) of the changes of one mutation that ends at `position`."""
     digest = hashlib.md5(mutation(*updates)).hexdigest()
-    found: list[
+    changes: list[
         tuple[str, bytes, bytes, Scope, int | None, int | None, Bound | None, Bound | None, int, int | None]
     ] = []
     for update in updates:
@@ -109,10 +109,23 @@ def events(updates: Sequence[Update], node: str, segment: int, position: int) ->
             time = update.deletion[0]
             key = codec.encode([*partition, *nothing])
             gone = int(Effect.GONE)
-            found.append((table.full_name, update.key, key, Scope.PARTITION, known(time), None, None, None, gone, None))
+            changes.append(
+                (
+                    table.full_name,
+                    update.key,
+                    key,
+                    Scope.PARTITION,
+                    time_unless_live(time),
+                    None,
+                    None,
+                    None,
+                    gone,
+                    None,
+                )
+            )
         if update.static is not None:
             key = codec.encode([*partition, *nothing])
-            found.append(
+            changes.append(
                 (
                     table.full_name,
                     update.key,
@@ -128,7 +141,7 @@ def events(updates: Sequence[Update], node: str, segment: int, position: int) ->
         for item in update.rows:
             if isinstance(item, Row):
                 key = codec.encode([*partition, *item.clustering])
-                found.append(
+                changes.append(
                     (table.full_name, update.key, key, Scope.ROW, *row_times(item), None, None, *effect(table, item))
                 )
                 continue
@@ -138,7 +151,20 @@ def events(updates: Sequence[Update], node: str, segment: int, position: int) ->
                 start, time = opened
                 end = bound(item, (5, 6))
                 gone = int(Effect.DELETES)
-                found.append((table.full_name, update.key, key, Scope.RANGE, known(time), None, start, end, gone, None))
+                changes.append(
+                    (
+                        table.full_name,
+                        update.key,
+                        key,
+                        Scope.RANGE,
+                        time_unless_live(time),
+                        None,
+                        start,
+                        end,
+                        gone,
+                        None,
+                    )
+                )
             opened = None if item.kind in (0, 6) else (bound(item, (1, 2)), item.deletions[-1][0])
     return [
         (
@@ -146,8 +172,10 @@ def events(updates: Sequence[Update], node: str, segment: int, position: int) ->
             partition_key,
             key,
             encode(
-                Change(digest, node, scope, i, len(found), segment, position, *times, start, end, False, does, expired)
+                Change(
+                    digest, node, scope, i, len(changes), segment, position, *times, start, end, False, does, expired
+                )
             ),
         )
-        for i, (name, partition_key, key, scope, *times, start, end, does, expired) in enumerate(found)
+        for i, (name, partition_key, key, scope, *times, start, end, does, expired) in enumerate(changes)
     ]

@@ -144,13 +144,13 @@ class Raw:
     def write(self, segment: int, *payloads: bytes, raw: bytes = b"") -> None:
         """A section of these mutations, and of `raw` bytes after them."""
         content = b"".join(entry(p) for p in payloads) + raw
-        at = self.ends[segment]
-        end = at + 8 + len(content)
+        start = self.ends[segment]
+        end = start + 8 + len(content)
         with open(self.find(segment), "r+b") as file:
-            file.seek(at + 8)
+            file.seek(start + 8)
             file.write(content)
-            file.seek(at)
-            file.write(sync_marker(segment, at, end))
+            file.seek(start)
+            file.write(sync_marker(segment, start, end))
         self.ends[segment] = end
 
     def index(self, segment: int, complete: bool = False) -> None:

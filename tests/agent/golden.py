@@ -304,12 +304,12 @@ def tables_json(tables: Iterable[Table]) -> Any:
 
 
 def tables_of(saved: Any) -> dict[uuid.UUID, Table]:
-    found = {}
+    tables = {}
     for keyspace, name, number, columns, cdc, dropped in saved:
         gone = {c[0]: column_of(c) for c in dropped}
         table = Table(keyspace, name, uuid.UUID(number), tuple(column_of(c) for c in columns), cdc, gone)
-        found[table.id] = table
-    return found
+        tables[table.id] = table
+    return tables
 
 
 @dataclass

@@ -151,7 +151,9 @@ def updates(draw: st.DrawFn, table: Table) -> Update:
 @st.composite
 def mutations(draw: st.DrawFn) -> list[list[Update]]:
     """Some mutations, each a list of updates, over a few tables."""
-    some = [draw(tables(f"t{i}")) for i in range(draw(st.integers(1, 3)))]
+    drawn_tables = [draw(tables(f"t{i}")) for i in range(draw(st.integers(1, 3)))]
     return draw(
-        st.lists(st.lists(st.sampled_from(some).flatmap(updates), min_size=1, max_size=3), min_size=1, max_size=4)
+        st.lists(
+            st.lists(st.sampled_from(drawn_tables).flatmap(updates), min_size=1, max_size=3), min_size=1, max_size=4
+        )
     )

@@ -33,7 +33,7 @@ def metric(name: str, **labels: str) -> float:
 
 
 class Bench:
-    """An agent and all around it. `work` runs it until there is nothing more to do."""
+    """An agent and all around it. `run_agent` runs it until there is nothing more to do."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.tmp_path = tmp_path
@@ -50,7 +50,7 @@ class Bench:
         self.agent.start()
         return self.agent
 
-    def work(self) -> None:
+    def run_agent(self) -> None:
         assert self.agent is not None
         while True:
             self.agent._listed_at = 0.0
@@ -129,15 +129,15 @@ def test_changes_become_events(bench: Bench) -> None:
     bench.raw.write(10, *(write_of(TABLE, n) for n in range(50)))
     bench.start(topic_partitions="7")
     before = metric("events_total", table="ks.t")
-    bench.work()
+    bench.run_agent()
     assert bench.keys == list(range(50))
     for topic, partition, key, value, _ in bench.log.acknowledged:
         assert topic == "events-ks.t"
         token = Murmur3Token.hash_fn(bench.number(key))
         assert partition == placement.partition(token, 7)
         assert value is not None
-        found = wire.decode(value)
-        assert (found.node, found.segment, found.parts) == (bench.state.load(found.node or "").host_id, 10, 1)
+        change = wire.decode(value)
+        assert (change.node, change.segment, change.parts) == (bench.state.load(change.node or "").host_id, 10, 1)
     positions_of: dict[int, list[int]] = {}
     for _, partition, _, value, _ in bench.log.acknowledged:
         positions_of.setdefault(partition, []).append(wire.decode(value or b"").position)
@@ -152,7 +152,7 @@ def test_a_segment_goes_only_when_complete_and_acknowledged(bench: Bench) -> Non
     bench.raw.write(10, write_of(TABLE, 1))
     bench.raw.index(10)
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     assert path.exists()
 
     bench.raw.write(10, write_of(TABLE, 2))
@@ -167,7 +167,7 @@ def test_a_segment_goes_only_when_complete_and_acknowledged(bench: Bench) -> Non
     assert bench.saved.done == []
     bench.log.waiting.clear()
     agent._queue.rewind()
-    bench.work()
+    bench.run_agent()
     assert bench.raw.names == []
     assert bench.saved.done == [10]
     assert bench.keys == [1, 2]
@@ -238,10 +238,10 @@ def test_goes_on_after_a_restart(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
     bench.start()
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 3))
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1, 2, 3]
 
 
@@ -254,7 +254,7 @@ def test_stops_within_a_section_and_goes_on_there(bench: Bench, monkeypatch: pyt
     agent.commit()
     assert bench.keys == [0, 1]
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == list(range(7))
 
 
@@ -266,7 +266,7 @@ def test_an_entry_larger_than_a_piece(bench: Bench, monkeypatch: pytest.MonkeyPa
     bench.raw.segment(10)
     bench.raw.write(10, write_of(wide, 1), big, write_of(wide, 3))
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1, 2, 3]
 
 
@@ -280,26 +280,26 @@ def test_a_corrupt_segment_is_quarantined_and_the_rest_goes_on(bench: Bench) -> 
     bench.raw.index(11)
     bench.raw.write(12, write_of(TABLE, 4))
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1, 2, 3, 4]
     assert "could not be read" in (agent.ready() or "")
     # Cassandra still writes to it: it stays where it is.
     assert "CommitLog-7-11.log" in bench.raw.names
     bench.raw.write(11, write_of(TABLE, 5))
     bench.raw.index(11, complete=True)
-    bench.work()
-    held = bench.tmp_path / "state" / "quarantine"
-    assert sorted(p.name for p in held.iterdir()) == ["CommitLog-7-11.log", "CommitLog-7-11_cdc.idx"]
+    bench.run_agent()
+    quarantined = bench.tmp_path / "state" / "quarantine"
+    assert sorted(p.name for p in quarantined.iterdir()) == ["CommitLog-7-11.log", "CommitLog-7-11_cdc.idx"]
     assert bench.raw.names == ["CommitLog-7-12.log"]
     assert bench.keys == [1, 2, 3, 5, 4]
     assert metric("quarantined_segments") == 1
     # It stays unhealthy through a restart, until someone has looked at it.
     agent = bench.start()
-    bench.work()
-    assert str(held) in (agent.ready() or "")
-    for path in held.iterdir():
+    bench.run_agent()
+    assert str(quarantined) in (agent.ready() or "")
+    for path in quarantined.iterdir():
         path.unlink()
-    bench.work()
+    bench.run_agent()
     assert agent.ready() is None
 
 
@@ -311,7 +311,7 @@ def test_the_log_says_how_much_is_not_read(bench: Bench, capsys: pytest.CaptureF
     bench.raw.write(10, raw=garbage)
     bench.start()
     capsys.readouterr()
-    bench.work()
+    bench.run_agent()
     sizes = re.findall(r"segment\.corrupt .*left_unread_bytes=(\d+)", capsys.readouterr().out)
     assert sizes == ["0", str(len(garbage))]
     assert bench.keys == [2]
@@ -322,12 +322,12 @@ def test_a_bad_segment_is_remembered_through_a_restart(bench: Bench) -> None:
     bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
     bench.raw.index(10)
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.agent is not None
     bench.agent._commit(1.0)
     bench.raw.index(10, complete=True)
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert (bench.tmp_path / "state" / "quarantine" / "CommitLog-7-10.log").exists()
 
 
@@ -343,7 +343,7 @@ def test_a_crash_after_quarantine(bench: Bench) -> None:
     before = metric("lost_segments_total")
     for _ in range(2):
         bench.start()
-        bench.work()
+        bench.run_agent()
         assert metric("lost_segments_total") == before
         (change,) = (decode(value or b"") for _, partition, _, value, _ in bench.log.acknowledged if not partition)
         assert change.scope is Scope.GAP
@@ -354,10 +354,10 @@ def test_a_new_table_is_followed_from_its_first_change(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start()
-    bench.work()
+    bench.run_agent()
     bench.cassandra.set(TABLE, other)
     bench.raw.write(10, write_of(other, 2), write_of(TABLE, 3))
-    bench.work()
+    bench.run_agent()
     assert [(topic, bench.number(key)[-1]) for topic, _, key, _, _ in bench.log.acknowledged] == [
         ("events-ks.t", 1),
         ("events-ks.other", 2),
@@ -373,15 +373,15 @@ def test_a_table_that_gets_cdc_is_followed_from_then_on(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start()
-    bench.work()
+    bench.run_agent()
     bench.cassandra.set(TABLE, schema)
     bench.raw.write(10, write_of(TABLE, 2), write_of(schema, 0), write_of(TABLE, 3), write_of(TABLE, 4))
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [3, 4]
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_mutations_of_the_schema_that_were_logged_when_it_was_learned(bench: Bench, applied: bool) -> None:
+def test_schema_mutations_that_the_agent_knows_cost_one_query(bench: Bench, applied: bool) -> None:
     """They show nothing new, so one question is enough for all of them; unless the node had not applied them yet."""
     schema = table_of("tables", "pk int pk, v int", cdc=False, keyspace="system_schema")
     bench.cassandra.set(replace(TABLE, cdc=False), schema)
@@ -390,20 +390,20 @@ def test_mutations_of_the_schema_that_were_logged_when_it_was_learned(bench: Ben
     answer = bench.cassandra.schema
 
     def late() -> Schema:
-        found = answer()
+        answered_schema = answer()
         if not applied and bench.cassandra.asked == 2:
             bench.cassandra.set(TABLE, schema)
             bench.cassandra.is_changed = True
-        return found
+        return answered_schema
 
     bench.cassandra.schema = late  # type: ignore[method-assign]
     bench.raw.write(10, write_of(schema, 0), *(write_of(schema, n) for n in range(30)), write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     assert bench.cassandra.asked == 2 + (not applied)
     assert bench.keys == ([] if applied else [1])
     bench.cassandra.set(TABLE, schema)
     bench.raw.write(10, write_of(schema, 0), write_of(TABLE, 2))
-    bench.work()
+    bench.run_agent()
     assert bench.keys == ([2] if applied else [1, 2])
 
 
@@ -413,12 +413,12 @@ def test_a_table_that_loses_cdc_is_read_to_the_end_of_the_existing_segments(benc
     bench.start()
     bench.cassandra.set(replace(TABLE, cdc=False))
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     bench.raw.segment(11)
     bench.raw.write(10, write_of(TABLE, 2))
-    bench.work()
+    bench.run_agent()
     bench.raw.write(11, write_of(TABLE, 3))
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1, 2]
 
 
@@ -426,14 +426,14 @@ def test_a_table_that_lost_cdc_while_the_agent_was_down(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start()
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 2))
     bench.cassandra.set(replace(TABLE, cdc=False))
     bench.start()
-    bench.work()
+    bench.run_agent()
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 3))
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1, 2]
 
 
@@ -442,11 +442,11 @@ def test_an_unknown_table_is_counted(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1), write_of(dropped, 2), write_of(dropped, 2), write_of(TABLE, 3))
     bench.start()
-    before, asked = metric("skipped_total", reason="unknown_table"), bench.cassandra.asked
-    bench.work()
+    before, queries_before = metric("skipped_total", reason="unknown_table"), bench.cassandra.asked
+    bench.run_agent()
     assert bench.keys == [1, 3]
     assert metric("skipped_total", reason="unknown_table") == before + 2
-    assert bench.cassandra.asked == asked + 1
+    assert bench.cassandra.asked == queries_before + 1
     assert bench.agent is not None
     assert bench.agent.ready() is None
 
@@ -479,7 +479,7 @@ def test_no_table_has_cdc(bench: Bench, capsys: pytest.CaptureFixture[str]) -> N
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start()
     assert "ALTER TABLE" in capsys.readouterr().out
-    bench.work()
+    bench.run_agent()
     assert bench.log.acknowledged == []
 
 
@@ -489,7 +489,7 @@ def test_excluded_tables_are_counted_and_their_segments_go(bench: Bench) -> None
     bench.raw.write(10, write_of(TABLE, 1))
     bench.raw.index(10, complete=True)
     bench.start(table_exclude_list=r"ks\.t")
-    bench.work()
+    bench.run_agent()
     assert (bench.log.acknowledged, bench.raw.names) == ([], [])
     assert metric("skipped_total", reason="excluded") == before + 1
 
@@ -513,7 +513,7 @@ def test_stopping_while_the_broker_is_away_is_no_error(bench: Bench) -> None:
     bench.run(seconds=0.2)
     bench.log.refuse_flush = 0
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1]
 
 
@@ -522,18 +522,18 @@ def test_quiet_segments_are_saved_seldom(bench: Bench) -> None:
     bench.cassandra.set(off)
     bench.raw.segment(10)
     bench.start()
-    bench.work()
+    bench.run_agent()
     flushes = bench.log.flushes
     for n in range(5):
         bench.raw.write(10, write_of(off, n))
-        bench.work()
+        bench.run_agent()
     assert bench.log.flushes == flushes + 1  # the first, long after the last commit
 
 
-def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_polls_less_often_while_nothing_is_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.raw.segment(10)
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     agent._listed_at = time.monotonic()
     slept: list[float] = []
 
@@ -545,7 +545,7 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
     monkeypatch.setattr(module.time, "sleep", sleep)
     agent._sleep_while_idle(threading.Event())  # until something is written
     assert slept == [0.08, 0.08, 0.08]
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [0]
     slept.clear()
     agent._sleep_while_idle(threading.Event())
@@ -555,18 +555,18 @@ def test_it_looks_less_often_while_nothing_is_written(bench: Bench, monkeypatch:
     agent._sleep_while_idle(threading.Event())  # until cdc_raw is to be listed
     assert slept == [0.02, 0.08]
     agent._listed_at = time.monotonic()
-    asked = bench.cassandra.asked
+    queries_before = bench.cassandra.asked
     monkeypatch.setattr(bench.cassandra, "changed", iter([False, False, True, False, False]).__next__)
     agent._sleep_while_idle(threading.Event())  # until the node says, once, that its schema has changed
     assert slept == [0.02, 0.08, 0.08, 0.08, 0.08]
     agent.step()
-    assert bench.cassandra.asked == asked + 1
+    assert bench.cassandra.asked == queries_before + 1
 
 
 def test_the_age_of_waiting_segments(bench: Bench) -> None:
     bench.raw.segment(10)
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     assert metric("oldest_unsent_seconds") == 0
     bench.raw.write(10, write_of(TABLE, 1))
     agent.step()
@@ -584,7 +584,7 @@ def test_keyspaces_without_log_are_named(bench: Bench, capsys: pytest.CaptureFix
     bench.start()
     assert capsys.readouterr().out.count("durable_writes = false") == 1
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     assert "durable_writes" not in capsys.readouterr().out
 
 
@@ -604,7 +604,7 @@ def test_a_bad_segment_that_is_deleted_is_lost(bench: Bench) -> None:
     agent = bench.start()
     agent.step()
     (bench.raw.path / "CommitLog-7-10.log").unlink()
-    bench.work()
+    bench.run_agent()
     assert metric("lost_segments_total") == before + 1
 
 
@@ -618,7 +618,7 @@ def test_a_segment_deleted_between_listing_and_reading(bench: Bench) -> None:
     assert agent._queue.next() is not None
     (bench.raw.path / "CommitLog-7-10.log").unlink()
     agent._queue.segments[0].close()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [11]
     assert metric("lost_segments_total") == before + 1
     assert agent.ready() is None
@@ -631,7 +631,7 @@ def test_a_refused_flush_forgets_that_a_table_retired(
     """Its last segment and the next one are read in one go, and then read again: what it logged still gets out."""
     bench.raw.segment(1)
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     bench.raw.write(1, write_of(TABLE, 1))
     bench.raw.index(1, complete=True)
     other = table_of("other", "pk int pk, v int", cdc=False)
@@ -654,7 +654,7 @@ def test_updates_of_several_views_in_one_mutation(bench: Bench) -> None:
     key = (1).to_bytes(4, "big")
     rows = [Row((key,), {"v": Cell(b"1234")}, time=1)]
     bench.raw.write(1, mutation(*(Update(view, key, rows) for view in views)), write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     assert (bench.keys, agent.ready()) == ([1], None)
 
 
@@ -683,7 +683,7 @@ def test_headers_as_datastax_has_them(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1, time=77))
     bench.start(headers="datastax")
-    bench.work()
+    bench.run_agent()
     token = Murmur3Token.hash_fn((1).to_bytes(4, "big"))
     position = bench.raw.ends[10]
     assert [dict(record.headers) for record in bench.log.appended] == [
@@ -698,7 +698,7 @@ def test_the_age_of_the_oldest_data_grows_while_the_broker_is_away(
     """Whether it goes away under way or is away at the start, and however often all is read again meanwhile."""
     bench.raw.segment(10)
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     now = time.time()
     monkeypatch.setattr("helenus_agent.agent.time.time", lambda: now)
     bench.raw.write(10, write_of(TABLE, 1))
@@ -707,7 +707,7 @@ def test_the_age_of_the_oldest_data_grows_while_the_broker_is_away(
         now += 100 if waited else 0
         bench.raw.write(10, write_of(TABLE, waited))
         with pytest.raises(HelenusError):
-            bench.work()
+            bench.run_agent()
         agent._rewind()
         assert waited <= metric("oldest_unsent_seconds") < waited + 5
     bench.log.refuse_create = 10**9
@@ -719,7 +719,7 @@ def test_the_age_of_the_oldest_data_grows_while_the_broker_is_away(
     assert 1000 <= metric("oldest_unsent_seconds") < 1500
     bench.log.refuse_flush = bench.log.refuse_create = 0
     bench.agent.start()
-    bench.work()
+    bench.run_agent()
     assert metric("oldest_unsent_seconds") == 0
 
 
@@ -732,7 +732,7 @@ def test_no_mutation_is_sent_with_two_names_of_one_node(bench: Bench, crashed: b
     bench.raw.segment(10)
     bench.raw.write(10, *(write_of(TABLE, n) for n in range(5)))
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, *(write_of(TABLE, n) for n in range(5, 10)))
     agent._listed_at = 0.0
     agent.step()
@@ -743,9 +743,9 @@ def test_no_mutation_is_sent_with_two_names_of_one_node(bench: Bench, crashed: b
         agent._queue.close()
         bench.start()
         bench.log.acknowledged += sent  # they had arrived all the same
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, *(write_of(TABLE, n) for n in range(10, 15)))
-    bench.work()
+    bench.run_agent()
     assert bench.state.load(renamed, "c").host_id == renamed
     nodes: dict[int, set[str]] = {}
     for key, event in zip(bench.keys, bench.events, strict=True):

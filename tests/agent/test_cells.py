@@ -44,7 +44,7 @@ def of_row(table: Table, row: Row) -> tuple[Any, ...]:
     """What the cells of a row are, by the description that it was written from."""
     types = {c.name: c.type for c in (*table.values, *table.dropped.values())}
     liveness = None if row.time is None else Liveness(row.time, *(row.expires or (None, None)))
-    deletions, found = {}, []
+    deletions, cells = {}, []
     for name in sorted(row.columns, key=lambda name: (types[name].multicell, name.encode())):
         column = row.columns[name]
         if isinstance(column, Complex) and column.deletion not in (None, LIVE):
@@ -57,8 +57,8 @@ def of_row(table: Table, row: Row) -> tuple[Any, ...]:
             ttl = (None, None) if gone or expires is None else expires
             assert time is not None
             value = None if gone else cell.value
-            found.append(wanted.Cell(name, time, value, cell.path, *ttl, cell.deleted_at))
-    return liveness, row.deletion and Deletion(*row.deletion), deletions, tuple(found)
+            cells.append(wanted.Cell(name, time, value, cell.path, *ttl, cell.deleted_at))
+    return liveness, row.deletion and Deletion(*row.deletion), deletions, tuple(cells)
 
 
 def is_written_by_cassandra(row: Row) -> bool:
@@ -74,17 +74,17 @@ def is_written_by_cassandra(row: Row) -> bool:
 
 
 def expected(update: Update) -> list[tuple[Scope, tuple[Any, ...]]]:
-    found: list[tuple[Scope, tuple[Any, ...]]] = []
+    wanted_cells: list[tuple[Scope, tuple[Any, ...]]] = []
     if update.deletion is not None:
-        found.append((Scope.PARTITION, (None, Deletion(*update.deletion), {}, ())))
+        wanted_cells.append((Scope.PARTITION, (None, Deletion(*update.deletion), {}, ())))
     if update.static is not None:
-        found.append((Scope.STATIC, of_row(update.table, update.static)))
+        wanted_cells.append((Scope.STATIC, of_row(update.table, update.static)))
     for item in update.rows:
         if isinstance(item, Row):
-            found.append((Scope.ROW, of_row(update.table, item)))
+            wanted_cells.append((Scope.ROW, of_row(update.table, item)))
         elif item.kind not in (1, 7):
-            found.append((Scope.RANGE, (None, Deletion(*item.deletions[0]), {}, ())))
-    return found
+            wanted_cells.append((Scope.RANGE, (None, Deletion(*item.deletions[0]), {}, ())))
+    return wanted_cells
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -113,11 +113,11 @@ def test_cells_say_all_that_mutations_do(decoder: ModuleType, updates: list[list
         change = wire.decode(value)
         assert change.scope is scope
         assert change.cells is not None
-        found = decode_cells(change.cells, scope)
-        assert (found.table, found.schema.hex()) == (table.id.bytes, table.schema_id)
-        assert found[3:] == wish
+        decoded_cells = decode_cells(change.cells, scope)
+        assert (decoded_cells.table, decoded_cells.schema.hex()) == (table.id.bytes, table.schema_id)
+        assert decoded_cells[3:] == wish
         types = {c.name: c.type for c in (*table.values, *table.dropped.values())}
-        assert all(types[name] == of_column for name, of_column in found.columns.items())
+        assert all(types[name] == of_column for name, of_column in decoded_cells.columns.items())
 
 
 def cells_of(decoder: ModuleType, update: Update) -> tuple[Change, Cells]:
@@ -131,14 +131,18 @@ def test_an_insert_with_ttl(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int, w text, x map<int, int>")
     cells = {"v": Cell(b"1234", row_ttl=True), "w": Cell(b"", row_ttl=True), "x": Complex([], (T - 1, 1_700_000_000))}
     row = Row((), cells, time=T, expires=(60, 1_700_000_060))
-    _, found = cells_of(decoder, Update(table, KEY, [row], lowest=(T - 1, 1_700_000_000, 60)))
-    assert found.liveness == Liveness(T, 60, 1_700_000_060)
-    assert found.cells == (
+    _, decoded_cells = cells_of(decoder, Update(table, KEY, [row], lowest=(T - 1, 1_700_000_000, 60)))
+    assert decoded_cells.liveness == Liveness(T, 60, 1_700_000_060)
+    assert decoded_cells.cells == (
         wanted.Cell("v", T, b"1234", ttl=60, expires=1_700_000_060),
         wanted.Cell("w", T, b"", ttl=60, expires=1_700_000_060),
     )
-    assert found.deletions == {"x": Deletion(T - 1, 1_700_000_000)}
-    assert {name: str(t) for name, t in found.columns.items()} == {"v": "int", "w": "text", "x": "map<int, int>"}
+    assert decoded_cells.deletions == {"x": Deletion(T - 1, 1_700_000_000)}
+    assert {name: str(t) for name, t in decoded_cells.columns.items()} == {
+        "v": "int",
+        "w": "text",
+        "x": "map<int, int>",
+    }
 
 
 def test_types_come_with_the_types_that_they_name(decoder: ModuleType) -> None:
@@ -147,8 +151,8 @@ def test_types_come_with_the_types_that_they_name(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
     columns = (table.columns[0], replace(table.columns[1], type=outer))
     path = [Cell(b"1", time=T, path=b"\0\1")]
-    _, found = cells_of(decoder, Update(replace(table, columns=columns), KEY, [Row((), {"v": Complex(path)})]))
-    assert found.columns == {"v": outer}
+    _, decoded_cells = cells_of(decoder, Update(replace(table, columns=columns), KEY, [Row((), {"v": Complex(path)})]))
+    assert decoded_cells.columns == {"v": outer}
 
 
 def test_matched_and_decoded_alike_and_avro_reads_it(decoder: ModuleType) -> None:
@@ -170,14 +174,20 @@ def test_broken_bytes_are_malformed(data: st.DataObject) -> None:
     text = b'{"columns":[["v","int"],["m","map<int, int>"]]}'
     row = bytes((0x24 | 64, 5, 8)) + b"1234" + bytes((5, 6, 1, 0, 7, 1, 9, 1, 8))
     good = b"\2" + bytes(32) + bytes((len(text) << 1,)) + text + b"\2\4\6" + bytes((len(row) << 1,)) + row
-    found = decode_cells(good, Scope.ROW)
-    assert [(cell.column, cell.value, cell.path) for cell in found.cells] == [
+    decoded_cells = decode_cells(good, Scope.ROW)
+    assert [(cell.column, cell.value, cell.path) for cell in decoded_cells.cells] == [
         ("v", b"1234", None),
         ("m", b"\x08", b"\x09"),
     ]
-    at = data.draw(st.integers(0, len(good) - 1))
+    position = data.draw(st.integers(0, len(good) - 1))
     broken = data.draw(
-        st.sampled_from([good[:at], good + b"\0", good[:at] + data.draw(st.binary(min_size=1, max_size=4)) + good[at:]])
+        st.sampled_from(
+            [
+                good[:position],
+                good + b"\0",
+                good[:position] + data.draw(st.binary(min_size=1, max_size=4)) + good[position:],
+            ]
+        )
     )
     with contextlib.suppress(Malformed):  # and nothing else
         decode_cells(broken, data.draw(st.sampled_from([Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE])))

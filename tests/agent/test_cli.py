@@ -24,9 +24,11 @@ MAIN = "from helenus_agent.cli import main; main()"
 
 def agent(path: Path) -> tuple[int, str]:
     """Exit code and standard error of a run, which ends by itself. If it waited for a server, a line would say so."""
-    done = subprocess.run([sys.executable, "-c", MAIN, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.stdout == ""
-    return done.returncode, done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", MAIN, str(path)], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert process.stdout == ""
+    return process.returncode, process.stderr
 
 
 def properties(tmp_path: Path, **more: str) -> Path:
@@ -93,9 +95,9 @@ def test_no_cassandra(tmp_path: Path) -> None:
 
 def test_a_contact_point_without_an_address(tmp_path: Path) -> None:
     """As where a machine boots, or in containers: it may get one."""
-    given = {"cassandra_contact_points": "no-such-node.invalid", "startup_timeout_ms": "2500"}
+    properties_given = {"cassandra_contact_points": "no-such-node.invalid", "startup_timeout_ms": "2500"}
     started = time.monotonic()
-    code, output = agent(properties(tmp_path, **given))
+    code, output = agent(properties(tmp_path, **properties_given))
     assert code == 1
     assert "Traceback" not in output
     *waiting, last = output.splitlines()
@@ -109,12 +111,12 @@ def test_a_contact_point_without_an_address(tmp_path: Path) -> None:
 def deaf() -> Iterator[int]:
     """A port that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        held: list[socket.socket] = []
+        connections: list[socket.socket] = []
 
         def take() -> None:
             while True:
                 try:
-                    held.append(server.accept()[0])
+                    connections.append(server.accept()[0])
                 except OSError:
                     return
 
@@ -123,7 +125,7 @@ def deaf() -> Iterator[int]:
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
-        for connection in held:
+        for connection in connections:
             connection.close()
 
 
@@ -136,12 +138,12 @@ def test_a_cassandra_that_does_not_answer(tmp_path: Path, deaf: int) -> None:
 @pytest.mark.parametrize(("drain", "code"), [(False, 0), (True, 1)])
 def test_a_stop_that_hangs(monkeypatch: pytest.MonkeyPatch, drain: bool, code: int) -> None:
     """It is ended: a drain has not sent all then, and the disk may not go."""
-    left = queue.Queue[int]()
-    monkeypatch.setattr(os, "_exit", left.put)
+    exit_codes = queue.Queue[int]()
+    monkeypatch.setattr(os, "_exit", exit_codes.put)
     monkeypatch.setattr(cli, "_STOP_LIMIT_S", 0.01)
     stop = threading.Event()
     cli._stop(stop, MagicMock(), drain)
-    assert left.get(timeout=10) == code
+    assert exit_codes.get(timeout=10) == code
     assert stop.is_set()
 
 
@@ -156,8 +158,8 @@ def test_imports() -> None:
         "helenus_connector",
     )
     code = f"import sys, helenus_agent.cli; print([m for m in {heavy!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
@@ -165,7 +167,7 @@ def test_the_plain_decoder_can_be_chosen(pure: str, tmp_path: Path) -> None:
     code = "from helenus_agent.commitlog import decoder; print(decoder.__file__.endswith('.py'), decoder.COMPILED)"
     import os
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
@@ -173,6 +175,6 @@ def test_the_plain_decoder_can_be_chosen(pure: str, tmp_path: Path) -> None:
         env={**os.environ, "HELENUS_PURE": pure},
     )
     if pure:
-        assert done.stdout.strip() == "True False"
+        assert process.stdout.strip() == "True False"
     else:
-        assert done.stdout.strip() in ("True False", "False True")
+        assert process.stdout.strip() in ("True False", "False True")

@@ -22,18 +22,18 @@ def settings(**more: str) -> AgentSettings:
 
 
 def test_defaults() -> None:
-    found = settings()
-    assert (found.topic_prefix, found.topic_partitions, found.read_mode) == ("events-", 4, "marker")
-    assert (found.segment_transfer, found.log, found.http_port) == ("delete", "kafka", 0)
-    assert found.cassandra_contact_points == ("127.0.0.1",)
+    loaded = settings()
+    assert (loaded.topic_prefix, loaded.topic_partitions, loaded.read_mode) == ("events-", 4, "marker")
+    assert (loaded.segment_transfer, loaded.log, loaded.http_port) == ("delete", "kafka", 0)
+    assert loaded.cassandra_contact_points == ("127.0.0.1",)
 
 
 def test_pass_through() -> None:
-    found = settings(
+    loaded = settings(
         kafka_producer_security_protocol="SSL", kafka_producer_linger_ms="1", topic_config_min_insync_replicas="2"
     )
-    assert found.producer == {"security.protocol": "SSL", "linger.ms": "1"}
-    assert found.topic_config == {"min.insync.replicas": "2"}
+    assert loaded.producer == {"security.protocol": "SSL", "linger.ms": "1"}
+    assert loaded.topic_config == {"min.insync.replicas": "2"}
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,16 @@ DATASTAX = {
 
 
 def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
-    found = AgentSettings.from_properties({"cassandra.config": "/etc/cassandra.yaml", **DATASTAX}, "f")
-    assert (found.topic_prefix, found.state_dir) == ("changes-", Path("/var/lib/cdc"))
-    assert found.bootstrap_servers == "k1:9092,k2:9092"
-    assert found.producer == {
+    loaded = AgentSettings.from_properties({"cassandra.config": "/etc/cassandra.yaml", **DATASTAX}, "f")
+    assert (loaded.topic_prefix, loaded.state_dir) == ("changes-", Path("/var/lib/cdc"))
+    assert loaded.bootstrap_servers == "k1:9092,k2:9092"
+    assert loaded.producer == {
         "compression.type": "zstd",
         "batch.size": "16384",
         "linger.ms": "3",
         "max.in.flight.requests.per.connection": "5",
     }
-    assert found.kafka == {
+    assert loaded.kafka == {
         "ssl.ca.location": "/etc/ca.pem",
         "ssl.keystore.location": "/etc/key.p12",
         "ssl.keystore.password": "s3cret",
@@ -136,9 +136,9 @@ def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert [name for name in DATASTAX if f"key={name} " not in output] == []
     assert "s3cret" not in output
-    assert found.pulsar_service_url == "pulsar://localhost:6650"
-    assert found.pulsar_auth_token
-    assert found.pulsar_auth_token.get_secret_value() == "t0ken"
+    assert loaded.pulsar_service_url == "pulsar://localhost:6650"
+    assert loaded.pulsar_auth_token
+    assert loaded.pulsar_auth_token.get_secret_value() == "t0ken"
     assert "t0ken" not in output
 
 
@@ -149,11 +149,17 @@ PULSAR = {"cassandra.config": "/etc/cassandra.yaml", "cdcWorkingDir": "/cdc", "p
 @pytest.mark.parametrize("chosen", [{}, {"messagingProvider": "PULSAR"}, {"log": "pulsar"}])
 def test_a_file_of_datastax_s_for_pulsar_loads(chosen: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """Its switches of TLS are Pulsar's; what has no counterpart there is named, and none of Kafka's is set."""
-    given = {**PULSAR, **TLS, "sslAllowInsecureConnection": "true", "sslHostnameVerificationEnable": "false", **chosen}
-    found = AgentSettings.from_properties(given, "f")
-    assert (found.log, found.pulsar_service_url) == ("pulsar", "pulsar+ssl://b:6651")
-    assert (found.kafka, found.producer) == ({}, {})
-    assert (str(found.pulsar_tls_cafile), found.pulsar_tls_check_hostname) == ("/etc/ca.pem", False)
+    properties = {
+        **PULSAR,
+        **TLS,
+        "sslAllowInsecureConnection": "true",
+        "sslHostnameVerificationEnable": "false",
+        **chosen,
+    }
+    loaded = AgentSettings.from_properties(properties, "f")
+    assert (loaded.log, loaded.pulsar_service_url) == ("pulsar", "pulsar+ssl://b:6651")
+    assert (loaded.kafka, loaded.producer) == ({}, {})
+    assert (str(loaded.pulsar_tls_cafile), loaded.pulsar_tls_check_hostname) == ("/etc/ca.pem", False)
     output = capsys.readouterr().out
     assert [key for key in TLS if f"key={key} " not in output] == []
     assert "certificates of Pulsar's brokers are always verified" in output
@@ -170,8 +176,8 @@ def test_variables_of_datastax_s_agent_for_pulsar(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CDC_SSL_HOSTNAME_VERIFICATION_ENABLE", "false")
     path = tmp_path / "agent.properties"
     path.write_text("cdc.raw.dir=/tmp/raw\nstate.dir=/file\n")
-    found = AgentSettings.load(path)
-    assert (found.log, found.pulsar_service_url, found.pulsar_tls_check_hostname) == (
+    loaded = AgentSettings.load(path)
+    assert (loaded.log, loaded.pulsar_service_url, loaded.pulsar_tls_check_hostname) == (
         "pulsar",
         "pulsar://env:6650",
         False,
@@ -189,9 +195,9 @@ def test_datastax_s_variables_have_the_lowest_precedence(tmp_path: Path, monkeyp
     monkeypatch.setenv("CDC_KAFKA_BOOTSTRAP_SERVERS", "env:9092")
     path = tmp_path / "agent.properties"
     path.write_text("cdc.raw.dir=/tmp/raw\ntopicPrefix=file-\nstate.dir=/file\n")
-    found = AgentSettings.load(path)
-    assert (found.topic_prefix, found.state_dir) == ("file-", Path("/file"))
-    assert found.bootstrap_servers == "env:9092"
+    loaded = AgentSettings.load(path)
+    assert (loaded.topic_prefix, loaded.state_dir) == ("file-", Path("/file"))
+    assert loaded.bootstrap_servers == "env:9092"
     assert set(ENVIRONMENT.values()) - set(DATASTAX) == {"tlsTrustCertsFilePath"}
 
 
@@ -204,8 +210,8 @@ def yaml(tmp_path: Path, text: str) -> AgentSettings:
 
 
 def test_the_directory_comes_from_the_yaml(tmp_path: Path) -> None:
-    found = yaml(tmp_path, f"cluster_name: x\ncdc_enabled: true\ncdc_raw_directory: {tmp_path}\n")
-    assert raw_directory(found) == tmp_path
+    agent_settings = yaml(tmp_path, f"cluster_name: x\ncdc_enabled: true\ncdc_raw_directory: {tmp_path}\n")
+    assert raw_directory(agent_settings) == tmp_path
 
 
 @pytest.mark.parametrize("text", ["a: b\n", "cdc_enabled: false\n", "# cdc_enabled: true\ncdc_raw_directory: /tmp\n"])
@@ -238,26 +244,26 @@ def test_a_yaml_without_usable_settings(tmp_path: Path, text: str, kind: Kind) -
 def test_an_encrypted_commit_log_is_refused(tmp_path: Path, enabled: bool) -> None:
     """At the start, and by name: each of its segments would only end in quarantine."""
     options = f"transparent_data_encryption_options:\n  enabled: {str(enabled).lower()}\n"
-    found = yaml(tmp_path, f"cdc_enabled: true\ncdc_raw_directory: {tmp_path}\n{options}")
+    agent_settings = yaml(tmp_path, f"cdc_enabled: true\ncdc_raw_directory: {tmp_path}\n{options}")
     if not enabled:
-        assert raw_directory(found) == tmp_path
+        assert raw_directory(agent_settings) == tmp_path
         return
     with pytest.raises(HelenusError) as error:
-        raw_directory(found)
+        raw_directory(agent_settings)
     assert error.value.kind is Kind.CDC_ENCRYPTED
     assert "transparent_data_encryption_options" in str(error.value)
 
 
 def test_no_yaml(tmp_path: Path) -> None:
-    found = yaml(tmp_path, "cdc_enabled: true\n")
+    agent_settings = yaml(tmp_path, "cdc_enabled: true\n")
     (tmp_path / "cassandra.yaml").unlink()
     with pytest.raises(HelenusError, match=r"cassandra\.config") as error:
-        raw_directory(found)
+        raw_directory(agent_settings)
     assert error.value.kind is Kind.CONFIG
 
 
 @pytest.mark.parametrize(
-    ("found", "limit"),
+    ("options", "limit"),
     [
         ({"cdc_total_space": "4096MiB"}, 4 << 30),
         ({"cdc_total_space": "1GiB"}, 1 << 30),
@@ -268,7 +274,7 @@ def test_no_yaml(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_the_limit_of_cdc_raw(found: dict[str, str], limit: int | None) -> None:
+def test_the_limit_of_cdc_raw(options: dict[str, str], limit: int | None) -> None:
     import uuid
 
-    assert Node(uuid.uuid4(), "5.0.9", found).raw_limit == limit
+    assert Node(uuid.uuid4(), "5.0.9", options).raw_limit == limit

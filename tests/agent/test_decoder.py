@@ -50,8 +50,8 @@ def check(decoder: ModuleType, *updates: Update, base: int = 100) -> Any:
 
 
 def scopes(batch: Any) -> list[tuple[Scope, int, int]]:
-    found = [wire.decode(value) for _, _, _, value in batch.changes]
-    return [(c.scope, c.part, c.parts) for c in found]
+    changes = [wire.decode(value) for _, _, _, value in batch.changes]
+    return [(c.scope, c.part, c.parts) for c in changes]
 
 
 def simple() -> Table:
@@ -108,8 +108,8 @@ def test_newest_time_and_first_expiry(decoder: ModuleType) -> None:
         time=T,
         expires=(100, 1_790_000_000),
     )
-    found = wire.decode(check(decoder, Update(table, KEY, [row])).changes[0][3])
-    assert (found.write_time, found.expires_at) == (T + 7, 1_750_000_000)
+    change = wire.decode(check(decoder, Update(table, KEY, [row])).changes[0][3])
+    assert (change.write_time, change.expires_at) == (T + 7, 1_750_000_000)
 
 
 @pytest.mark.parametrize("time", [-(1 << 63) + 1, -1, 0, 1, T, (1 << 63) - 1])
@@ -117,8 +117,8 @@ def test_newest_time_and_first_expiry(decoder: ModuleType) -> None:
 def test_times_wrap_at_64_bits(decoder: ModuleType, time: int, lowest: int) -> None:
     row = Row((), {"v": Cell(b"1234")}, time=time)
     table = table_of("t", "pk int pk, v int")
-    found = check(decoder, Update(table, KEY, [row], lowest=(lowest, 5, 3)))
-    assert wire.decode(found.changes[0][3]).write_time == time
+    batch = check(decoder, Update(table, KEY, [row], lowest=(lowest, 5, 3)))
+    assert wire.decode(batch.changes[0][3]).write_time == time
 
 
 @pytest.mark.parametrize("expiry", [0, 1_442_880_000, 0x7FFFFFFE, 0xFFFFFFFE])
@@ -167,9 +167,9 @@ def test_a_column_of_type_empty_has_no_bytes(decoder: ModuleType) -> None:
     row = Row((), {"value": Cell(b""), "w": Cell(b"1234")}, time=T)
     payload = mutation(Update(table, KEY, [row]))
     # Without the flag for no value: a fixed width of 0.
-    at = payload.index(b"1234") - 2
-    assert payload[at] == 12
-    payload = payload[:at] + b"\x08" + payload[at + 1 :]
+    length_offset = payload.index(b"1234") - 2
+    assert payload[length_offset] == 12
+    payload = payload[:length_offset] + b"\x08" + payload[length_offset + 1 :]
     batch = decode(decoder, [payload], table)
     assert (len(batch.changes), batch.problems) == (1, [])
 
@@ -178,10 +178,10 @@ def test_a_column_of_type_empty_has_no_bytes(decoder: ModuleType) -> None:
 def test_subsets_of_the_columns(decoder: ModuleType, count: int) -> None:
     names = [f"c{i:03}" for i in range(count)]
     table = table_of("t", "pk int pk, ck int ck, " + ", ".join(f"{n} int" for n in names))
-    for some in (names[:1], names[: count // 2], names[: count // 2 + 1], names[:-1], names[1::3], []):
+    for chosen_names in (names[:1], names[: count // 2], names[: count // 2 + 1], names[:-1], names[1::3], []):
         rows = [
             Row((b"\0\0\0\1",), {n: Cell(b"1234") for n in names}, time=T),
-            Row((b"\0\0\0\2",), {n: Cell(b"1234", time=T + 3) for n in some}),
+            Row((b"\0\0\0\2",), {n: Cell(b"1234", time=T + 3) for n in chosen_names}),
         ]
         check(decoder, Update(table, KEY, rows))
 
@@ -218,10 +218,10 @@ KEYS: dict[str, list[bytes]] = {
 
 @pytest.mark.parametrize("name", KEYS)
 def test_key_columns_are_exact(decoder: ModuleType, name: str) -> None:
-    one = table_of("t", f"pk {name} pk, v int")
+    key_table = table_of("t", f"pk {name} pk, v int")
     several = table_of("t", f"pk {name} pk, p2 text pk, c1 {name} ck desc, c2 {name} ck, v int")
     for value in KEYS[name]:
-        check(decoder, Update(one, value, [Row((), {"v": Cell(b"1234")}, time=T)]))
+        check(decoder, Update(key_table, value, [Row((), {"v": Cell(b"1234")}, time=T)]))
         key = struct.pack(">H", len(value)) + value + b"\0\0\2hi\0"
         check(decoder, Update(several, key, [Row((value, value), {"v": Cell(b"1234")}, time=T)]))
         check(decoder, Update(several, key, deletion=(T, 5)))
@@ -256,8 +256,8 @@ def test_a_value_of_no_bytes_in_a_composite_partition_key(decoder: ModuleType) -
         batch = decode(decoder, [update], table)
         assert batch.skipped == []
         whole = codec.encode((*values, None))
-        assert [found[2] for found in batch.changes] == [whole, whole, codec.encode((*values, KEY)), whole]
-        assert {found[1] for found in batch.changes} == {key}
+        assert [change[2] for change in batch.changes] == [whole, whole, codec.encode((*values, KEY)), whole]
+        assert {change[1] for change in batch.changes} == {key}
 
 
 def test_booleans_that_are_neither_0_nor_1(decoder: ModuleType) -> None:
@@ -302,12 +302,12 @@ def test_equal_clustering_values_are_one_key(decoder: ModuleType, name: str, for
 
 def test_range_deletions(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, a int ck, b text ck, v int")
-    one, two = b"\0\0\0\1", b"\0\0\0\2"
-    row = Row((one, b"x"), {"v": Cell(b"1234")}, time=T)
+    first, two = b"\0\0\0\1", b"\0\0\0\2"
+    row = Row((first, b"x"), {"v": Cell(b"1234")}, time=T)
     markers = [
-        Marker(1, (one,), ((T, 7),)),
-        Marker(5, (one, b"b"), ((T, 7), (T + 1, 7))),
-        Marker(2, (one, b"c"), ((T + 1, 7), (T + 2, 7))),
+        Marker(1, (first,), ((T, 7),)),
+        Marker(5, (first, b"b"), ((T, 7), (T + 1, 7))),
+        Marker(2, (first, b"c"), ((T + 1, 7), (T + 2, 7))),
         Marker(6, (two,), ((T + 2, 7),)),
         Marker(7, (two, b"a"), ((T + 3, 7),)),
         Marker(6, (), ((T + 3, 7),)),
@@ -316,9 +316,9 @@ def test_range_deletions(decoder: ModuleType) -> None:
     assert batch.skipped == []
     decoded = [wire.decode(value) for _, _, _, value in batch.changes]
     assert [(c.scope, c.write_time, c.start, c.end) for c in decoded if c.scope is Scope.RANGE] == [
-        (Scope.RANGE, T, Bound(True, (one,)), Bound(True, (one, b"b"))),
-        (Scope.RANGE, T + 1, Bound(False, (one, b"b")), Bound(False, (one, b"c"))),
-        (Scope.RANGE, T + 2, Bound(True, (one, b"c")), Bound(True, (two,))),
+        (Scope.RANGE, T, Bound(True, (first,)), Bound(True, (first, b"b"))),
+        (Scope.RANGE, T + 1, Bound(False, (first, b"b")), Bound(False, (first, b"c"))),
+        (Scope.RANGE, T + 2, Bound(True, (first, b"c")), Bound(True, (two,))),
         (Scope.RANGE, T + 3, Bound(False, (two, b"a")), None),
     ]
     assert [(c.part, c.parts) for c in decoded] == [(part, 6) for part in range(6)]
@@ -327,15 +327,16 @@ def test_range_deletions(decoder: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "what"), [((0,), "did not start"), ((1, 7), "within another"), ((1,), "is not closed"), ((2,), "did not")]
+    ("kinds", "problem"),
+    [((0,), "did not start"), ((1, 7), "within another"), ((1,), "is not closed"), ((2,), "did not")],
 )
-def test_empty_ranges(decoder: ModuleType, kinds: tuple[int, ...], what: str) -> None:
+def test_empty_ranges(decoder: ModuleType, kinds: tuple[int, ...], problem: str) -> None:
     table = table_of("t", "pk int pk, a int ck, v int")
     gone = (T, 7)
     markers = [Marker(kind, (b"1234",), (gone, gone) if kind == 2 else (gone,)) for kind in kinds]
     batch = decode(decoder, [mutation(Update(table, KEY, markers))], table)
     assert batch.changes == []
-    assert what in batch.problems[0][1]
+    assert problem in batch.problems[0][1]
 
 
 def test_mutation_of_several_tables(decoder: ModuleType) -> None:
@@ -356,16 +357,19 @@ def test_mutation_of_several_tables(decoder: ModuleType) -> None:
 
 
 def test_an_unknown_table_stops_decoding_until_the_agent_gives_up(decoder: ModuleType) -> None:
-    known = table_of("a", "pk int pk, v int")
+    known_table = table_of("a", "pk int pk, v int")
     other = table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
-    data = [mutation(Update(known, KEY, [row])), mutation(Update(known, KEY, [row]), Update(other, KEY, [row]))]
-    batch = decode(decoder, [*data, data[0]], known)
+    data = [
+        mutation(Update(known_table, KEY, [row])),
+        mutation(Update(known_table, KEY, [row]), Update(other, KEY, [row])),
+    ]
+    batch = decode(decoder, [*data, data[0]], known_table)
     assert (batch.unknown.table, batch.unknown.column) == (other.id.bytes, None)
     assert (len(batch.changes), batch.next, batch.mutations) == (1, len(data[0]) + 12, 1)
     assert batch.skipped == []
 
-    table_plans = plans(decoder, known)
+    table_plans = plans(decoder, known_table)
     table_plans[other.id.bytes] = decoder.TablePlan(is_known=False)
     stream = b"".join(entry(p) for p in [*data, data[0]])
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 8, 100)
@@ -375,11 +379,11 @@ def test_an_unknown_table_stops_decoding_until_the_agent_gives_up(decoder: Modul
 
 
 def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
-    known, other = table_of("a", "pk int pk, v int"), table_of("b", "pk int pk, v int")
+    known_table, other = table_of("a", "pk int pk, v int"), table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
-    table_plans = plans(decoder, known)
+    table_plans = plans(decoder, known_table)
     table_plans[other.id.bytes] = decoder.TablePlan(is_known=False)
-    updates = [Update(known, KEY, [row]), Update(other, KEY, [row]), Update(known, KEY, [row])]
+    updates = [Update(known_table, KEY, [row]), Update(other, KEY, [row]), Update(known_table, KEY, [row])]
     stream = entry(mutation(*updates)) + entry(mutation(updates[0]))
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 8, 100)
     # What precedes it is emitted. What follows it can't be separated from it: the segment has to be kept.
@@ -411,12 +415,12 @@ def test_dropped_columns_are_known_by_the_schema(decoder: ModuleType) -> None:
 
 def test_reading_stops_after_a_schema_mutation(decoder: ModuleType) -> None:
     schema = table_of("tables", "pk text pk, ck text ck, v int", cdc=False, keyspace="system_schema")
-    known = table_of("a", "pk int pk, v int")
-    table_plans = plans(decoder, known)
+    known_table = table_of("a", "pk int pk, v int")
+    table_plans = plans(decoder, known_table)
     table_plans[schema.id.bytes] = decoder.plan_table(schema, schema=True)
     row = Row((), {"v": Cell(b"1234")}, time=T)
     ddl = entry(mutation(Update(schema, b"ks", [Row((b"a",), {"v": Cell(b"1234")}, time=T)])))
-    dml = entry(mutation(Update(known, KEY, [row])))
+    dml = entry(mutation(Update(known_table, KEY, [row])))
     batch = decoder.decode(dml + ddl + dml, 100, True, table_plans, NODE, SEGMENT, 8, 100)
     assert batch.schema
     assert (len(batch.changes), batch.next) == (1, len(dml + ddl))
@@ -432,26 +436,28 @@ def test_reasons_of_tables_that_are_not_followed(decoder: ModuleType) -> None:
 
 def test_limits_of_changes_and_pieces(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
-    one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
+    section_entry = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
     table_plans = plans(decoder, table)
-    batch = decoder.decode(one * 10, 0, True, table_plans, NODE, SEGMENT, 8, 4)
-    assert (len(batch.changes), batch.next) == (4, 4 * len(one))
-    for cut in range(1, len(one)):
-        batch = decoder.decode(one + one[:cut], 0, False, table_plans, NODE, SEGMENT, 8, 99)
-        assert (len(batch.changes), batch.next, batch.problems, batch.broken) == (1, len(one), [], False)
-        batch = decoder.decode(one + one[:cut], 0, True, table_plans, NODE, SEGMENT, 8, 99)
+    batch = decoder.decode(section_entry * 10, 0, True, table_plans, NODE, SEGMENT, 8, 4)
+    assert (len(batch.changes), batch.next) == (4, 4 * len(section_entry))
+    for cut in range(1, len(section_entry)):
+        batch = decoder.decode(section_entry + section_entry[:cut], 0, False, table_plans, NODE, SEGMENT, 8, 99)
+        assert (len(batch.changes), batch.next, batch.problems, batch.broken) == (1, len(section_entry), [], False)
+        batch = decoder.decode(section_entry + section_entry[:cut], 0, True, table_plans, NODE, SEGMENT, 8, 99)
         # A small size begins with three zeros: as few at the end are padding.
         assert (len(batch.changes), len(batch.problems), batch.broken) == ((1, 1, True) if cut > 3 else (1, 0, False))
 
 
 def test_zeros_end_a_section(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
-    one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
+    section_entry = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
     for zeros in (1, 4, 8, 11, 12, 13, 500):
-        batch = decoder.decode(one + bytes(zeros), 0, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
-        assert (len(batch.changes), batch.next, batch.problems) == (1, len(one) + zeros, [])
-    batch = decoder.decode(one + bytes(20) + one, 0, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
-    assert (len(batch.changes), batch.broken, [p for p, _ in batch.problems]) == (1, True, [len(one)])
+        batch = decoder.decode(section_entry + bytes(zeros), 0, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
+        assert (len(batch.changes), batch.next, batch.problems) == (1, len(section_entry) + zeros, [])
+    batch = decoder.decode(
+        section_entry + bytes(20) + section_entry, 0, True, plans(decoder, table), NODE, SEGMENT, 8, 99
+    )
+    assert (len(batch.changes), batch.broken, [p for p, _ in batch.problems]) == (1, True, [len(section_entry)])
 
 
 def test_bytes_after_the_last_sync_marker(decoder: ModuleType) -> None:
@@ -460,23 +466,23 @@ def test_bytes_after_the_last_sync_marker(decoder: ModuleType) -> None:
     entries = [entry(mutation(Update(table, KEY, [Row((bytes((0, 0, 0, n)),), time=T)]))) for n in range(2)]
     data = b"".join(entries)
     for cut in range(len(data)):
-        for rest in (b"", bytes(len(data) - cut), b"\xff" * (len(data) - cut), bytes(5) + data[cut + 5 :]):
-            batch = decoder.decode(data[:cut] + rest, 100, False, plans(decoder, table), NODE, SEGMENT, 8, 10**6, True)
+        for tail in (b"", bytes(len(data) - cut), b"\xff" * (len(data) - cut), bytes(5) + data[cut + 5 :]):
+            batch = decoder.decode(data[:cut] + tail, 100, False, plans(decoder, table), NODE, SEGMENT, 8, 10**6, True)
             # The last bytes of an entry may by chance be what belongs there.
-            whole = (data[:cut] + rest).startswith(entries[0]) + (data[:cut] + rest).startswith(data)
+            whole = (data[:cut] + tail).startswith(entries[0]) + (data[:cut] + tail).startswith(data)
             assert (len(batch.changes), batch.next) == (whole, sum(map(len, entries[:whole])))
             assert (batch.problems, batch.broken) == ([], False)
 
 
 def test_a_wrong_crc_costs_one_entry_if_the_size_is_right(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
-    one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
-    bad = one[:-9] + bytes((one[-9] ^ 1,)) + one[-8:]
-    batch = decoder.decode(one + bad + one, 7, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
+    good = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
+    bad = good[:-9] + bytes((good[-9] ^ 1,)) + good[-8:]
+    batch = decoder.decode(good + bad + good, 7, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
     assert (len(batch.changes), batch.broken) == (2, False)
-    assert [p for p, _ in batch.problems] == [7 + len(one)]
-    lost = bytes((0, 0, 0, one[3] ^ 1)) + one[4:]
-    batch = decoder.decode(one + lost + one, 7, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
+    assert [p for p, _ in batch.problems] == [7 + len(good)]
+    lost = bytes((0, 0, 0, good[3] ^ 1)) + good[4:]
+    batch = decoder.decode(good + lost + good, 7, True, plans(decoder, table), NODE, SEGMENT, 8, 99)
     assert (len(batch.changes), batch.broken) == (1, True)
 
 
@@ -513,9 +519,9 @@ def test_events_do_not_depend_on_earlier_mutations(decoder: ModuleType) -> None:
         Update(table, KEY, [Row((), {n: Cell(b"1234") for n in names[: i % 20 + 1]}, time=T)]) for i in range(120)
     ]
     batch = decode(decoder, [mutation(u) for u in updates], table, base=0)
-    at = 0
+    position = 0
     expected = []
     for u in updates:
-        at += len(mutation(u)) + 12
-        expected += events([u], NODE, SEGMENT, at)
+        position += len(mutation(u)) + 12
+        expected += events([u], NODE, SEGMENT, position)
     assert events_of(batch, table) == expected

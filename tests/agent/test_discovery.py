@@ -75,11 +75,11 @@ def cassandra() -> Cassandra:
 def test_altered_between_the_queries(session: Session) -> None:
     """Whenever it happens: the columns, the options and the time are of one moment, or asked for again."""
     last = 0
-    for at in range(1, 12):
+    for query_number in range(1, 12):
         session.__init__()  # type: ignore[misc]
-        session.alter[at] = session.widen
-        found = cassandra().schema()
-        pair = (found.tables[TABLE.id], found.stamps[TABLE.id].time)
+        session.alter[query_number] = session.widen
+        schema = cassandra().schema()
+        pair = (schema.tables[TABLE.id], schema.stamps[TABLE.id].time)
         assert pair in ((TABLE, 1), (WIDER, 2))
         last = max(last, session.asked)
     assert last > 10
@@ -113,11 +113,11 @@ def test_a_driver_that_gave_up_its_node_is_recreated(session: Session, monkeypat
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     monkeypatch.setattr(module, "connect", lambda *_: given_up)
-    asked = cassandra()
+    discovery = cassandra()
 
     def fails() -> bool:
         try:
-            asked._rows("columns")
+            discovery._rows("columns")
         except HelenusError:
             return True
         return False
@@ -159,8 +159,8 @@ def test_a_missing_answer_is_not_taken_for_the_default_settings(
 
     monkeypatch.setattr(session, "execute", execute)
     if raises:
-        with pytest.raises(HelenusError, match="does not answer") as found:
+        with pytest.raises(HelenusError, match="does not answer") as raised:
             cassandra().node()
-        assert found.value.kind is Kind.CASSANDRA_UNREACHABLE
+        assert raised.value.kind is Kind.CASSANDRA_UNREACHABLE
     else:
         assert cassandra().node().settings == {}

@@ -34,10 +34,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
             segment.close()
 
 
-def work(bench: Bench) -> None:
+def start_and_run(bench: Bench) -> None:
     """What an agent does before the node dies."""
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
 
 
 def offline(bench: Bench) -> Agent:
@@ -65,11 +65,11 @@ def drain(agent: Agent) -> str | None:
 @pytest.mark.parametrize("dead", [True, False])
 def test_a_half_written_marker_is_waited_for(bench: Bench, dead: bool, complete: bool) -> None:
     """For a second it may be half written: that is not the end of the segment."""
-    work(bench)
-    at = bench.raw.ends[10]
+    start_and_run(bench)
+    marker_offset = bench.raw.ends[10]
     bench.raw.write(10, write_of(TABLE, 2))
     with open(bench.raw.find(10), "r+b") as file:
-        file.seek(at + 4)
+        file.seek(marker_offset + 4)
         file.write(b"\xde\xad\xbe\xef")
     if complete:
         bench.raw.index(10, complete=True)
@@ -80,7 +80,7 @@ def test_a_half_written_marker_is_waited_for(bench: Bench, dead: bool, complete:
 
 
 def test_a_segment_without_a_header_is_not_all_sent(bench: Bench) -> None:
-    work(bench)
+    start_and_run(bench)
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 2))
     with open(bench.raw.find(11), "r+b") as file:
@@ -90,7 +90,7 @@ def test_a_segment_without_a_header_is_not_all_sent(bench: Bench) -> None:
 
 
 def test_first_entries_without_a_marker_are_not_all_sent(bench: Bench) -> None:
-    work(bench)
+    start_and_run(bench)
     bench.raw.segment(11)
     bench.raw.unmarked(11, write_of(TABLE, 2))
     assert "1 segment could not be read wholly" in str(drain(offline(bench)))
@@ -98,7 +98,7 @@ def test_first_entries_without_a_marker_are_not_all_sent(bench: Bench) -> None:
 
 def test_prepared_segments_hold_nothing(bench: Bench) -> None:
     """A header alone, or a file of which not even that was written."""
-    work(bench)
+    start_and_run(bench)
     bench.raw.segment(11)
     bench.raw.segment(12).write_bytes(bytes(100_000))
     bench.raw.write(10, write_of(TABLE, 2))
@@ -109,7 +109,7 @@ def test_prepared_segments_hold_nothing(bench: Bench) -> None:
 def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
     """The agent saw it and was killed: the deletion of its rows is emitted after what the table logged."""
     bench.cassandra.set(TABLE, OTHER, SCHEMA)
-    work(bench)
+    start_and_run(bench)
     bench.raw.write(10, write_of(TABLE, 2))
     drop(bench)
     assert bench.agent is not None
@@ -125,7 +125,7 @@ def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
 
 def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
     """All that is there is sent; what was written with CDC off never was there."""
-    work(bench)
+    start_and_run(bench)
     bench.cassandra.settings = {"cdc_enabled": "false"}
     assert bench.agent is not None
     bench.agent._followed.ask_node()
@@ -141,8 +141,8 @@ def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
 def test_a_dead_node_s_file_says_cdc_off(bench: Bench) -> None:
     yaml = bench.tmp_path / "cassandra.yaml"
     yaml.write_text(f"cdc_enabled: false\ncdc_raw_directory: {bench.raw.path}\n")
-    given = {"state.dir": "/s", "cassandra.config": str(yaml), "kafka.bootstrap.servers": "k:1"}
-    settings = AgentSettings.from_properties(given, "test")
+    properties = {"state.dir": "/s", "cassandra.config": str(yaml), "kafka.bootstrap.servers": "k:1"}
+    settings = AgentSettings.from_properties(properties, "test")
     assert raw_directory(settings, offline=True) == bench.raw.path
     with pytest.raises(HelenusError, match="cdc_enabled"):
         raw_directory(settings)

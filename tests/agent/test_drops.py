@@ -49,11 +49,11 @@ def drop(bench: Bench, *others: Table) -> None:
 def test_dropped_and_recreated(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 2))
     drop(bench, AGAIN)
     bench.raw.write(10, write_of(AGAIN, 3), write_of(TABLE, 4))
-    bench.work()
+    bench.run_agent()
     # A change of the old table after those of the new one is impossible in a log; it is emitted nevertheless.
     assert emitted(bench) == [1, 2, "TABLE", 3, 4]
     assert emitted(bench, "events-else.other") == []
@@ -61,35 +61,35 @@ def test_dropped_and_recreated(bench: Bench) -> None:
     assert (change.part, change.parts, change.write_time) == (0, 1, MADE - 1)
     for _ in range(2):
         bench.start(topic_partitions="1")
-        bench.work()
+        bench.run_agent()
     assert emitted(bench) == [1, 2, "TABLE", 3, 4]
     for segment in (11, 12):
         bench.raw.segment(segment)
         bench.raw.write(segment, write_of(AGAIN, segment))
-        bench.work()
+        bench.run_agent()
     for key in (5, 6):  # the log names it no more
         bench.start(topic_partitions="1")
         bench.raw.write(12, write_of(AGAIN, key))
-        bench.work()
+        bench.run_agent()
     assert emitted(bench) == [1, 2, "TABLE", 3, 4, 11, 12, 5, 6]
     assert bench.saved.dropped == {}
 
 
-@pytest.mark.parametrize("again", [True, False])
-def test_a_drop_seen_long_before_its_segment_is_read(bench: Bench, again: bool) -> None:
+@pytest.mark.parametrize("recreated", [True, False])
+def test_a_drop_seen_long_before_its_segment_is_read(bench: Bench, recreated: bool) -> None:
     """A backlog: the schema is ahead of it. All events of the old table come first, and none of the new one."""
     bench.start(topic_partitions="1")
     bench.raw.write(10, *(write_of(TABLE, key) for key in (1, 2)))
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 3), write_of(SCHEMA, 0))
-    if again:
+    if recreated:
         bench.raw.write(11, write_of(AGAIN, 4))
     bench.raw.segment(12)
-    bench.raw.write(12, write_of(AGAIN if again else OTHER, 5))
-    bench.cassandra.set(OTHER, SCHEMA, *([AGAIN] if again else []))
+    bench.raw.write(12, write_of(AGAIN if recreated else OTHER, 5))
+    bench.cassandra.set(OTHER, SCHEMA, *([AGAIN] if recreated else []))
     bench.cassandra.is_changed = True
-    bench.work()
-    assert emitted(bench) == ([1, 2, 3, "TABLE", 4, 5] if again else [1, 2, 3, "TABLE"])
+    bench.run_agent()
+    assert emitted(bench) == ([1, 2, 3, "TABLE", 4, 5] if recreated else [1, 2, 3, "TABLE"])
 
 
 def test_a_drop_follows_the_last_segment_though_writes_go_on(bench: Bench) -> None:
@@ -107,25 +107,25 @@ def test_a_drop_follows_the_last_segment_though_writes_go_on(bench: Bench) -> No
     assert emitted(bench) == [1, "TABLE"]
 
 
-@pytest.mark.parametrize("again", [True, False])
-def test_dropped_while_no_agent_ran(bench: Bench, again: bool) -> None:
+@pytest.mark.parametrize("recreated", [True, False])
+def test_dropped_while_no_agent_ran(bench: Bench, recreated: bool) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 2))
-    drop(bench, *([AGAIN] if again else []))
-    if again:
+    drop(bench, *([AGAIN] if recreated else []))
+    if recreated:
         bench.raw.write(10, write_of(AGAIN, 3))
     bench.start(topic_partitions="1")
-    bench.work()
-    assert emitted(bench) == ([1, 2, "TABLE", 3] if again else [1, 2, "TABLE"])
+    bench.run_agent()
+    assert emitted(bench) == ([1, 2, "TABLE", 3] if recreated else [1, 2, "TABLE"])
 
 
 def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
     """Nothing else of it is followed by then. The event survives an unavailable broker, and restarts."""
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(OTHER, 1))
-    bench.work()
+    bench.run_agent()
     bench.cassandra.set(TABLE, SCHEMA)
     bench.raw.write(10, write_of(SCHEMA, 0))
     for segment in (11, 12):
@@ -135,44 +135,44 @@ def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
     for _ in range(3):
         bench.start(topic_partitions="1")
         with pytest.raises(HelenusError):
-            bench.work()
+            bench.run_agent()
     assert list(bench.saved.dropped) == [str(OTHER.id)]
     bench.log.refuse_flush = 0
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench, "events-else.other") == [1, "TABLE"]
     assert emitted(bench) == [11, 12]
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench, "events-else.other") == [1, "TABLE"]
 
 
 def test_a_refused_drop_is_emitted_again_with_the_same_digest(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     drop(bench)
     bench.log.refuse_flush = 2
     bench.run(until=2)
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "TABLE"]
 
 
-@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("recreated", [True, False])
 @pytest.mark.parametrize("there", [True, False])
-def test_a_refused_topic(bench: Bench, again: bool, there: bool) -> None:
+def test_a_refused_topic(bench: Bench, recreated: bool, there: bool) -> None:
     """The others go on. The table gets a gap event when its topic is allowed again."""
     bench.raw.segment(11)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1), write_of(OTHER, 1))
-    bench.work()
+    bench.run_agent()
     bench.log.closed = {"events-ks.t"}
     if not there:
         del bench.log.counts["events-ks.t"]
         assert bench.agent is not None
         bench.agent._outbox.forget_topics()
-    drop(bench, *([AGAIN] if again else []))
+    drop(bench, *([AGAIN] if recreated else []))
     bench.raw.write(10, write_of(OTHER, 2))
     for _ in range(100):
         bench.run(seconds=0.2)
@@ -189,28 +189,28 @@ def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
     """What it was before is on the topic still."""
     agent = bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     drop(bench, replace(TABLE, cdc=False))
-    bench.work()
+    bench.run_agent()
     bench.raw.segment(11)
     bench.raw.write(11, write_of(OTHER, 1))
-    bench.work()
+    bench.run_agent()
     bench.cassandra.set(OTHER, SCHEMA)
     if killed:
         agent._followed.learn()
         bench.start(topic_partitions="1")
     else:
         bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "TABLE"]
 
 
 def test_tables_that_are_not_followed(bench: Bench) -> None:
     bench.cassandra.set(TABLE, OTHER, SCHEMA, table_of("plain", "pk int pk", cdc=False))
     bench.start(topic_partitions="1", table_exclude_list=r"ks\.t")
-    bench.work()
+    bench.run_agent()
     drop(bench)
-    bench.work()
+    bench.run_agent()
     assert notices(bench, Scope.TABLE) == []
 
 
@@ -222,7 +222,7 @@ def test_a_table_that_reappears_in_the_schema_was_not_dropped(bench: Bench) -> N
     bench.cassandra.set(TABLE, OTHER, SCHEMA)
     agent._followed.learn()
     bench.raw.write(10, write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1]
     assert bench.saved.dropped == {}
 
@@ -233,17 +233,17 @@ def test_a_dropped_table_without_a_saved_definition(bench: Bench) -> None:
     bench.state.save(Positions(host, dropped={str(uuid.uuid4()): 5}))
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1]
     assert bench.saved.dropped == {}
 
 
 def test_the_creation_time_of_a_table_whose_id_holds_none(bench: Bench) -> None:
-    again = replace(TABLE, id=uuid.uuid4())
+    recreated_table = replace(TABLE, id=uuid.uuid4())
     bench.start(topic_partitions="1")
-    bench.cassandra.stamps = {again.id: Stamp(1_000, "x")}
-    drop(bench, again)
-    bench.work()
+    bench.cassandra.stamps = {recreated_table.id: Stamp(1_000, "x")}
+    drop(bench, recreated_table)
+    bench.run_agent()
     assert [change.write_time for change in notices(bench, Scope.TABLE)] == [999]
 
 
@@ -256,15 +256,15 @@ def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     without = replace(TABLE, columns=tuple(c for c in TABLE.columns if c.name != "v"), dropped=dropped)
     drop(bench, without)
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == []
     drop(bench, replace(TABLE, dropped=dropped))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["GAP"]
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     drop(bench, table_of("t", "pk int pk, v int, w int"))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["GAP"]
 
 
@@ -273,9 +273,9 @@ def test_a_column_that_is_dropped_and_added_again_while_no_agent_ran(bench: Benc
     from helenus_schemas.cql.types import parse
 
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     drop(bench, replace(TABLE, dropped={"v": Column("v", parse("int"))}))
     for _ in range(2):
         bench.start(topic_partitions="1")
-        bench.work()
+        bench.run_agent()
     assert emitted(bench) == ["GAP"]

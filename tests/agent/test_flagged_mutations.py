@@ -19,8 +19,8 @@ EPOCHS = st.one_of(st.integers(0, 200), st.integers(0, 2**64 - 1))
 
 def decode(decoder: ModuleType, version: int, base: int, payload: bytes, updates: list[Update]) -> Any:
     tables = {update.table.id: update.table for update in updates}
-    known = plans(decoder, *tables.values())
-    return decoder.decode(entry(payload), base, True, known, NODE, SEGMENT, version, 10**6)
+    table_plans = plans(decoder, *tables.values())
+    return decoder.decode(entry(payload), base, True, table_plans, NODE, SEGMENT, version, 10**6)
 
 
 @slow

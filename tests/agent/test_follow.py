@@ -279,14 +279,14 @@ def test_a_backlog_of_many_segments_needs_few_files(raw: Raw, monkeypatch: pytes
         raw.write(number, write_of(TABLE, 1))
         raw.index(number, complete=number < 398)
     opened: set[Segment] = set()
-    most = 0
+    most_opened = 0
     was_open, was_close = Segment._open, Segment.close
 
     def count_open(segment: Segment) -> None:
-        nonlocal most
+        nonlocal most_opened
         was_open(segment)
         opened.add(segment)
-        most = max(most, len(opened))
+        most_opened = max(most_opened, len(opened))
 
     def count_close(segment: Segment) -> None:
         was_close(segment)
@@ -303,7 +303,7 @@ def test_a_backlog_of_many_segments_needs_few_files(raw: Raw, monkeypatch: pytes
         assert order == numbers
         assert sorted(s.id for s in follow.finished) == numbers[:298]
         follow.rewind()
-    assert most <= 24
+    assert most_opened <= 24
     for segment in opened.copy():
         segment.close()
 
@@ -416,18 +416,18 @@ def test_only_the_indexes_there_are_get_read(raw: Raw, monkeypatch: pytest.Monke
         raw.write(number, write_of(TABLE, 1))
     raw.index(105)
     raw.index(107, complete=True)
-    asked: list[Path] = []
+    indexes_read: list[Path] = []
 
     def read(path: Path) -> tuple[int, bool] | None:
-        asked.append(path)
+        indexes_read.append(path)
         return read_index(path)
 
     monkeypatch.setattr(follow_module, "read_index", read)
     follow = follow_of(raw)
-    assert asked == [raw.find(105), raw.find(107)]
+    assert indexes_read == [raw.find(105), raw.find(107)]
     assert [(s.id, s.complete) for s in follow.segments if s.indexed] == [(105, False), (107, True)]
     follow.refresh()
-    assert asked[2:] == [raw.find(105)]
+    assert indexes_read[2:] == [raw.find(105)]
 
 
 def test_other_files_are_ignored(raw: Raw) -> None:
@@ -460,7 +460,7 @@ def test_a_segment_deleted_between_listing_and_look(raw: Raw) -> None:
     assert lost() == before + 1
 
 
-def test_done_segments_that_are_linked_again_wait_for_their_index(raw: Raw) -> None:
+def test_processed_segments_that_are_linked_again_wait_for_their_index(raw: Raw) -> None:
     """Taken away at once, the restarted node would write the index later, for nobody."""
     raw.segment(10)
     raw.write(10, write_of(TABLE, 1))

@@ -22,8 +22,8 @@ slow = settings(
 BASE = 4000
 
 
-def decode(decoder: ModuleType, data: bytes, some: list[list[Update]]) -> Any:
-    tables = {u.table.id: u.table for updates in some for u in updates}
+def decode(decoder: ModuleType, data: bytes, update_lists: list[list[Update]]) -> Any:
+    tables = {u.table.id: u.table for updates in update_lists for u in updates}
     return decoder.decode(data, BASE, True, plans(decoder, *tables.values()), NODE, SEGMENT, 8, 10**9)
 
 
@@ -34,59 +34,59 @@ def plainly(batch: Any) -> Any:
 
 
 @slow
-@given(some=mutations())
-def test_round_trip(decoder: ModuleType, some: list[list[Update]]) -> None:
+@given(update_lists=mutations())
+def test_round_trip(decoder: ModuleType, update_lists: list[list[Update]]) -> None:
     expected = []
     data = b""
-    for updates in some:
+    for updates in update_lists:
         data += entry(mutation(*updates))
         expected += events(updates, NODE, SEGMENT, BASE + len(data))
-    batch = decode(decoder, data, some)
-    followed = [t.full_name for t in {u.table.id: u.table for us in some for u in us}.values() if t.cdc]
+    batch = decode(decoder, data, update_lists)
+    followed = [t.full_name for t in {u.table.id: u.table for us in update_lists for u in us}.values() if t.cdc]
     assert [(followed[i], partition, key, value) for i, partition, key, value in batch.changes] == expected
     assert (batch.problems, batch.broken, batch.unknown) == ([], False, None)
-    assert (batch.next, batch.mutations) == (len(data), len(some))
+    assert (batch.next, batch.mutations) == (len(data), len(update_lists))
     assert batch.skipped == []
 
 
 @slow
-@given(some=mutations(), data=st.data())
+@given(update_lists=mutations(), data=st.data())
 def test_damaged_mutations(
-    plain: ModuleType, compiled: ModuleType, some: list[list[Update]], data: st.DataObject
+    plain: ModuleType, compiled: ModuleType, update_lists: list[list[Update]], data: st.DataObject
 ) -> None:
     """Damage under right CRCs: the grammar alone must catch it, the same way in both."""
-    payload = bytearray(mutation(*some[0]))
+    payload = bytearray(mutation(*update_lists[0]))
     for _ in range(data.draw(st.integers(1, 3))):
         kind = data.draw(st.integers(0, 3))
-        at = data.draw(st.integers(0, len(payload) - 1))
+        position = data.draw(st.integers(0, len(payload) - 1))
         if kind == 0:
-            payload[at] ^= 1 << data.draw(st.integers(0, 7))
+            payload[position] ^= 1 << data.draw(st.integers(0, 7))
         elif kind == 1:
-            payload[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFE, 0xFF]))
+            payload[position] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFE, 0xFF]))
         elif kind == 2:
-            payload = payload[: max(at, 1)]
+            payload = payload[: max(position, 1)]
         else:
-            payload[at:at] = data.draw(st.binary(min_size=1, max_size=9))
+            payload[position:position] = data.draw(st.binary(min_size=1, max_size=9))
     while len(payload) < 10:
         payload += b"\0"
-    stream = entry(bytes(payload)) + entry(mutation(*some[-1]))
-    assert plainly(decode(plain, stream, some)) == plainly(decode(compiled, stream, some))
+    stream = entry(bytes(payload)) + entry(mutation(*update_lists[-1]))
+    assert plainly(decode(plain, stream, update_lists)) == plainly(decode(compiled, stream, update_lists))
 
 
 @slow
-@given(some=mutations(), data=st.data())
-def test_damaged_sections(decoder: ModuleType, some: list[list[Update]], data: st.DataObject) -> None:
+@given(update_lists=mutations(), data=st.data())
+def test_damaged_sections(decoder: ModuleType, update_lists: list[list[Update]], data: st.DataObject) -> None:
     """Damage that a CRC sees: changes are missing and a problem is reported, or nothing is different."""
-    stream = b"".join(entry(mutation(*updates)) for updates in some)
-    whole = decode(decoder, stream, some)
+    stream = b"".join(entry(mutation(*updates)) for updates in update_lists)
+    whole = decode(decoder, stream, update_lists)
     cut = stream[: data.draw(st.integers(0, len(stream)))]
-    batch = decode(decoder, cut, some)
+    batch = decode(decoder, cut, update_lists)
     assert batch.changes == whole.changes[: len(batch.changes)]
     assert batch.problems or batch.next == len(cut)
 
     flipped = bytearray(stream)
     flipped[data.draw(st.integers(0, len(stream) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    batch = decode(decoder, bytes(flipped), some)
+    batch = decode(decoder, bytes(flipped), update_lists)
     assert batch.problems
     assert all(change in whole.changes for change in batch.changes)
 

@@ -36,24 +36,24 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
     changes, skipped, mutations = read(decoder, follow, recording.plans(decoder, followed))
     decoded = [(followed[index], partition, key, wire.decode(value)) for index, partition, key, value in changes]
     expected: list[Expected] = []
-    for _, some in STATEMENTS:
-        if len({want.table for want in some}) > 1:
+    for _, wanted_changes in STATEMENTS:
+        if len({want.table for want in wanted_changes}) > 1:
             # A batch has its tables in the order of their ids, which are chance.
-            names = [table.name for table, *_ in decoded[len(expected) :][: len(some)]]
-            ordered = sorted(some, key=lambda want: names.index(want.table))
-            some = [replace(want, part=part) for part, want in enumerate(ordered)]
-        expected += some
+            names = [table.name for table, *_ in decoded[len(expected) :][: len(wanted_changes)]]
+            ordered = sorted(wanted_changes, key=lambda want: names.index(want.table))
+            wanted_changes = [replace(want, part=part) for part, want in enumerate(ordered)]
+        expected += wanted_changes
 
     assert len(decoded) == len(expected)
-    for (table, _, key, found), want in zip(decoded, expected, strict=True):
-        assert (table.name, found.scope.name) == (want.table, want.scope)
+    for (table, _, key, change), want in zip(decoded, expected, strict=True):
+        assert (table.name, change.scope.name) == (want.table, want.scope)
         assert key == golden.expected_key(by_name[want.table], want.key)
-        assert (found.part, found.parts) == (want.part, want.parts)
-        assert want.time is None or found.write_time == want.time
-        assert found.write_time is not None
-        assert (found.expires_at is not None) == want.expires
-        assert found.node == NODE
-        assert (found.start, found.end) == (want.start, want.end)
+        assert (change.part, change.parts) == (want.part, want.parts)
+        assert want.time is None or change.write_time == want.time
+        assert change.write_time is not None
+        assert (change.expires_at is not None) == want.expires
+        assert change.node == NODE
+        assert (change.start, change.end) == (want.start, want.end)
     assert sorted(skipped) == ["unknown_table"]
     assert mutations > len(STATEMENTS)
     # The first segment is complete, and all of it is read: its last section ends where Cassandra's index says.
@@ -78,9 +78,9 @@ def test_decoding_resumes_at_every_change(plain: ModuleType, tmp_path: Path, nam
     for segment, position in spots[:: len(spots) // 8]:
         positions = Positions(NODE, {segment: SegmentMark(position)}, [] if segment == first else [first])
         follow = follow_of(recording, tmp_path, positions=positions)
-        again, _, _ = read(plain, follow, plans)
+        resumed_changes, _, _ = read(plain, follow, plans)
         after = [c for c in changes if (wire.decode(c[3]).segment, wire.decode(c[3]).position) > (segment, position)]
-        assert again == after
+        assert resumed_changes == after
         follow.close()
 
 
@@ -93,7 +93,7 @@ def test_eager_reads_past_the_last_marker(decoder: ModuleType, tmp_path: Path, n
     for path in tmp_path.iterdir():
         path.unlink()
     follow = SegmentQueue(tmp_path, Positions(NODE), "eager")
-    found: list[Any] = []
+    changes: list[Any] = []
     ahead = 0
     for file, data in recording.files.items():
         if not file.endswith(".log"):
@@ -118,8 +118,8 @@ def test_eager_reads_past_the_last_marker(decoder: ModuleType, tmp_path: Path, n
             if n > 0:
                 assert late == []
             ahead += len(early)
-            found += early + late
-    assert found == whole
+            changes += early + late
+    assert changes == whole
     assert ahead > len(whole) / 2
     follow.close()
 

@@ -34,12 +34,12 @@ VALID = [
 
 
 def decode(decoder: ModuleType, payload: bytes, tables: Any, cells: bool = True) -> Any:
-    known = plans(decoder, *tables)
+    table_plans = plans(decoder, *tables)
     if cells:
-        known = {t.id.bytes: decoder.plan_table(t, 0, cells=True) for t in tables}
+        table_plans = {t.id.bytes: decoder.plan_table(t, 0, cells=True) for t in tables}
     while len(payload) < 10:
         payload += b"\0"
-    return decoder.decode(entry(payload), 4000, True, known, NODE, SEGMENT, 8, 10**9)
+    return decoder.decode(entry(payload), 4000, True, table_plans, NODE, SEGMENT, 8, 10**9)
 
 
 @slow
@@ -48,18 +48,18 @@ def test_mutations(plain: ModuleType, compiled: ModuleType, cells: bool, data: s
     updates = rich()
     payload = data.draw(damaged(mutation(*updates)))
     tables = {u.table.id: u.table for u in updates}.values()
-    found = hostile.run(lambda: decode(plain, payload, tables, cells), len(payload) + 500)
-    assert plainly(found) == plainly(decode(compiled, payload, tables, cells))
+    batch = hostile.run(lambda: decode(plain, payload, tables, cells), len(payload) + 500)
+    assert plainly(batch) == plainly(decode(compiled, payload, tables, cells))
 
 
 @pytest.mark.parametrize("update", range(len(VALID)))
 def test_mutations_that_end_early(plain: ModuleType, compiled: ModuleType, update: int) -> None:
     whole = mutation(VALID[update])
     for cut in range(40, len(whole)):
-        found = decode(compiled, whole[:cut], [WIDE])
-        assert plainly(found) == plainly(decode(plain, whole[:cut], [WIDE]))
-        assert not found.changes
-        assert found.problems
+        batch = decode(compiled, whole[:cut], [WIDE])
+        assert plainly(batch) == plainly(decode(plain, whole[:cut], [WIDE]))
+        assert not batch.changes
+        assert batch.problems
 
 
 def test_a_value_whose_type_is_wider_than_what_is_there(plain: ModuleType, compiled: ModuleType) -> None:
@@ -83,8 +83,8 @@ for cut in range(60, {len(whole)}):
     assert decode(decoder, bytes.fromhex({whole.hex()!r})[:cut], [table]).problems
 print("done")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (0, "done\n"), process.stderr
 
 
 def test_columns_that_are_named_again_and_again(plain: ModuleType) -> None:
@@ -94,8 +94,8 @@ def test_columns_that_are_named_again_and_again(plain: ModuleType) -> None:
     head = bytes(plain_update(table, count))
     row = b"\x00" + b"\x00" + ONE + unsigned_vint(count)  # flags, clustering, and how many columns are missing
     payload = b"\1" + head + row * rows + b"\1"
-    found = hostile.run(lambda: decode(plain, payload, [table]), len(payload))
-    assert [what for _, what in found.problems] == ["more columns than the table has, table ks.t"]
+    batch = hostile.run(lambda: decode(plain, payload, [table]), len(payload))
+    assert [problem for _, problem in batch.problems] == ["more columns than the table has, table ks.t"]
 
 
 def plain_update(table: Any, count: int) -> bytes:
@@ -120,8 +120,8 @@ def test_headers(options: bytes, data: st.DataObject) -> None:
 def test_indexes(tmp_path: Path, text: str) -> None:
     path = tmp_path / file_name(SEGMENT, 7)
     (tmp_path / f"{path.stem}_cdc.idx").write_text(text)
-    found = hostile.run(lambda: read_index(path), 0)
-    assert found in (None, (12, True), (12, False), (-1, False))
+    index = hostile.run(lambda: read_index(path), 0)
+    assert index in (None, (12, True), (12, False), (-1, False))
 
 
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor", "SnappyCompressor", "DeflateCompressor", "ZstdCompressor"])

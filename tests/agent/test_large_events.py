@@ -80,10 +80,10 @@ def test_an_event_that_is_too_large_is_left_out_and_reported(bench: Bench, heade
             if any(key is None for _, _, key, _, _ in bench.log.acknowledged):
                 break
     codec = KeyCodec(WIDE)
-    found = [
+    key_sizes = [
         len(codec.decode(key)[1] or b"") for topic, _, key, _, _ in bench.log.acknowledged if topic == TOPIC and key
     ]
-    assert list(dict.fromkeys(found)) == [1, 2, 3, 4]
+    assert list(dict.fromkeys(key_sizes)) == [1, 2, 3, 4]
     scopes = [decode(value or b"").scope for topic, _, _, value, _ in bench.log.acknowledged if topic == TOPIC]
     assert scopes[-1] is Scope.GAP
     numbers = {bench.number(key)[-1] for topic, _, key, _, _ in bench.log.acknowledged if topic == "events-ks.t"}
@@ -104,16 +104,18 @@ def test_an_event_that_is_too_large_with_its_cells_goes_without_them(bench: Benc
     agent = bench.start(topic_partitions="1", headers=headers, cells_include_list="ks.wide")
     sizes = (1, 2, LIMIT, 3, 2 * LIMIT, 4)
     rows = [row(b"%d" % n, w=Cell(b"w" * size)) for n, size in enumerate(sizes)]
-    bench.raw.write(10, *(mutation(Update(WIDE, b"\0\0\0\1", [one])) for one in rows))
+    bench.raw.write(10, *(mutation(Update(WIDE, b"\0\0\0\1", [wide_row])) for wide_row in rows))
     codec = KeyCodec(WIDE)
-    found: dict[bytes | None, bool] = {}
+    has_cells: dict[bytes | None, bool] = {}
     for _ in range(20):
         bench.run(seconds=1)
         records = [(key, value) for topic, _, key, value, _ in bench.log.acknowledged if topic == TOPIC]
-        found = {codec.decode(key or b"")[1]: decode(value or b"").cells is not None for key, value in records}
-        if len(found) == len(sizes):
+        has_cells = {codec.decode(key or b"")[1]: decode(value or b"").cells is not None for key, value in records}
+        if len(has_cells) == len(sizes):
             break
-    assert found == {b"%d" % n: size < LIMIT for n, size in enumerate(sizes)}, "no gap, and only large ones are light"
+    assert has_cells == {b"%d" % n: size < LIMIT for n, size in enumerate(sizes)}, (
+        "no gap, and only large ones are light"
+    )
     assert metric("events_without_cells_total", topic=TOPIC) >= before + 2
     assert agent.ready() is None
     assert bench.saved.segments[10].offset == bench.raw.ends[10]

@@ -76,7 +76,7 @@ class Live:
 
     def events(self, topic: str) -> list[tuple[bytes, bytes]]:
         """All there is in a topic, as key and value: what came since the last call is read, and added to the rest."""
-        positions, found = self.read.setdefault(topic, ({}, []))
+        positions, records = self.read.setdefault(topic, ({}, []))
         consumer = Consumer(
             {
                 "bootstrap.servers": self.status.bootstrap_servers,
@@ -88,23 +88,23 @@ class Live:
             }
         )
         try:
-            known = consumer.list_topics(timeout=10).topics
-            if topic not in known:
+            topics = consumer.list_topics(timeout=10).topics
+            if topic not in topics:
                 return []
-            left = len(known[topic].partitions)
+            unread_partitions = len(topics[topic].partitions)
             consumer.assign(
-                [TopicPartition(topic, n, positions.get(n, OFFSET_BEGINNING)) for n in known[topic].partitions]
+                [TopicPartition(topic, n, positions.get(n, OFFSET_BEGINNING)) for n in topics[topic].partitions]
             )
             deadline = time.monotonic() + 30
-            while left and time.monotonic() < deadline:
+            while unread_partitions and time.monotonic() < deadline:
                 for message in consumer.consume(1000, 1.0):
                     if error := message.error():
                         assert error.code() != KafkaError._AUTO_OFFSET_RESET, error
-                        left -= 1
+                        unread_partitions -= 1
                     else:
                         positions[message.partition()] = message.offset() + 1
-                        found.append((message.key(), message.value()))
-            return list(found)
+                        records.append((message.key(), message.value()))
+            return list(records)
         finally:
             consumer.close()
 
@@ -161,17 +161,17 @@ def test_validate_asks_the_servers(live: Live) -> None:
     live.table("asked")
     live.stop(live.start())
 
-    def said(**more: str) -> tuple[int, str]:
+    def validate(**more: str) -> tuple[int, str]:
         path = live.directory / "other.properties"
         changes = "".join(f"{key.replace('_', '.')}={value}\n" for key, value in more.items())
         path.write_text((live.directory / "agent.properties").read_text() + changes)
         command = [sys.executable, "-c", "import sys; " + MAIN, "validate", str(path), "--connect"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        return done.returncode, done.stdout + done.stderr
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return process.returncode, process.stdout + process.stderr
 
-    code, text = said()
+    code, text = validate()
     assert (code, "the servers refuse nothing" in text) == (0, True), text
-    code, text = said(cassandra_local_dc="elsewhere")
+    code, text = validate(cassandra_local_dc="elsewhere")
     assert (code, "cassandra.local.dc=elsewhere: the node is of" in text) == (2, True), text
 
 

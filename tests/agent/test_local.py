@@ -30,14 +30,14 @@ def node(settings: Mapping[str, str] | None = None, data_center: str = "dc1", **
     return Node(uuid.UUID(int=1), "5.0", settings or {}, data_center, {**OURS, **addresses})
 
 
-def check(directory: Path, of: Node, yaml: str | None = None, **more: str) -> list[str]:
+def check(directory: Path, discovered: Node, yaml: str | None = None, **more: str) -> list[str]:
     """The events that are logged."""
-    given = {"state.dir": "/s", "cdc.raw.dir": str(directory), "kafka.bootstrap.servers": "k:1", **more}
+    properties = {"state.dir": "/s", "cdc.raw.dir": str(directory), "kafka.bootstrap.servers": "k:1", **more}
     if yaml is not None:
         (directory / "cassandra.yaml").write_text(yaml)
-        given["cassandra.config"] = str(directory / "cassandra.yaml")
+        properties["cassandra.config"] = str(directory / "cassandra.yaml")
     with capture_logs() as logs:
-        identity.check(of, AgentSettings.from_properties(given, "test"), directory)
+        identity.check(discovered, AgentSettings.from_properties(properties, "test"), directory)
     return [line["event"] for line in logs]
 
 
@@ -96,9 +96,9 @@ def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
         assert error.value.kind is Kind.CONFIG
         yaml = tmp_path / "cassandra.yaml"
         yaml.write_text(f"cdc_enabled: true\ncommitlog_directory: {tmp_path / 'commitlog'}\n")
-        given = {"state.dir": "/s", "kafka.bootstrap.servers": "k:1", "cassandra.config": str(yaml)}
+        properties = {"state.dir": "/s", "kafka.bootstrap.servers": "k:1", "cassandra.config": str(yaml)}
         with pytest.raises(HelenusError, match="commitlog_directory"):
-            raw_directory(AgentSettings.from_properties({**given, "cdc.raw.dir": str(directory)}, "test"))
+            raw_directory(AgentSettings.from_properties({**properties, "cdc.raw.dir": str(directory)}, "test"))
 
 
 @pytest.mark.parametrize("by_file", [True, False])
@@ -109,14 +109,14 @@ def test_the_agent_s_directories_are_none_of_the_node_s(tmp_path: Path, by_file:
     log, yaml = tmp_path / "commitlog", tmp_path / "cassandra.yaml"
     (tmp_path / "link").symlink_to(log)
     yaml.write_text(f"cdc_enabled: true\ncdc_raw_directory: {tmp_path}/cdc_raw\ncommitlog_directory: {log}\n")
-    given = {"kafka.bootstrap.servers": "k:1", "segment.transfer": "archive", "cdc.raw.dir": f"{tmp_path}/cdc_raw"}
-    given |= {"cassandra.config": str(yaml)} if by_file else {}
+    properties = {"kafka.bootstrap.servers": "k:1", "segment.transfer": "archive", "cdc.raw.dir": f"{tmp_path}/cdc_raw"}
+    properties |= {"cassandra.config": str(yaml)} if by_file else {}
     node = {} if by_file else {"commitlog_directory": str(log)}
 
     def wrong(state: str, archive: str) -> list[tuple[str, str]]:
         places = {"state.dir": str(tmp_path / state), "segment.archive.dir": str(tmp_path / archive)}
         try:
-            check_places(AgentSettings.from_properties({**given, **places}, "test"), tmp_path / "cdc_raw", node)
+            check_places(AgentSettings.from_properties({**properties, **places}, "test"), tmp_path / "cdc_raw", node)
         except ConfigError as error:
             return [(problem.key, problem.reason.partition(" (")[0]) for problem in error.problems]
         return []
@@ -125,7 +125,7 @@ def test_the_agent_s_directories_are_none_of_the_node_s(tmp_path: Path, by_file:
     assert wrong("cdc_raw", "commitlog") == [("state.dir", in_raw), ("segment.archive.dir", in_log)]
     assert wrong("link/state", "cdc_raw/a/b") == [("state.dir", in_log), ("segment.archive.dir", in_raw)]
     assert wrong("cdc_raw_state", "archive") == []
-    given["segment.transfer"] = "delete"
+    properties["segment.transfer"] = "delete"
     assert wrong("state", "cdc_raw") == []
 
 
@@ -136,18 +136,22 @@ def test_a_node_with_cdc_off_is_remembered(tmp_path: Path, monkeypatch: pytest.M
     bench.raw.write(10, write_of(TABLE, 1))
     bench.cassandra.settings = {"cdc_enabled": "true"}
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     agent._queue.close()
     bench.state.close()
     monkeypatch.setattr(cli, "Cassandra", lambda settings: bench.cassandra)
     monkeypatch.setattr(bench.cassandra, "close", lambda: None, raising=False)
     monkeypatch.setattr(cli, "_open_log", lambda settings: bench.log)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    given = {"state.dir": str(tmp_path / "state"), "cdc.raw.dir": str(bench.raw.path), "kafka.bootstrap.servers": "k:1"}
+    properties = {
+        "state.dir": str(tmp_path / "state"),
+        "cdc.raw.dir": str(bench.raw.path),
+        "kafka.bootstrap.servers": "k:1",
+    }
     bench.cassandra.settings = {"cdc_enabled": "false"}
     try:
         with pytest.raises(HelenusError, match="set cdc_enabled: true in the node's") as error:
-            cli.run(AgentSettings.from_properties(given, "test"))
+            cli.run(AgentSettings.from_properties(properties, "test"))
     finally:
         structlog.reset_defaults()
     assert error.value.kind is Kind.CDC_DISABLED

@@ -67,15 +67,15 @@ def test_attributes_of_debezium(raw: Path, limit: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "low", "critical", "left"), [(79, 0, 0, 21), (80, 1, 0, 20), (95, 1, 1, 5), (120, 1, 1, 0)]
+    ("used", "low", "critical", "headroom"), [(79, 0, 0, 21), (80, 1, 0, 20), (95, 1, 1, 5), (120, 1, 1, 0)]
 )
-def test_metrics_of_cep_44(raw: Path, limit: None, used: int, low: int, critical: int, left: int) -> None:
+def test_metrics_of_cep_44(raw: Path, limit: None, used: int, low: int, critical: int, headroom: int) -> None:
     metrics.RAW_LIMIT.set(100)
     metrics.RAW_BYTES.set(used)
     assert (read(raw, "Cdc_TotalSpaceUsed"), read(raw, "Cdc_MaxSpaceConfigured")) == (used, 100)
     assert (read(raw, "Cdc_LowSpace"), read(raw, "Cdc_CriticalSpace")) == (low, critical)
     assert 500 <= (read(raw, "Cdc_OldestSegmentAgeSeconds") or 0) < 600
-    assert next(iter(metrics.RAW_HEADROOM.collect())).samples[0].value == left
+    assert next(iter(metrics.RAW_HEADROOM.collect())).samples[0].value == headroom
 
 
 def test_without_a_limit_nothing_is_low(raw: Path, limit: None) -> None:

@@ -67,19 +67,19 @@ def test_truncate_stands_in_the_order_of_the_log(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
-    at = bench.raw.ends[10]
+    position = bench.raw.ends[10]
     bench.raw.write(10, write_of(LOCAL, 0), write_of(TABLE, 3))
-    truncate(bench, 10, at)
-    bench.work()
+    truncate(bench, 10, position)
+    bench.run_agent()
     assert emitted(bench) == [1, 2, "TABLE", 3]
     (change,) = notices(bench, Scope.TABLE)
     name = TABLE.id.bytes + T.to_bytes(8, "big")
     assert change.digest == hashlib.md5(name, usedforsecurity=False).hexdigest()
-    assert (change.segment, change.position, change.write_time, change.expires_at) == (10, at, T * 1000, None)
+    assert (change.segment, change.position, change.write_time, change.expires_at) == (10, position, T * 1000, None)
     assert (change.part, change.parts, change.start, change.end) == (0, 1, None, None)
-    bench.work()
+    bench.run_agent()
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, 2, "TABLE", 3]
 
 
@@ -89,7 +89,7 @@ def test_every_partition_gets_the_truncation(bench: Bench) -> None:
     before = metric("truncations_total")
     bench.raw.write(10, write_of(LOCAL, 0))
     truncate(bench, 10, 30)
-    bench.work()
+    bench.run_agent()
     assert [(partition, decode(value or b"").part) for _, partition, _, value, _ in bench.log.acknowledged] == [
         (0, 0),
         (1, 1),
@@ -104,12 +104,12 @@ def test_truncated_while_the_agent_was_down(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 2), write_of(TABLE, 3), write_of(TABLE, 4))
     position = [c.position for c in positions_of(bench, 10)]
     truncate(bench, 10, position[2])
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, 2, 3, "TABLE", 4]
 
 
@@ -126,37 +126,37 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
 
     header = read_header(data, 7, segment)
     assert header is not None
-    at = header.size
-    found = []
-    while at + 8 < len(data) and (end := int.from_bytes(data[at : at + 4], "big")):
-        batch = decode_log(data[at + 8 : end], at + 8, True, agent._followed.tables.plans, "n", segment, 7, 99)
-        found += [decode(value) for _, _, _, value in batch.changes]
-        at = end
-    return found
+    offset = header.size
+    changes = []
+    while offset + 8 < len(data) and (end := int.from_bytes(data[offset : offset + 4], "big")):
+        batch = decode_log(data[offset + 8 : end], offset + 8, True, agent._followed.tables.plans, "n", segment, 7, 99)
+        changes += [decode(value) for _, _, _, value in batch.changes]
+        offset = end
+    return changes
 
 
 def test_an_unknown_table_before_the_truncation(bench: Bench) -> None:
     """The place of the truncation is where it was, though decoding stopped before it for another reason."""
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     stranger = table_of("stranger", "pk int pk, v int")
     bench.raw.write(10, write_of(stranger, 0), write_of(TABLE, 1), write_of(TABLE, 2))
     truncate(bench, 10, bench.raw.ends[10] - (bench.raw.ends[10] - 28) // 3)
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "TABLE", 2]
 
 
 def test_a_position_within_an_entry_stops_nothing(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
     first, _ = positions_of(bench, 10)
     truncate(bench, 10, first.position + 5)
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "TABLE", 2]
 
 
@@ -165,10 +165,10 @@ def test_a_truncation_before_the_read_position_is_emitted_at_once(bench: Bench) 
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     truncate(bench, 10, 30)
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "TABLE"]
 
 
@@ -177,12 +177,12 @@ def test_old_truncations_are_noted_at_the_first_start(bench: Bench) -> None:
     truncate(bench, 5, 1000)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1]
     assert bench.saved.truncated == {str(TABLE.id): T}
     truncate(bench, 10, bench.raw.ends[10], T + 1)
     bench.raw.write(10, write_of(LOCAL, 0))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "TABLE"]
 
 
@@ -192,7 +192,7 @@ def test_a_truncation_that_the_log_still_holds_is_emitted_at_the_first_start(ben
     truncate(bench, 10, bench.raw.ends[10])
     bench.raw.write(10, write_of(TABLE, 2))
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "TABLE", 2]
 
 
@@ -202,12 +202,12 @@ def test_old_truncations_of_a_table_that_gets_cdc_are_noted(bench: Bench) -> Non
     truncate(bench, 10, 30, table=OTHER)
     bench.cassandra.set(TABLE, LOCAL, replace(OTHER, cdc=False))
     bench.start()
-    bench.work()
+    bench.run_agent()
     bench.cassandra.set(TABLE, LOCAL, OTHER)
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert notices(bench, Scope.TABLE) == []
 
 
@@ -218,7 +218,7 @@ def test_tables_that_are_not_followed(bench: Bench) -> None:
     bench.raw.write(10, write_of(LOCAL, 0))
     truncate(bench, 10, 30, table=OTHER)
     truncate(bench, 10, 30, table=table_of("dropped", "pk int pk"))
-    bench.work()
+    bench.run_agent()
     assert notices(bench, Scope.TABLE) == []
 
 
@@ -237,17 +237,17 @@ def test_saved_only_when_acknowledged(bench: Bench) -> None:
     bench.raw.segment(10)
     agent = bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(LOCAL, 0))
-    bench.work()
+    bench.run_agent()
     truncate(bench, 10, 30)
     bench.cassandra.is_changed = True
     agent.step()
     assert len(bench.log.waiting) == 1
     # As if it were killed here: nothing is acknowledged.
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["TABLE"]
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["TABLE"]
 
 
@@ -263,14 +263,14 @@ def test_cdc_off_and_on(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     bench.cassandra.set(replace(TABLE, cdc=False), LOCAL)
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     assert bench.saved.paused == [str(TABLE.id)]
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 2))
-    bench.work()
+    bench.run_agent()
     assert bench.agent is not None
     bench.agent._commit(1.0)
     # It is remembered through a restart.
@@ -279,7 +279,7 @@ def test_cdc_off_and_on(bench: Bench) -> None:
     bench.cassandra.is_changed = True
     before = metric("gaps_total", reason="cdc_was_off")
     bench.raw.write(11, write_of(TABLE, 3))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "GAP", 3]
     assert metric("gaps_total", reason="cdc_was_off") == before + 1
     (change,) = notices(bench, Scope.GAP)
@@ -288,7 +288,7 @@ def test_cdc_off_and_on(bench: Bench) -> None:
     assert change.digest == hashlib.md5(name, usedforsecurity=False).hexdigest()
     assert change.segment == 11
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [1, "GAP", 3]
 
 
@@ -297,14 +297,14 @@ def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.cassandra.stamps = {TABLE.id: Stamp(1, "x")}
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     bench.cassandra.stamps = {TABLE.id: Stamp(2, "x")}
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["GAP"]
     bench.cassandra.stamps = {TABLE.id: Stamp(3, "x")}
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["GAP", "GAP"]
     # Another option, another column: that is what it was altered for.
     bench.cassandra.stamps = {TABLE.id: Stamp(4, "y")}
@@ -313,9 +313,9 @@ def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
     bench.cassandra.set(wider, LOCAL)
     bench.cassandra.stamps = {TABLE.id: Stamp(5, "y")}
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["GAP", "GAP"]
 
 
@@ -326,18 +326,18 @@ def test_a_lost_segment_is_a_gap_in_all_tables(bench: Bench) -> None:
         bench.raw.write(number, write_of(TABLE, number))
         bench.raw.index(number)
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 1))
     for path in bench.raw.path.glob("*-10*"):
         path.unlink()
     agent = bench.start()
     bench.raw.write(11, write_of(TABLE, 2))
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == [10, 11, "GAP", 2]
     assert emitted(bench, "events-ks.other") == ["GAP"]
     assert agent.ready() is None  # waiting mends nothing: the gap is emitted, and the agent goes on
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench, "events-ks.other") == ["GAP"]
 
 
@@ -348,7 +348,7 @@ def test_a_gap_is_kept_until_it_is_acknowledged(bench: Bench) -> None:
     bench.raw.index(10)
     bench.raw.segment(11)
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     for path in bench.raw.path.glob("*-10*"):
         path.unlink()
     agent = bench.start()
@@ -382,7 +382,7 @@ def test_a_gap_that_could_not_be_emitted_is_saved(bench: Bench, monkeypatch: pyt
         agent._commit(1.0)  # as at the end
     assert [(g.table, g.reason) for g in bench.saved.gaps] == [(str(TABLE.id), "cdc_was_off")]
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["GAP"]
 
 
@@ -414,14 +414,14 @@ def test_possible_loss(bench: Bench, blocks: str, first: int, gone: list[int], i
     bench.raw.segment(first)
     bench.raw.write(first, write_of(TABLE, 1))
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     for number in (first + 1, first + 2):
         bench.raw.segment(number)
     for number in gone:
         (bench.raw.path / f"CommitLog-7-{number}.log").unlink()
     before = metric("possible_loss_total")
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ([1, "GAP"] if is_gap else [1])
     assert metric("possible_loss_total") == before + is_gap
 
@@ -430,7 +430,7 @@ def test_no_loss_at_the_first_start(bench: Bench) -> None:
     bench.cassandra.settings["cdc_block_writes"] = "false"
     bench.raw.segment(10)
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert notices(bench, Scope.GAP) == []
 
 
@@ -456,34 +456,34 @@ def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.cassandra.set(TABLE, LOCAL, OTHER)
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(OTHER, 1), write_of(TABLE, 2))
     bench.cassandra.set(TABLE, LOCAL)
     before = metric("skipped_total", reason="unknown_table")
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench, "events-ks.other") == [1, "TABLE"]
     assert emitted(bench) == [2]
     assert metric("skipped_total", reason="unknown_table") == before
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 3))
-    bench.work()
+    bench.run_agent()
     bench.raw.write(11, write_of(TABLE, 4))
-    bench.work()
-    kept = json.loads((bench.state.directory / "tables.json").read_text())
-    assert [table["name"] for table in kept["tables"]] == ["t"]
+    bench.run_agent()
+    saved_tables = json.loads((bench.state.directory / "tables.json").read_text())
+    assert [table["name"] for table in saved_tables["tables"]] == ["t"]
 
 
 def test_recreated_with_another_key_while_the_agent_was_down(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     recreated = table_of("t", "pk int pk, c int ck", id=9)
     bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
     bench.cassandra.set(recreated, LOCAL)
     before = metric("skipped_total", reason="dropped_table")
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["TABLE"]
     assert metric("skipped_total", reason="dropped_table") == before + 2
 
@@ -499,7 +499,7 @@ def test_a_failed_start_is_repeated(bench: Bench) -> None:
         bench.start(topic_partitions="1")
     assert bench.agent is not None
     bench.agent.start()
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == ["GAP"]
     assert metric("possible_loss_total") == before + 1
 
@@ -546,13 +546,13 @@ def test_a_key_that_cannot_be_encoded_is_a_gap(bench: Bench) -> None:
     row = Row((), {"v": Cell(b"1234")}, time=T)
     bench.raw.write(10, *(mutation(Update(table, key, [row])) for key in (b"\1", b"\2", b"\0")))
     with capture_logs() as logs:
-        bench.work()
+        bench.run_agent()
     (line,) = [line for line in logs if line["event"] == "key.malformed"]
     assert (line["log_level"], line["table"], line["changes"]) == ("error", "ks.odd", 1)
-    found = [(topic, key, decode(value or b"").scope) for topic, _, key, value, _ in bench.log.acknowledged]
+    acknowledged = [(topic, key, decode(value or b"").scope) for topic, _, key, value, _ in bench.log.acknowledged]
     expected = ((b"\1", Scope.ROW), (b"\0", Scope.ROW), (None, Scope.GAP))
-    assert found == [("events-ks.odd", key, scope) for key, scope in expected]
-    bench.work()
+    assert acknowledged == [("events-ks.odd", key, scope) for key, scope in expected]
+    bench.run_agent()
     assert len(bench.log.acknowledged) == 3
 
 
@@ -563,21 +563,21 @@ def test_a_table_that_becomes_transactional_and_back(bench: Bench, policy: str) 
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     agent = bench.start(topic_partitions="1", transactional_tables=policy)
-    bench.work()
+    bench.run_agent()
     bench.raw.write(10, write_of(TABLE, 2), write_of(OTHER, 3))
     bench.cassandra.transactional, bench.cassandra.is_changed = {TABLE.id: "full"}, True
-    bench.work()
+    bench.run_agent()
     refused = "the writes of transactional tables are in no commit log (ks.t): ALTER TABLE"
     assert (agent.ready() or "").startswith(refused) == (policy == "refuse")
     assert metric("transactional_tables") == 1
     agent = bench.start(topic_partitions="1", transactional_tables=policy)
     bench.raw.segment(11)
-    bench.work()
+    bench.run_agent()
     assert (agent.ready() or "").startswith(refused) == (policy == "refuse"), "after a restart"
     bench.cassandra.transactional, bench.cassandra.is_changed = {}, True
-    bench.work()
+    bench.run_agent()
     bench.raw.write(11, write_of(TABLE, 4))
-    bench.work()
+    bench.run_agent()
     assert agent.ready() is None
     assert metric("transactional_tables") == 0
     events = emitted(bench)

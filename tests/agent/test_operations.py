@@ -96,12 +96,12 @@ class Agents:
     def call(self, command: str, *arguments: str) -> tuple[int, str, str]:
         """Exit code, output and errors of another command."""
         try:
-            done = CliRunner().invoke(cli.main, [command, str(self.file()), *arguments])
+            result = CliRunner().invoke(cli.main, [command, str(self.file()), *arguments])
         finally:
             structlog.reset_defaults()
-        return done.exit_code, done.stdout, done.stderr
+        return result.exit_code, result.stdout, result.stderr
 
-    def work(self) -> Any:
+    def run_agent(self) -> Any:
         """The agent, run here until there is nothing more to do."""
         log, state = FakeLog(), StateDirectory(self.state)
         agent = agent_on(self.directory, self.raw, FakeCassandra(TABLE), log, state)
@@ -151,9 +151,9 @@ def test_killed_while_it_archives(agents: Agents, visit: int) -> None:
     killed = agents.start(failpoint=f"transfer.after-copy:{visit}")
     assert killed.wait(30) == -signal.SIGKILL
     assert agents.raw.names != []
-    again = agents.start()
+    restarted = agents.start()
     agents.wait(lambda: agents.raw.names == [])
-    agents.stop(again)
+    agents.stop(restarted)
     assert {path.name: path.read_bytes() for path in archive.iterdir()} == content
     assert set(agents.keys) == {10, 11, 12}
 
@@ -170,9 +170,9 @@ def test_killed_while_it_saves(agents: Agents) -> None:
     assert killed.wait(30) == -signal.SIGKILL
     assert read(agents.state) == saved
     assert agents.keys == [1, 2]
-    again = agents.start()
+    restarted = agents.start()
     agents.wait(lambda: len(agents.keys) == 3)
-    agents.stop(again)
+    agents.stop(restarted)
     assert agents.keys == [1, 2, 2]
 
 
@@ -220,8 +220,8 @@ def test_started_before_the_node(agents: Agents) -> None:
 def test_a_busy_port(agents: Agents) -> None:
     """It costs the metrics, until it is free, and nothing else."""
     complete(agents.raw, 10, 1)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         agents.properties = {"http.port": str(port)}
         agent = agents.start()
         agents.wait(lambda: agents.keys == [1])
@@ -246,13 +246,13 @@ def test_drained_without_its_node(agents: Agents, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(FakeCassandra, "schema", _with(other))
     complete(agents.raw, 10, 1)
     assert agents.call("drain", "--offline")[0] == 1
-    agents.work()
+    agents.run_agent()
     agents.raw.segment(11)
     agents.raw.write(11, write_of(TABLE, 2), write_of(other, 8), write_of(TABLE, 3))
     agents.raw.index(11, complete=True)
     agents.raw.segment(12)
     agents.raw.write(12, write_of(TABLE, 4))  # it died in this one
-    at = agents.raw.ends[12]
+    offset = agents.raw.ends[12]
     agents.raw.unmarked(12, write_of(TABLE, 5))
     agents.events.unlink()
     monkeypatch.setenv("HELENUS_TEST_LATE", "1000000")
@@ -267,7 +267,7 @@ def test_drained_without_its_node(agents: Agents, monkeypatch: pytest.MonkeyPatc
     assert agents.raw.names == ["CommitLog-7-12.log"]
     saved = read(agents.state)
     assert saved is not None
-    assert saved.segments[12].offset > at
+    assert saved.segments[12].offset > offset
     unknown = table_of("unknown", "pk int pk, v int")
     complete(agents.raw, 13, 6)
     agents.raw.segment(14)
@@ -284,8 +284,8 @@ def _with(other: Table) -> Callable[[FakeCassandra], Schema]:
     schema = FakeCassandra.schema
 
     def with_other(cassandra: FakeCassandra) -> Schema:
-        found = schema(cassandra)
-        return replace(found, tables={**found.tables, other.id: other})
+        known_schema = schema(cassandra)
+        return replace(known_schema, tables={**known_schema.tables, other.id: other})
 
     return with_other
 
@@ -302,29 +302,29 @@ def quarantine(agents: Agents, *segments: int) -> None:
     """Have an agent quarantine these; each holds its own number, and bytes that are no entry."""
     for segment in segments:
         complete(agents.raw, segment, segment, bad=True)
-    agents.work()
+    agents.run_agent()
     assert agents.raw.names == []
     agents.events.unlink()
 
 
 def mend(agents: Agents, segment: int) -> None:
     """As if a newer version could read it: the garbage is gone."""
-    held = agents.quarantine / f"CommitLog-7-{segment}.log"
-    held.unlink()
+    quarantined = agents.quarantine / f"CommitLog-7-{segment}.log"
+    quarantined.unlink()
     complete(agents.raw, segment, segment, segment + 100)
-    agents.raw.find(segment).rename(held)
-    held.with_name(f"CommitLog-7-{segment}_cdc.idx").unlink()
-    (agents.raw.path / f"CommitLog-7-{segment}_cdc.idx").rename(held.with_name(f"CommitLog-7-{segment}_cdc.idx"))
+    agents.raw.find(segment).rename(quarantined)
+    quarantined.with_name(f"CommitLog-7-{segment}_cdc.idx").unlink()
+    (agents.raw.path / f"CommitLog-7-{segment}_cdc.idx").rename(quarantined.with_name(f"CommitLog-7-{segment}_cdc.idx"))
 
 
-@pytest.mark.parametrize("done", [False, True])
-def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
+@pytest.mark.parametrize("is_done", [False, True])
+def test_reprocess_reads_it_all_again(agents: Agents, is_done: bool) -> None:
     """The state says that it is read to its end, or fully processed: an agent that believes this skips it silently."""
     quarantine(agents, 10, 11)
     saved = read(agents.state)
     assert saved is not None
     assert sorted(saved.done) == [10, 11]
-    if not done:  # as it was saved before they were moved
+    if not is_done:  # as it was saved before they were moved
         saved.done.clear()
         saved.segments = {segment: SegmentMark(agents.raw.ends[segment], True, True) for segment in (10, 11)}
         state = StateDirectory(agents.state)
@@ -337,11 +337,11 @@ def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
     assert out == f"{agents.raw.path}/CommitLog-7-10.log\n"
     assert agents.raw.names == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx"]
     assert sorted(path.name for path in agents.quarantine.iterdir()) == ["CommitLog-7-11.log", "CommitLog-7-11_cdc.idx"]
-    agents.work()
+    agents.run_agent()
     assert agents.keys == [10, 110]
     code, out, _ = agents.call("reprocess")
     assert (code, out) == (0, f"{agents.raw.path}/CommitLog-7-11.log\n")
-    assert agents.work().ready() is None
+    assert agents.run_agent().ready() is None
     assert agents.keys == [10, 110, 11, 111]
     assert agents.raw.names == []
     assert list(agents.quarantine.iterdir()) == []
@@ -351,7 +351,7 @@ def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
 def test_reprocess_a_segment_that_still_cannot_be_read(agents: Agents) -> None:
     quarantine(agents, 10)
     assert agents.call("reprocess", "10")[0] == 0
-    assert "could not be read" in agents.work().ready()
+    assert "could not be read" in agents.run_agent().ready()
     assert agents.raw.names == []
     assert sorted(path.name for path in agents.quarantine.iterdir()) == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx"]
     assert agents.keys == [10]
@@ -380,21 +380,21 @@ def test_killed_while_it_reprocesses(agents: Agents, point: str) -> None:
     mend(agents, 10)
     killed = agents.command("reprocess", str(agents.file()), failpoint=point)
     assert killed.wait(30) == -signal.SIGKILL
-    agents.work()
+    agents.run_agent()
     assert agents.raw.names == []
     assert agents.keys == []
     assert agents.call("reprocess")[0] == 0
-    agents.work()
+    agents.run_agent()
     assert agents.raw.names == []
     assert agents.keys == [10, 110]
 
 
 def test_reprocess_without_positions(tmp_path: Path) -> None:
     """Someone deleted them: there is nothing to take back, and nothing is made up."""
-    raw, held = tmp_path / "cdc_raw", tmp_path / "state" / "quarantine"
+    raw, quarantined = tmp_path / "cdc_raw", tmp_path / "state" / "quarantine"
     raw.mkdir()
-    held.mkdir(parents=True)
-    (held / "CommitLog-7-10.log").write_bytes(b"log")
+    quarantined.mkdir(parents=True)
+    (quarantined / "CommitLog-7-10.log").write_bytes(b"log")
     assert reprocess(tmp_path / "state", raw) == [raw / "CommitLog-7-10.log"]
     assert read(tmp_path / "state") is None
 
@@ -413,17 +413,17 @@ def test_status(agents: Agents) -> None:
     agents.wait(lambda: agents.call("status")[0] == 0)
     code, out, errors = agents.call("status", "--json")
     assert (code, errors) == (0, "")
-    found = json.loads(out)
-    assert (found["healthy"], found["running"], found["trouble"], found["host_id"]) == (True, True, [], HOST)
-    assert [(s["id"], s["size"], s["position"], s["complete"], s["bad"]) for s in found["segments"]] == [
+    status = json.loads(out)
+    assert (status["healthy"], status["running"], status["trouble"], status["host_id"]) == (True, True, [], HOST)
+    assert [(s["id"], s["size"], s["position"], s["complete"], s["bad"]) for s in status["segments"]] == [
         (11, 100_000, agents.raw.ends[11], False, False),
         (12, 100_000, 0, False, False),
     ]
-    assert (found["done"], found["quarantined"]) == (1, [])
-    assert (found["raw_bytes"], found["raw_limit"]) == (200_000, 64 << 20)
-    assert found["raw_headroom"] == (64 << 20) - 200_000
-    assert 0 <= found["saved_age"] < 60
-    assert found["metrics"]["events_total{ks.t}"] == 2
+    assert (status["done"], status["quarantined"]) == (1, [])
+    assert (status["raw_bytes"], status["raw_limit"]) == (200_000, 64 << 20)
+    assert status["raw_headroom"] == (64 << 20) - 200_000
+    assert 0 <= status["saved_age"] < 60
+    assert status["metrics"]["events_total{ks.t}"] == 2
     code, out, _ = agents.call("status")
     for part in ("running, healthy", HOST, "0.2 MiB of 64.0 MiB", "63.8 MiB left", f"{agents.raw.ends[11]}"):
         assert part in out
@@ -443,10 +443,10 @@ def test_status_shows_problems(agents: Agents) -> None:
     agents.properties = {"cassandra.config": str(agents.directory / "cassandra.yaml")}
     state = StateDirectory(agents.state)
     code, out, _ = agents.call("status", "--json")
-    found = json.loads(out)
-    assert (code, found["running"], found["raw_limit"]) == (1, True, 8 << 20)
-    assert found["quarantined"] == [str(agents.quarantine / "CommitLog-7-10.log")]
-    assert "helenus-agent reprocess" in found["trouble"][0]
+    status = json.loads(out)
+    assert (code, status["running"], status["raw_limit"]) == (1, True, 8 << 20)
+    assert status["quarantined"] == [str(agents.quarantine / "CommitLog-7-10.log")]
+    assert "helenus-agent reprocess" in status["trouble"][0]
     state.close()
     (agents.state / "positions.json").write_text("{")
     code, out, errors = agents.call("status")
@@ -491,9 +491,9 @@ def test_a_full_disk_stops_it_and_loses_nothing(agents: Agents) -> None:
     assert "cannot save the positions: No space left on device" in errors.splitlines()[-1]
     assert agents.raw.names == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx"]
     (agents.state / "positions.new").unlink()
-    again = agents.start()
+    restarted = agents.start()
     agents.wait(lambda: agents.raw.names == [])
-    agents.stop(again)
+    agents.stop(restarted)
     assert agents.keys == [1, 2, 2]
 
 
@@ -530,9 +530,9 @@ def test_a_disk_that_is_really_full(agents: Agents) -> None:
         assert agent.returncode == 1
         assert "No space left on device" in errors.splitlines()[-1]
         filler.unlink()
-        again = agents.start()
+        restarted = agents.start()
         agents.wait(lambda: len(agents.keys) == 3)
-        agents.stop(again)
+        agents.stop(restarted)
     assert agents.keys == [1, 2, 2]
 
 
@@ -602,7 +602,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     state.close()
 
 
-def work(agent: Any, rounds: int = 1) -> None:
+def step_and_commit(agent: Any, rounds: int = 1) -> None:
     for _ in range(rounds):
         agent._listed_at = agent._committed_at = 0.0
         while agent.step():
@@ -614,13 +614,13 @@ def work(agent: Any, rounds: int = 1) -> None:
 def test_a_failing_transfer_affects_nothing_else(refused: Any) -> None:
     agent, raw, log = refused
     agent._removal._transfer = transfer = Refusing(3)
-    work(agent)
+    step_and_commit(agent)
     assert raw.names == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx", "CommitLog-7-12.log"]
     assert "the bucket is away" in agent.ready()
     raw.write(12, write_of(TABLE, 3))
-    work(agent)
+    step_and_commit(agent)
     assert len(log.acknowledged) == 3
-    work(agent, 4)
+    step_and_commit(agent, 4)
     assert raw.names == ["CommitLog-7-12.log"]
     assert agent.ready() is None
     assert transfer.calls == [11, 10, 10, 10, 10] or transfer.calls == [10, 11, 10, 10, 10]
@@ -630,7 +630,7 @@ def test_a_transfer_that_fails_waits(refused: Any, monkeypatch: pytest.MonkeyPat
     agent, _, _ = refused
     monkeypatch.setattr(removal, "_RETRY_S", (3600.0, 3600.0))
     agent._removal._transfer = transfer = Refusing(10**9)
-    work(agent, 5)
+    step_and_commit(agent, 5)
     assert transfer.calls.count(10) == 1
 
 
@@ -638,8 +638,8 @@ def test_a_transfer_that_says_stop(refused: Any) -> None:
     agent, raw, _ = refused
     agent._removal._transfer = Refusing(1, Kind.STATE)
     with pytest.raises(HelenusError, match="the bucket is away"):
-        work(agent)
+        step_and_commit(agent)
     assert "CommitLog-7-10.log" in raw.names
     agent._removal._next_try_at = 0.0
-    work(agent)
+    step_and_commit(agent)
     assert raw.names == ["CommitLog-7-12.log"]

@@ -60,7 +60,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1]
     yield bench
     bench.state.close()
@@ -71,12 +71,12 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def test_a_deleted_topic_is_created_again(bench: Bench) -> None:
     """Cassandra is not asked for that: it may be away."""
     del bench.log.counts[TOPIC]
-    asked = bench.cassandra.asked
+    queries_before = bench.cassandra.asked
     bench.raw.write(10, write_of(TABLE, 2), write_of(TABLE, 3))
     bench.run(seconds=5, until=3)
     assert bench.keys == [1, 2, 3]
     assert bench.log.counts[TOPIC] == 1
-    assert bench.cassandra.asked == asked
+    assert bench.cassandra.asked == queries_before
 
 
 def test_a_topic_recreated_with_other_partitions_stops_the_agent(bench: Bench) -> None:
@@ -91,7 +91,7 @@ def test_a_topic_recreated_with_other_partitions_stops_the_agent(bench: Bench) -
     assert bench.keys == [1]
     # What the operator does then: the new number counts for what comes.
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1, 2]
 
 
@@ -100,7 +100,7 @@ def test_topics_are_checked_only_after_a_failure(bench: Bench) -> None:
     bench.log.created.clear()
     for key in range(5):
         bench.raw.write(10, write_of(TABLE, key), write_of(OTHER, key))
-        bench.work()
+        bench.run_agent()
     assert bench.log.created == []
     bench.log.refuse_flush = 1
     bench.raw.write(10, write_of(TABLE, 9))
@@ -111,10 +111,10 @@ def test_topics_are_checked_only_after_a_failure(bench: Bench) -> None:
 def test_the_topic_of_a_dropped_table_is_not_created_again(bench: Bench) -> None:
     bench.cassandra.set(TABLE)
     bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 2))
-    bench.work()  # nothing more can come of the other
+    bench.run_agent()  # nothing more can come of the other
     del bench.log.counts["events-ks.other"]
     bench.log.refuse_flush = 1
     bench.raw.write(11, write_of(TABLE, 3))
@@ -143,8 +143,8 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
 
 def _pulsar() -> tuple[FakeLog, Outbox]:
     log = FakeLog()
-    given = {"state.dir": "/s", "cdc.raw.dir": "/r", "log": "pulsar", "pulsar.service.url": "pulsar://b"}
-    return log, Outbox(log, AgentSettings.from_properties(given, "f"))
+    properties = {"state.dir": "/s", "cdc.raw.dir": "/r", "log": "pulsar", "pulsar.service.url": "pulsar://b"}
+    return log, Outbox(log, AgentSettings.from_properties(properties, "f"))
 
 
 def test_on_pulsar_an_altered_key_is_declared_again() -> None:
@@ -153,15 +153,15 @@ def test_on_pulsar_an_altered_key_is_declared_again() -> None:
     udt = CqlType("udt", (parse("int"), parse("int")), True, "a", ("x", "y"))
     key = Column("pk", parse("int"), "partition_key", 0)
 
-    def of(t: CqlType, name: str = "ck", *values: Column) -> Table:
+    def table_with(t: CqlType, name: str = "ck", *values: Column) -> Table:
         return replace(TABLE, columns=(key, Column(name, t, "clustering", 0), *values))
 
     before = replace(udt, args=udt.args[:1], fields=udt.fields[:1])
-    for table in (of(before), of(udt), of(udt, "renamed")):
+    for table in (table_with(before), table_with(udt), table_with(udt, "renamed")):
         assert outbox.open([(0, table)]) == []
         assert log.declared[TOPIC].key == datastax.key_schema(table)
     log.refuse_create = 1
-    assert outbox.open([(0, of(udt, "renamed", Column("v", parse("int"))))]) == []
+    assert outbox.open([(0, table_with(udt, "renamed", Column("v", parse("int"))))]) == []
     assert log.refuse_create == 1
 
 

@@ -49,11 +49,11 @@ def test_the_state_of_another_node_is_refused(tmp_path: Path) -> None:
 NUMBERED = "6d194555-f6eb-41d0-c000-000000000001"
 
 
-@pytest.mark.parametrize("known", [Positions(HOST, {7: SegmentMark(20)}), Positions(HOST, done=[7])])
-def test_a_node_that_an_upgrade_renamed_is_the_same_node(tmp_path: Path, known: Positions) -> None:
+@pytest.mark.parametrize("saved_positions", [Positions(HOST, {7: SegmentMark(20)}), Positions(HOST, done=[7])])
+def test_a_node_that_an_upgrade_renamed_is_the_same_node(tmp_path: Path, saved_positions: Positions) -> None:
     """Cassandra 6.0 gives each node a new host id. A segment that was read before shows that it is the same."""
     state = StateDirectory(tmp_path)
-    state.save(known)
+    state.save(saved_positions)
     assert state.load(NUMBERED, "c", [7, 8]).host_id == HOST, "until all that was appended is acknowledged"
     with pytest.raises(HelenusError, match=f"belongs to the node {HOST}, but Cassandra is {NUMBERED}"):
         state.load(NUMBERED, "c", [8])

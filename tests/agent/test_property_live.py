@@ -33,27 +33,29 @@ def test_every_statement_gives_the_expected_events(recording: Recording, decoder
     records = decoded(decoder, recording.tables, recording.views, recording.segments, 1 << 22)
     ours = (record for record in records if record.table in names)
     checked = 0
-    for done, found in zip(recording.done, _by_operation(ours, names), strict=True):
-        if done.expected is None:
+    for executed, records_of_operation in zip(recording.executed, _by_operation(ours, names), strict=True):
+        if executed.expected is None:
             continue
         checked += 1
-        where = f"{done.operation}, seed {recording.seed}"
-        wanted = sorted(done.expected, key=_order)
-        got = sorted(found, key=lambda record: repr(_identity(names, record)))
+        where = f"{executed.operation}, seed {recording.seed}"
+        wanted = sorted(executed.expected, key=_order)
+        got = sorted(records_of_operation, key=lambda record: repr(_identity(names, record)))
         assert [_identity(names, r) for r in got] == [_expected_identity(e) for e in wanted], where
         for record, expected in zip(got, wanted, strict=True):
-            _check_times(record, expected, done, where)
-        assert _are_numbered(found), where
-    assert checked > len(recording.done) * 0.8
+            _check_times(record, expected, executed, where)
+        assert _are_numbered(records_of_operation), where
+    assert checked > len(recording.executed) * 0.8
 
 
-@pytest.mark.parametrize("most", [1 << 16, 1 << 24])
-def test_every_change_event_is_as_cassandra_reads_it(recording: Recording, decoder: ModuleType, most: int) -> None:
+@pytest.mark.parametrize("piece_size", [1 << 16, 1 << 24])
+def test_every_change_event_is_as_cassandra_reads_it(
+    recording: Recording, decoder: ModuleType, piece_size: int
+) -> None:
     """Record for record, field for field, in the log's order, whatever a read brings in at once."""
-    found = list(decoded(decoder, recording.tables, recording.views, recording.segments, most))
-    for mine, record in zip(found, recording.records, strict=False):
+    decoded_records = list(decoded(decoder, recording.tables, recording.views, recording.segments, piece_size))
+    for mine, record in zip(decoded_records, recording.records, strict=False):
         assert mine == record, f"{recording.tables[record.table].full_name}, seed {recording.seed}"
-    assert len(found) == len(recording.records), f"seed {recording.seed}"
+    assert len(decoded_records) == len(recording.records), f"seed {recording.seed}"
 
 
 def test_all_cells_of_a_key_fold_to_what_select_gives(recording: Recording, compiled: ModuleType) -> None:
@@ -80,16 +82,16 @@ def test_the_recording_has_something_of_everything(recording: Recording) -> None
 
 def _by_operation(records: Iterator[Record], names: dict[Any, str]) -> Iterator[list[Record]]:
     """The records before each row of `marks`."""
-    found: list[Record] = []
+    records_of_operation: list[Record] = []
     number = 0
     for record in records:
         if names[record.table] == "marks":
             number += 1
             assert int.from_bytes(record.partition, "big") == number
-            yield found
-            found = []
+            yield records_of_operation
+            records_of_operation = []
         else:
-            found.append(record)
+            records_of_operation.append(record)
 
 
 def _identity(names: dict[Any, str], record: Record) -> tuple[Any, ...]:
@@ -106,17 +108,17 @@ def _order(expected: Expected) -> str:
     return repr(_expected_identity(expected))
 
 
-def _check_times(record: Record, expected: Expected, done: Done, where: str) -> None:
+def _check_times(record: Record, expected: Expected, executed: Done, where: str) -> None:
     assert record.write_time is not None, where
     if expected.time is not None:
         assert record.write_time == expected.time, where
     else:
-        assert done.first - _AHEAD <= record.write_time <= done.last + _AHEAD, where
+        assert executed.first - _AHEAD <= record.write_time <= executed.last + _AHEAD, where
     if expected.ttl is None:
         assert record.expires_at is None, where
     else:
         assert record.expires_at is not None, where
-        first, last = (time // 1_000_000 + expected.ttl for time in (done.first, done.last))
+        first, last = (time // 1_000_000 + expected.ttl for time in (executed.first, executed.last))
         assert first <= record.expires_at <= last, where
 
 
@@ -126,6 +128,7 @@ def _are_numbered(records: list[Record]) -> bool:
     for record in records:
         mutations.setdefault(record.position, []).append(record)
     return all(
-        [(r.part, r.parts, r.digest) for r in some] == [(i, len(some), some[0].digest) for i in range(len(some))]
-        for some in mutations.values()
+        [(r.part, r.parts, r.digest) for r in of_mutation]
+        == [(i, len(of_mutation), of_mutation[0].digest) for i in range(len(of_mutation))]
+        for of_mutation in mutations.values()
     )

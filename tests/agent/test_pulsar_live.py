@@ -39,10 +39,10 @@ class OnPulsar(Live):
         try:
             name = f"persistent://public/default/{topic}-partition-{partition}"
             reader = talking.create_reader(name, client.MessageId.earliest)
-            found = []
+            messages_read = []
             while reader.has_message_available():
-                found.append(reader.read_next(20_000))
-            return found
+                messages_read.append(reader.read_next(20_000))
+            return messages_read
         except client.PulsarException:
             return []  # not there yet, or the broker is not there again; who waits asks again
         finally:

@@ -22,20 +22,20 @@ def test_as_cassandra_writes(bench: Bench, mode: str) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 0))
     bench.start(read_mode=mode)
-    bench.work()
+    bench.run_agent()
     assert bench.keys == ([] if mode == "idx" else [0])
     bench.raw.index(10)
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [0]
     bench.raw.unmarked(10, write_of(TABLE, 1), write_of(TABLE, 2))
-    bench.work()
+    bench.run_agent()
     assert bench.keys == ([0, 1, 2] if mode == "eager" else [0])
     bench.raw.unmarked(10, write_of(TABLE, 1), write_of(TABLE, 2), write_of(TABLE, 3))
     bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2), write_of(TABLE, 3))
-    bench.work()
+    bench.run_agent()
     assert bench.keys == ([0] if mode == "idx" else [0, 1, 2, 3])
     bench.raw.index(10, complete=True)
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [0, 1, 2, 3]
     assert bench.raw.names == []
 
@@ -48,13 +48,13 @@ def test_another_mode_goes_on(bench: Bench, first: str, then: str) -> None:
     bench.raw.index(10)
     bench.raw.unmarked(10, *(write_of(TABLE, n) for n in range(10, 13)))
     bench.start(read_mode=first)
-    bench.work()
+    bench.run_agent()
     ahead = 13 if first == "eager" else 10
     assert bench.keys == list(range(ahead))
     bench.raw.write(10, *(write_of(TABLE, n) for n in range(10, 16)))
     bench.raw.index(10, complete=True)
     bench.start(read_mode=then)
-    bench.work()
+    bench.run_agent()
     assert bench.keys == list(range(16))
 
 
@@ -62,7 +62,7 @@ def test_eager_goes_back_to_what_is_acknowledged(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 0))
     bench.start(read_mode="eager")
-    bench.work()
+    bench.run_agent()
     bench.raw.unmarked(10, write_of(TABLE, 1), write_of(TABLE, 2))
     bench.log.refuse_flush = 1
     bench.run(until=3)
@@ -77,7 +77,7 @@ def test_eager_with_large_entries_and_many(bench: Bench) -> None:
     bench.raw.write(10, write_of(TABLE, 0))
     bench.raw.unmarked(10, *(write_of(TABLE, n) for n in range(5000)), large, write_of(TABLE, 7))
     bench.start(read_mode="eager")
-    bench.work()
+    bench.run_agent()
     assert len(bench.keys) == 1 + 5000 + 19_000 + 1
     assert bench.keys[:6] == [0, 0, 1, 2, 3, 4]
     assert bench.keys[-1] == 7
@@ -87,7 +87,7 @@ def test_eager_with_large_entries_and_many(bench: Bench) -> None:
     "compressor", [c if c.startswith("LZ4") else pytest.param(c, marks=pytest.mark.long) for c in COMPRESS]
 )
 def test_stopped_in_a_compressed_section(bench: Bench, compressor: str) -> None:
-    contents = [b"".join(entry(write_of(TABLE, n)) for n in range(at, at + 5000)) for at in (0, 5000)]
+    contents = [b"".join(entry(write_of(TABLE, n)) for n in range(first, first + 5000)) for first in (0, 5000)]
     path = bench.raw.path / file_name(10, 8)
     path.write_bytes(segment_bytes(10, contents, version=8, compressor=compressor))
     agent = bench.start()
@@ -99,7 +99,7 @@ def test_stopped_in_a_compressed_section(bench: Bench, compressor: str) -> None:
     assert mark.offset < len(contents[0])
     path.with_name(f"{path.stem}_cdc.idx").write_text(f"{path.stat().st_size}\nCOMPLETED")
     bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == list(range(10_000))
     assert bench.raw.names == []
     assert bench.saved.done == [10]
@@ -113,7 +113,7 @@ def test_version_6_is_read_and_taken_away(bench: Bench, mode: str) -> None:
         path = bench.raw.path / file_name(segment, 6)
         path.write_bytes(segment_bytes(segment, [content, content], 1 << 20, 6, compressor))
     bench.start(read_mode=mode)
-    bench.work()
+    bench.run_agent()
     keys = [segment * 100 + n for segment in (10, 11) for _ in range(2) for n in range(50)]
     assert bench.keys == keys
     assert bench.raw.names == []
@@ -128,7 +128,7 @@ def test_an_encrypted_segment_is_quarantined_and_the_others_go_on(bench: Bench) 
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     agent = bench.start()
-    bench.work()
+    bench.run_agent()
     assert bench.keys == [1]
     assert sorted(p.name for p in (bench.state.directory / "quarantine").iterdir()) == [
         "CommitLog-7-9.log",

@@ -45,11 +45,11 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def emitted(bench: Bench) -> dict[str, list[str | int]]:
     """What each topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
-    found: dict[str, list[str | int]] = {}
+    events: dict[str, list[str | int]] = {}
     for topic, _, key, value, _ in bench.log.acknowledged:
-        what = decode(value or b"").scope.name if key is None else bench.number(key)[-1]
-        found.setdefault(topic.removeprefix("events-ks."), []).append(what)
-    return found
+        scope_or_number = decode(value or b"").scope.name if key is None else bench.number(key)[-1]
+        events.setdefault(topic.removeprefix("events-ks."), []).append(scope_or_number)
+    return events
 
 
 def write(bench: Bench, number: int, segment: int = 10) -> None:
@@ -62,30 +62,30 @@ def test_a_topic_that_cannot_be_created(bench: Bench, capsys: pytest.CaptureFixt
     agent = bench.start(topic_partitions="1")
     for number in (1, 2):
         write(bench, number)
-        bench.work()
+        bench.run_agent()
     assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert bench.saved.refused == [str(ODD.id)]
     assert metric("skipped_total", reason="refused_topic") == skipped + 2
     assert metric("refused_tables") == 1
     assert "ks.odd is left out: not to be made" in (agent.ready() or "")
     bench.raw.index(10, complete=True)
-    bench.work()
+    bench.run_agent()
     assert bench.raw.names == []  # its changes do not fill cdc_raw, where the others' are
-    said = capsys.readouterr().out
-    assert said.count("table.refused") == 1  # however often it is tried
-    assert "table.resumed" not in said
+    log_text = capsys.readouterr().out
+    assert log_text.count("table.refused") == 1  # however often it is tried
+    assert "table.resumed" not in log_text
 
     bench.log.closed.clear()
     bench.raw.segment(11)
     write(bench, 3, 11)
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
     assert metric("gaps_total", reason="refused_topic") == gaps + 1
     assert metric("refused_tables") == 0
     assert (agent.ready(), bench.saved.refused) == (None, [])
     assert "table.resumed" in capsys.readouterr().out
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench)["odd"] == ["GAP", 3]
 
 
@@ -94,7 +94,7 @@ def test_a_topic_that_cannot_be_written(bench: Bench) -> None:
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
-    bench.work()
+    bench.run_agent()
     bench.log.closed.add(TOPIC)
     write(bench, 2)
     write(bench, 3)
@@ -137,7 +137,7 @@ def test_an_error_that_does_not_name_the_topic(bench: Bench, monkeypatch: pytest
     bench.cassandra.set(TABLE, ODD, LAST)
     bench.start(topic_partitions="1")
     write(bench, 1)
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == {"t": [1], "last": [1]}
 
 
@@ -148,7 +148,7 @@ def test_a_new_table(bench: Bench) -> None:
     bench.cassandra.set(TABLE, LAST, ODD)
     write(bench, 1)
     write(bench, 2)
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "ks.odd is left out" in (agent.ready() or "")
 
@@ -164,7 +164,7 @@ def test_all_topics_are_refused(bench: Bench, capsys: pytest.CaptureFixture[str]
     assert (bench.saved.refused, bench.saved.segments) == ([], {})
     bench.log.closed.clear()
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
@@ -179,16 +179,16 @@ def test_all_topics_are_refused_one_after_the_other(bench: Bench) -> None:
 
 
 def test_a_broker_that_refuses_everybody_is_asked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    topics_asked: list[str] = []
 
     def refuses(topic: str, *_: Any) -> int:
-        asked.append(topic)
+        topics_asked.append(topic)
         raise HelenusError(Kind.BROKER_REFUSED, "wrong password", "fake")
 
     monkeypatch.setattr(bench.log, "create", refuses)
     with pytest.raises(HelenusError, match="wrong password"):
         bench.start()
-    assert len(asked) == 1
+    assert len(topics_asked) == 1
 
 
 def test_a_refused_table_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,15 +196,15 @@ def test_a_refused_table_is_remembered(bench: Bench, capsys: pytest.CaptureFixtu
     for number in (1, 2):
         agent = bench.start(topic_partitions="1")
         write(bench, number)
-        bench.work()
+        bench.run_agent()
         assert "ks.odd is left out" in (agent.ready() or "")
-        said = capsys.readouterr().out
-        assert said.count("table.refused") == 1
-        assert said.count("table=ks.odd") == number % 2 + 1  # the first one takes it for followed
+        log_text = capsys.readouterr().out
+        assert log_text.count("table.refused") == 1
+        assert log_text.count("table=ks.odd") == number % 2 + 1  # the first one takes it for followed
     bench.log.closed.clear()
     bench.start(topic_partitions="1")
     write(bench, 3)
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
 
 
@@ -217,7 +217,7 @@ def test_unacknowledged_events_are_no_gap(bench: Bench, monkeypatch: pytest.Monk
         pass
     bench.log.closed.clear()
     bench.start(topic_partitions="1")
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
@@ -267,14 +267,14 @@ def test_tries_become_rare(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_refused_table_that_is_no_longer_wanted_gives_no_warning(bench: Bench, way: str) -> None:
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
-    bench.work()
+    bench.run_agent()
     assert agent.ready() is not None
     if way == "excluded":
         agent = bench.start(table_exclude_list=r"ks\.odd")
     else:
         bench.cassandra.set(*([replace(ODD, cdc=False)] if way == "cdc" else []), TABLE, LAST)
         bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     assert agent.ready() is None
     assert metric("refused_tables") == 0
     # Where it is wanted again, it still has its gap; a recreated one has none.
@@ -285,7 +285,7 @@ def test_a_refused_table_that_is_no_longer_wanted_gives_no_warning(bench: Bench,
         recreated = table_of("odd", "pk int pk, v int", id=9)
         bench.cassandra.set(ODD if way == "cdc" else recreated, TABLE, LAST)
         bench.cassandra.is_changed = True
-    bench.work()
+    bench.run_agent()
     assert emitted(bench).get("odd", []) == ([] if way == "dropped" else ["GAP"])
 
 
@@ -295,14 +295,14 @@ def test_truncated_while_it_is_refused(bench: Bench) -> None:
     def truncate(time: int) -> None:
         bench.cassandra.truncations[ODD.id] = Truncation(ODD.id, (10, bench.raw.ends[10]), time)
         bench.raw.write(10, write_of(LOCAL, 0))
-        bench.work()
+        bench.run_agent()
 
     bench.start(topic_partitions="1")
     write(bench, 1)
     truncate(1_700_000_000_000)
     assert "odd" not in emitted(bench)
     bench.log.closed.clear()
-    bench.work()
+    bench.run_agent()
     write(bench, 2)
     truncate(1_700_000_000_001)
     assert emitted(bench)["odd"] == ["GAP", 2, Scope.TABLE.name]
@@ -315,7 +315,7 @@ def test_altered_while_it_is_refused(bench: Bench) -> None:
     bench.cassandra.set(wider, TABLE, LAST)
     bench.cassandra.is_changed = True
     write(bench, 1)
-    bench.work()
+    bench.run_agent()
     assert emitted(bench) == {"t": [1], "last": [1]}
 
 
@@ -324,7 +324,7 @@ def test_another_number_of_partitions_after_the_refusal(bench: Bench) -> None:
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
-    bench.work()
+    bench.run_agent()
     write(bench, 2)
     agent.step()
     del bench.log.counts[TOPIC]
@@ -334,8 +334,8 @@ def test_another_number_of_partitions_after_the_refusal(bench: Bench) -> None:
     assert "left out" in (agent.ready() or "")
     bench.log.closed.clear()
     bench.log.counts[TOPIC] = 3
-    bench.work()
+    bench.run_agent()
     assert emitted(bench)["odd"] == [1, "GAP", "GAP", "GAP"]
     write(bench, 3)
-    bench.work()
+    bench.run_agent()
     assert emitted(bench)["odd"][4:] == [3]

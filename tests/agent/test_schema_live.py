@@ -119,10 +119,10 @@ class Node:
     def topic(self, table: str, keyspace: str = "s") -> list[list[Record]]:
         """Per partition of a table's topic what it holds, all of it."""
         topic = f"events-{keyspace}.{table}"
-        held = self.read.setdefault(topic, [[] for _ in range(PARTITIONS)])
+        records_by_partition = self.read.setdefault(topic, [[] for _ in range(PARTITIONS)])
         if topic not in self.consumer.list_topics(timeout=10).topics:
-            return held
-        for n, part in enumerate(held):
+            return records_by_partition
+        for n, part in enumerate(records_by_partition):
             partition = TopicPartition(topic, n, len(part))
             _, end = self.consumer.get_watermark_offsets(partition, timeout=10)
             if len(part) >= end:
@@ -133,7 +133,7 @@ class Node:
                 assert message is not None
                 assert not message.error()
                 part.append((message.key(), decode(message.value())))
-        return held
+        return records_by_partition
 
     def rows(self, table: str, keyspace: str = "s") -> list[bytes]:
         """The keys of all rows in a table's topic."""
@@ -149,7 +149,7 @@ class Node:
 
     def notices(self, table: str) -> list[list[tuple[int, Change]]]:
         """Per partition of a table's topic what concerns the whole table, with its place."""
-        return [[(at, c) for at, (key, c) in enumerate(part) if key is None] for part in self.topic(table)]
+        return [[(offset, c) for offset, (key, c) in enumerate(part) if key is None] for part in self.topic(table)]
 
     def wait(self, condition: Callable[[], bool]) -> None:
         eventually(condition, lambda: self.out.read_text()[-5000:], every=0.3)
@@ -193,11 +193,11 @@ def number(key: bytes) -> int:
 def assert_between(node: Node, table: str, scope: Scope, which: int, before: range, after: range) -> Change:
     """In each partition the notice number `which` has just these rows before and after it. Returns it."""
     for part, notices in zip(node.topic(table), node.notices(table), strict=True):
-        at, change = notices[which]
+        index, change = notices[which]
         assert change.scope is scope
         keys = [None if key is None else number(key) for key, _ in part]
-        assert {k for k in keys[:at] if k in after} == set()
-        assert {k for k in keys[at:] if k in before} == set()
+        assert {k for k in keys[:index] if k in after} == set()
+        assert {k for k in keys[index:] if k in before} == set()
         assert any(k in before for k in keys)
         assert any(k in after for k in keys)
     return change
@@ -395,21 +395,21 @@ def test_altered_while_the_agent_is_down(node: Node) -> None:
     node.arrive("altered", 8)
     assert [number(key) for key in sorted(node.rows("altered"))] == list(range(8))
     # Cells have the columns and types of then, whatever became of them before they were read.
-    said = {number(key): (change, cells) for key, change, cells in node.cells("altered")}
+    cells_by_key = {number(key): (change, cells) for key, change, cells in node.cells("altered")}
     shown = {
         n: {c.column: c.value for c in cells.cells if cells.columns[c.column].multicell is False}
-        for n, (_, cells) in said.items()
+        for n, (_, cells) in cells_by_key.items()
     }
-    bigint, place = (7).to_bytes(8, "big"), b"\0\0\0\1s\0\0\0\4\0\0\0\1"
-    assert shown[1] == shown[0] == {"v": b"x", "n": bigint, "f": place}
+    bigint, place_value = (7).to_bytes(8, "big"), b"\0\0\0\1s\0\0\0\4\0\0\0\1"
+    assert shown[1] == shown[0] == {"v": b"x", "n": bigint, "f": place_value}
     assert shown[4] == {"n": (8).to_bytes(8, "big")}
     assert shown[5] == {"v": b"y"}
-    assert {c.column: c.path for c in said[1][1].cells if c.column == "m"} == {"m": b"k"}
-    assert set(said[2][1].columns) == {"w", "p", "f"}
-    assert str(said[2][1].columns["w"]) == "frozen<list<int>>"
-    assert [(c.path, c.value) for c in said[3][1].cells] == [(b"\0\2", b"u")]
-    assert [(c.path, c.value) for c in said[7][1].cells] == [(b"\0\3", b"u")]
-    assert len({cells.table for _, cells in said.values()}) == 1
+    assert {c.column: c.path for c in cells_by_key[1][1].cells if c.column == "m"} == {"m": b"k"}
+    assert set(cells_by_key[2][1].columns) == {"w", "p", "f"}
+    assert str(cells_by_key[2][1].columns["w"]) == "frozen<list<int>>"
+    assert [(c.path, c.value) for c in cells_by_key[3][1].cells] == [(b"\0\2", b"u")]
+    assert [(c.path, c.value) for c in cells_by_key[7][1].cells] == [(b"\0\3", b"u")]
+    assert len({cells.table for _, cells in cells_by_key.values()}) == 1
     assert node.metric("undecodable_total") == 0
     assert node._ready() is not None
 
@@ -544,11 +544,13 @@ def test_another_reader_of_cdc_raw(node: Node) -> None:
     assert node.agent is not None
     os.kill(node.agent.pid, signal.SIGSTOP)
     try:
-        known = set(node.raw.glob("*_cdc.idx"))  # complete ones of tests before, too, that nobody misses any more
+        indexes_before = set(
+            node.raw.glob("*_cdc.idx")
+        )  # complete ones of tests before, too, that nobody misses any more
         node.insert("taken", 10, 210, "x" * 20_000)  # four segments and more
 
         def complete() -> list[Path]:
-            return [path for path in {*node.raw.glob("*_cdc.idx")} - known if "COMPLETED" in path.read_text()]
+            return [path for path in {*node.raw.glob("*_cdc.idx")} - indexes_before if "COMPLETED" in path.read_text()]
 
         node.wait(lambda: len(complete()) >= 2)
         for index in complete():

@@ -147,8 +147,8 @@ def test_validate_names_the_rights_that_a_login_lacks(status: Status, session: A
         path = properties(status, tmp_path, changes)
         environment = {**os.environ, "KAFKA_PASSWORD": status.security.password(AGENT)}
         command = [sys.executable, "-c", MAIN, "validate", str(path), "--connect"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-        assert (done.returncode, bool(re.search(pattern, done.stdout + done.stderr))) == (code, True), done
+        process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert (process.returncode, bool(re.search(pattern, process.stdout + process.stderr))) == (code, True), process
     assert not [topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(("described", "never"))]
 
 
@@ -174,8 +174,8 @@ def test_events_arrive_and_no_secret_is_seen(status: Status, session: Any, tmp_p
 
 def test_without_its_one_grant_it_warns(status: Status, session: Any, tmp_path: Path) -> None:
     login = {"cassandra.username": STRANGER, "cassandra.password": "${{file:{passwords}:stranger}}"}
-    known = vars(status.security)
-    with start(status, properties(status, tmp_path, {k: v.format(**known) for k, v in login.items()})) as agent:
+    secrets = vars(status.security)
+    with start(status, properties(status, tmp_path, {k: v.format(**secrets) for k, v in login.items()})) as agent:
         try:
             assert agent.stderr
             words = ""
@@ -238,19 +238,21 @@ def test_every_mistake_is_one_clear_message(status: Status, session: Any, tmp_pa
         changes, _, words = MISTAKES[number]
         folder = tmp_path / str(number)
         folder.mkdir()
-        given = {key: value and value.format(**vars(status.security), other=other) for key, value in changes.items()}
+        properties_given = {
+            key: value and value.format(**vars(status.security), other=other) for key, value in changes.items()
+        }
         if changes is not AS_STRANGER:  # that one meets its mistake when it writes; one agent reads a cdc_raw
             (folder / "raw").mkdir()
-            given["cdc.raw.dir"] = str(folder / "raw")
-        ended, last = run_to_end(status, properties(status, folder, given))
+            properties_given["cdc.raw.dir"] = str(folder / "raw")
+        ended, last = run_to_end(status, properties(status, folder, properties_given))
         if ended == code and all(word in last for word in words):
             return None
         return f"{changes}: {ended}, {last}"
 
     chosen = [number for number, mistake in enumerate(MISTAKES) if mistake[1] == code]
     with ThreadPoolExecutor(4) as pool:
-        found = "\n".join(filter(None, pool.map(wrong, chosen)))
-    assert not found, found
+        faults_found = "\n".join(filter(None, pool.map(wrong, chosen)))
+    assert not faults_found, faults_found
 
 
 def test_a_user_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_path: Path) -> None:
@@ -287,8 +289,8 @@ def test_a_topic_without_write_permission_does_not_affect_other_tables(
     on = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{AGENT}", "*")
     sees = AclBinding(*on, AclOperation.DESCRIBE, AclPermissionType.ALLOW)
     denied = AclBinding(*on, AclOperation.WRITE, AclPermissionType.DENY)
-    for rule, done in admin.create_acls([sees, denied]).items():
-        assert done.result(20) is None, rule
+    for rule, acl_future in admin.create_acls([sees, denied]).items():
+        assert acl_future.result(20) is None, rule
     session.execute("INSERT INTO guarded.denied (a) VALUES (1)")
     agent = start(status, properties(status, tmp_path, {"table.include.list": r"guarded\.(t|denied)"}))
 
@@ -302,12 +304,12 @@ def test_a_topic_without_write_permission_does_not_affect_other_tables(
         return next(line for line in lines if word in line)
 
     try:
-        said = says("table.refused")
-        assert "guarded.denied" in said
-        assert "uthorization failed" in said
-        known = events(status)
+        log_line = says("table.refused")
+        assert "guarded.denied" in log_line
+        assert "uthorization failed" in log_line
+        events_before = events(status)
         session.execute("INSERT INTO guarded.t (a, v) VALUES (-1, 'x')")
-        eventually(lambda: events(status) > known)
+        eventually(lambda: events(status) > events_before)
         allowed = AclBindingFilter(*on, AclOperation.WRITE, AclPermissionType.DENY)
         admin.delete_acls([allowed])[allowed].result(20)
         assert "guarded.denied" in says("table.resumed")

@@ -31,19 +31,19 @@ def write_index(path: Path, text: str) -> None:
     path.with_name(f"{path.stem}_cdc.idx").write_text(text)
 
 
-def read_all(segment: Segment, most: int = 1 << 20) -> list[tuple[int, bytes]]:
+def read_all(segment: Segment, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
     """All there is to be read, as (position, bytes), one for each piece."""
-    found = []
+    pieces = []
     while segment.look():
-        data, at, _ = segment.read(most)
-        found.append((at, data))
-        segment.advance(at + len(data))
-    return found
+        data, position, _ = segment.read(max_bytes)
+        pieces.append((position, data))
+        segment.advance(position + len(data))
+    return pieces
 
 
-def put(path: Path, at: int, data: bytes) -> None:
+def put(path: Path, offset: int, data: bytes) -> None:
     with open(path, "r+b") as file:
-        file.seek(at)
+        file.seek(offset)
         file.write(data)
 
 
@@ -58,12 +58,12 @@ def no_look_finds_what_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
         if segment.complete:
             complete.add(segment)
         try:
-            found = look(segment)
+            news = look(segment)
         except Corrupt:
             assert expected
             raise
-        assert expected or not found
-        return found
+        assert expected or not news
+        return news
 
     monkeypatch.setattr(Segment, "look", checked)
 
@@ -111,18 +111,23 @@ def test_unknown_versions_stop_the_agent(version: int) -> None:
 
 @pytest.mark.parametrize("compressor", [*COMPRESS, "org.apache.cassandra.io.compress.LZ4Compressor"])
 def test_headers_of_compressed_segments(compressor: str) -> None:
-    found = read_header(header(ID, 7, options(compressor)), 7, ID)
-    assert found is not None
-    assert found.decompress is not None
+    read = read_header(header(ID, 7, options(compressor)), 7, ID)
+    assert read is not None
+    assert read.decompress is not None
 
 
 def test_marker() -> None:
     good = sync_marker(ID, 20, 500)
     assert read_marker(good, ID, 20) == 500
     assert read_marker(good[:4] + bytes(4), ID, 20) is None
-    for bad, at in ((good, 28), (bytes(4) + good[4:], 20), (sync_marker(ID, 20, 27), 20), (sync_marker(7, 20, 50), 20)):
+    for bad, position in (
+        (good, 28),
+        (bytes(4) + good[4:], 20),
+        (sync_marker(ID, 20, 27), 20),
+        (sync_marker(7, 20, 50), 20),
+    ):
         with pytest.raises(Corrupt, match="sync marker"):
-            read_marker(bad, ID, at)
+            read_marker(bad, ID, position)
 
 
 def test_sections_are_read_in_pieces(tmp_path: Path) -> None:
@@ -147,9 +152,9 @@ def test_resumes_anywhere(tmp_path: Path, position: int) -> None:
     segment = Segment(write(tmp_path, [b"a" * 10, b"b" * 5]), position)
     read = b""
     while segment.look():
-        data, at, _ = segment.read(3)
+        data, offset, _ = segment.read(3)
         read += data
-        segment.advance(at + len(data))
+        segment.advance(offset + len(data))
     before = 0 if position < HEAD + 8 else min(position - HEAD - 8, 10)
     before += max(0, min(position - HEAD - 26, 5))
     assert read == content[before:]
@@ -271,14 +276,14 @@ def test_index(tmp_path: Path) -> None:
     path = tmp_path / file_name(ID)
     index = tmp_path / f"CommitLog-7-{ID}_cdc.idx"
     assert read_index(path) is None
-    for text, found in (
+    for text, wanted in (
         ("", None),
         ("12", (12, False)),
         ("12\nCOMPLETED", (12, True)),
         ("12\nCOMPLETED\n", (12, True)),
     ):
         index.write_text(text)
-        assert read_index(path) == found
+        assert read_index(path) == wanted
     index.write_bytes(b"\xff\xfe")
     assert read_index(path) is None
 
@@ -292,8 +297,8 @@ def test_a_closed_segment_opens_again(tmp_path: Path) -> None:
         assert not segment.is_open
         assert segment.read(1)[0] == b"a"
         segment.close()
-    held = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
-    assert not [path for path in held if path.is_relative_to(tmp_path)]
+    open_paths = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert not [path for path in open_paths if path.is_relative_to(tmp_path)]
 
 
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
@@ -303,15 +308,15 @@ def test_a_look_ends_at_the_limit_of_sections(tmp_path: Path, compressor: str) -
     segment = Segment(write(tmp_path, contents, 100_000, compressor=compressor))
     segment.complete = True
     for _ in range(2):
-        found, looks = [], []
+        pieces, looks = [], []
         while segment.look():
             looks.append((len(segment.unread), segment.looked))
             assert segment.look()
             assert len(segment.unread) == looks[-1][0]
             while segment.unread:
-                found.append(segment.read(99)[0])
+                pieces.append(segment.read(99)[0])
                 segment.skip()
-        assert found == contents
+        assert pieces == contents
         assert looks == [(module._MAX_SECTIONS, False), (module._MAX_SECTIONS, False), (5, True)]
         assert (segment.looked, segment.bad) == (True, False)
         segment.rewind(0)
@@ -339,9 +344,9 @@ def test_compressed_sections_are_read_as_if_they_were_plain(tmp_path: Path, comp
         head + 1325,
     ]:
         segment = Segment(path, position)
-        for at, data in read_all(segment, 128):
-            assert data == logical[at - head :][: len(data)]
-            assert position <= at
+        for offset, data in read_all(segment, 128):
+            assert data == logical[offset - head :][: len(data)]
+            assert position <= offset
             assert len(data) <= 128
         assert segment.position == max(head + len(logical), position)
         segment.rewind(position)
@@ -430,10 +435,10 @@ def test_a_compressed_section_that_is_being_written(tmp_path: Path, monkeypatch:
         segment = Segment(path)
         for _ in range(3):
             segment.look()
-        found = read_all(segment)
+        pieces = read_all(segment)
         path.write_bytes(whole)
-        found += read_all(segment)
-        assert found == [(head + 8, b"a" * 100), (head + 116, b"b" * 100)]
+        pieces += read_all(segment)
+        assert pieces == [(head + 8, b"a" * 100), (head + 116, b"b" * 100)]
         segment.close()
     # Nothing more comes: then it is an end that was cut off.
     path.write_bytes(whole[:-1])
@@ -464,7 +469,7 @@ def test_idx_reads_what_the_index_says(tmp_path: Path) -> None:
     path = write(tmp_path, [b"a" * 10, b"b" * 10, b"c" * 10])
     segment = Segment(path, mode="idx")
     assert not segment.look()
-    for text, found in (
+    for text, pieces in (
         ("", []),
         (str(HEAD + 17), []),
         (str(HEAD + 18), [(HEAD + 8, b"a" * 10)]),
@@ -473,7 +478,7 @@ def test_idx_reads_what_the_index_says(tmp_path: Path) -> None:
         ("1000\nCOMPLETED", [(HEAD + 44, b"c" * 10)]),  # as after a crash: the size of the file
     ):
         write_index(path, text)
-        assert read_all(segment) == found
+        assert read_all(segment) == pieces
     segment.complete = True
     assert not segment.look()
     assert (segment.bad, segment.position) == (False, HEAD + 54)
@@ -515,11 +520,11 @@ def entries(*payloads: bytes) -> bytes:
 
 
 def test_eager_reads_after_the_last_marker(tmp_path: Path) -> None:
-    one, two, three = (entry(letter * 20) for letter in (b"a", b"b", b"c"))
-    path = write(tmp_path, [one])
-    end = HEAD + 8 + len(one)
+    first, two, three = (entry(letter * 20) for letter in (b"a", b"b", b"c"))
+    path = write(tmp_path, [first])
+    end = HEAD + 8 + len(first)
     segment = Segment(path, mode="eager")
-    assert read_all(segment) == [(HEAD + 8, one)]
+    assert read_all(segment) == [(HEAD + 8, first)]
     assert not segment.look()
 
     put(path, end + 8, two[:-1])
@@ -529,8 +534,8 @@ def test_eager_reads_after_the_last_marker(tmp_path: Path) -> None:
     put(path, end + 8, two)
     assert segment.look()
     assert (segment.live, segment.position) == (True, end + 8)
-    data, at, final = segment.read(5)
-    assert (data.rstrip(b"\0"), at, final) == (two + three, end + 8, False)
+    data, offset, final = segment.read(5)
+    assert (data.rstrip(b"\0"), offset, final) == (two + three, end + 8, False)
     segment.advance(end + 8 + len(two))
     assert segment.position == end + 8 + len(two)
     assert segment.look()
@@ -542,11 +547,11 @@ def test_eager_reads_after_the_last_marker(tmp_path: Path) -> None:
     segment.rewind(end + 8 + len(two))
     assert read_all(segment) == [(end + 8 + len(two), three)]
     assert segment.position == last
-    put(path, last + 8, one)
+    put(path, last + 8, first)
     assert segment.look()
     assert (segment.live, segment.position) == (True, last + 8)
-    segment.advance(last + 8 + len(one))
-    put(path, last, sync_marker(ID, last, last + 8 + len(one)))
+    segment.advance(last + 8 + len(first))
+    put(path, last, sync_marker(ID, last, last + 8 + len(first)))
     assert not segment.look()
     segment.close()
 

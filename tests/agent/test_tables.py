@@ -16,8 +16,8 @@ from helenus_agent.node.tables import KnownTables, Stamp
 from helenus_schemas.cql.table import Table
 
 
-def updated(tables: KnownTables, *known: Table, newest: int = 10) -> tuple[list[str], list[str], list[str]]:
-    report = tables.update({t.id: t for t in known}, (), newest)
+def updated(tables: KnownTables, *known_tables: Table, newest: int = 10) -> tuple[list[str], list[str], list[str]]:
+    report = tables.update({t.id: t for t in known_tables}, (), newest)
     return (
         [t.full_name for t in report.added],
         [t.full_name for t, _ in report.refused],
@@ -158,8 +158,8 @@ def test_a_table_that_has_cdc_again() -> None:
     assert tables.paused == set()
 
 
-def dropped(tables: KnownTables, *known: Table, newest: int = 10) -> list[str]:
-    return [str(t.id) for t in tables.update({t.id: t for t in known}, (), newest).dropped]
+def dropped(tables: KnownTables, *known_tables: Table, newest: int = 10) -> list[str]:
+    return [str(t.id) for t in tables.update({t.id: t for t in known_tables}, (), newest).dropped]
 
 
 def test_a_dropped_table_is_followed_to_the_end_of_the_existing_segments() -> None:
@@ -214,10 +214,10 @@ def test_saved_tables() -> None:
     assert tables.remembered == [A, PLAIN]
     updated(tables, A, elsewhere, newest=10)
     assert tables.remembered == [A, PLAIN]
-    again = KnownTables(before=[A.id], history=[A, PLAIN])
-    assert updated(again, A) == (["ks.a"], [], [])
-    assert again.knows(UnknownSchema(PLAIN.id.bytes))
-    assert index(again, PLAIN) == -1
+    restored = KnownTables(before=[A.id], history=[A, PLAIN])
+    assert updated(restored, A) == (["ks.a"], [], [])
+    assert restored.knows(UnknownSchema(PLAIN.id.bytes))
+    assert index(restored, PLAIN) == -1
     tables.retire_before(11)
     assert tables.remembered == [A]
     assert tables.knows(UnknownSchema(PLAIN.id.bytes))
@@ -295,11 +295,11 @@ def reads_of(rng: random.Random, history: list[Table]) -> list[Read]:
 
 def resumed(reads: list[Read]) -> int:
     """How often a table counts as one that was without CDC."""
-    tables, found = KnownTables(), 0
+    tables, resumed_count = KnownTables(), 0
     for table, stamp, meanwhile in reads:
         late = {} if meanwhile is None else {table.id: meanwhile}
-        found += len(tables.update({table.id: table}, (), 10, {table.id: stamp}, late).resumed)
-    return found
+        resumed_count += len(tables.update({table.id: table}, (), 10, {table.id: stamp}, late).resumed)
+    return resumed_count
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 12))

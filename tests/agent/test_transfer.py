@@ -44,20 +44,20 @@ def test_move(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sa
 
     if not same_disk:
         monkeypatch.setattr(os, "link", link)
-    held = tmp_path / "quarantine"
+    quarantine = tmp_path / "quarantine"
     for _ in range(2):
-        assert move(segment, held) == held / segment.name
-        assert (held / segment.name).read_bytes() == b"log"
-        assert names(held) == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
+        assert move(segment, quarantine) == quarantine / segment.name
+        assert (quarantine / segment.name).read_bytes() == b"log"
+        assert names(quarantine) == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
         assert names(segment.parent) == ["CommitLog-7-13.log"]
 
 
 def test_move_after_a_crash_half_way(segment: Path, tmp_path: Path) -> None:
-    held = tmp_path / "quarantine"
-    held.mkdir()
-    os.link(segment, held / segment.name)
-    move(segment, held)
-    assert (held / segment.name).read_bytes() == b"log"
+    quarantine = tmp_path / "quarantine"
+    quarantine.mkdir()
+    os.link(segment, quarantine / segment.name)
+    move(segment, quarantine)
+    assert (quarantine / segment.name).read_bytes() == b"log"
     assert not segment.exists()
 
 
@@ -86,24 +86,24 @@ def test_a_segment_that_is_gone_before_it_is_archived(segment: Path, tmp_path: P
 
 def test_a_segment_that_a_restarted_node_linked_again(segment: Path, tmp_path: Path) -> None:
     """The same segment once more, with another index: the node writes a new one when it replays."""
-    held = tmp_path / "held"
-    move(segment, held)
+    quarantine = tmp_path / "held"
+    move(segment, quarantine)
     segment.write_bytes(b"log")
     (segment.parent / "CommitLog-7-12_cdc.idx").write_bytes(b"33554432\nCOMPLETED")
-    move(segment, held)
-    assert names(held) == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
-    assert (held / segment.name).read_bytes() == b"log"
+    move(segment, quarantine)
+    assert names(quarantine) == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
+    assert (quarantine / segment.name).read_bytes() == b"log"
     assert names(segment.parent) == ["CommitLog-7-13.log"]
 
 
 def test_another_node_s_segment_is_not_overwritten(segment: Path, tmp_path: Path) -> None:
-    held = tmp_path / "held"
-    held.mkdir()
-    (held / segment.name).write_bytes(b"its")
+    quarantine = tmp_path / "held"
+    quarantine.mkdir()
+    (quarantine / segment.name).write_bytes(b"its")
     with pytest.raises(HelenusError, match="another segment of this name") as error:
-        move(segment, held)
+        move(segment, quarantine)
     assert error.value.kind is Kind.TRANSFER_FAILED
-    assert (held / segment.name).read_bytes() == b"its"
+    assert (quarantine / segment.name).read_bytes() == b"its"
     assert segment.read_bytes() == b"log"
 
 
@@ -112,14 +112,14 @@ def test_no_room_at_the_destination(segment: Path, tmp_path: Path, monkeypatch: 
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", link)
-    held = tmp_path / "held"
-    held.mkdir()
-    (held / f"{segment.name}.part").symlink_to("/dev/full")
+    quarantine = tmp_path / "held"
+    quarantine.mkdir()
+    (quarantine / f"{segment.name}.part").symlink_to("/dev/full")
     with pytest.raises(HelenusError, match="No space left") as error:
-        move(segment, held)
+        move(segment, quarantine)
     assert error.value.kind is Kind.TRANSFER_FAILED
     assert segment.read_bytes() == b"log"
-    assert not (held / segment.name).exists()
+    assert not (quarantine / segment.name).exists()
 
 
 def test_a_segment_that_must_not_be_deleted(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

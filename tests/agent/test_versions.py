@@ -101,15 +101,17 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
             for e in expected
         )
         admin = AdminClient({"bootstrap.servers": kafka})
-        found: dict[str, list[tuple[bytes, change.Change]]] = {}
+        changes_by_table: dict[str, list[tuple[bytes, change.Change]]] = {}
 
         def emitted() -> Counter[tuple[Any, ...]]:
             assert agent.poll() is None, out.read_text()
-            known = admin.list_topics(timeout=60).topics
+            topics = admin.list_topics(timeout=60).topics
             for name in tables:
-                if (topic := f"{prefix}g.{name}") in known:
-                    found[name] = [(m.key(), wire.decode(m.value())) for m in messages(kafka, topic)]
-            return Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes)
+                if (topic := f"{prefix}g.{name}") in topics:
+                    changes_by_table[name] = [(m.key(), wire.decode(m.value())) for m in messages(kafka, topic)]
+            return Counter(
+                seen(name, key, event) for name, changes in changes_by_table.items() for key, event in changes
+            )
 
         eventually(lambda: emitted() >= wanted, lambda: f"{wanted - emitted()} is emitted\n{out.read_text()}")
         agent.send_signal(signal.SIGTERM)
@@ -117,27 +119,30 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
     finally:
         agent.kill()
         agent.wait()
-    assert Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes) == wanted
-    changes = [what for changes in found.values() for _, what in changes]
-    assert {what.node for what in changes} == {str(local.host_id)}
+    assert (
+        Counter(seen(name, key, event) for name, changes in changes_by_table.items() for key, event in changes)
+        == wanted
+    )
+    changes = [event for changes in changes_by_table.values() for _, event in changes]
+    assert {event.node for event in changes} == {str(local.host_id)}
     # One digest for all that one mutation did, and no other's; every part once.
     mutations: dict[tuple[int, int], list[change.Change]] = defaultdict(list)
-    for what in changes:
-        mutations[what.segment, what.position].append(what)
+    for event in changes:
+        mutations[event.segment, event.position].append(event)
     for parts in mutations.values():
-        assert len({what.digest for what in parts}) == 1
-        assert sorted(what.part for what in parts) == list(range(parts[0].parts))
+        assert len({event.digest for event in parts}) == 1
+        assert sorted(event.part for event in parts) == list(range(parts[0].parts))
     digests = {parts[0].digest for parts in mutations.values()}
     assert len(digests) == len(mutations)
     assert all(re.fullmatch("[0-9a-f]{32}", digest or "") for digest in digests)
     # What a partition's batch did to one table, in its order: from above, then from left to right.
     (batch,) = (parts for parts in mutations.values() if parts[0].parts == 5)
-    scopes = [what.scope.name for what in sorted(batch, key=lambda what: what.part)]
+    scopes = [event.scope.name for event in sorted(batch, key=lambda event: event.part)]
     assert scopes == ["PARTITION", "STATIC", "ROW", "RANGE", "ROW"]
 
 
-def seen(table: str, key: bytes, what: change.Change) -> tuple[Any, ...]:
+def seen(table: str, key: bytes, event: change.Change) -> tuple[Any, ...]:
     """The change that a statement makes: with a time only where the statement gave one."""
-    time = what.write_time if what.write_time is not None and what.write_time < T + 10**9 else None
-    expires = what.expires_at is not None
-    return table, what.scope.name, key, time, expires, what.parts, what.start, what.end
+    time = event.write_time if event.write_time is not None and event.write_time < T + 10**9 else None
+    expires = event.expires_at is not None
+    return table, event.scope.name, key, time, expires, event.parts, event.start, event.end

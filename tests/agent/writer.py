@@ -254,9 +254,9 @@ def header(segment: int, version: int = 7, options: bytes = b"{}") -> bytes:
     return out + struct.pack(">I", crc32(options, crc))
 
 
-def sync_marker(segment: int, at: int, end: int) -> bytes:
-    """The marker at the offset `at` of a section that ends at `end`."""
-    return struct.pack(">iI", end, crc32(struct.pack(">iii", _int(segment), _int(segment >> 32), at)))
+def sync_marker(segment: int, start: int, end: int) -> bytes:
+    """The marker at the offset `start` of a section that ends at `end`."""
+    return struct.pack(">iI", end, crc32(struct.pack(">iii", _int(segment), _int(segment >> 32), start)))
 
 
 def _int(value: int) -> int:
@@ -304,7 +304,7 @@ def table_of(name: str, columns: str, cdc: bool = True, keyspace: str = "ks", id
     from helenus_schemas.cql.types import parse
 
     kinds = {"pk": "partition_key", "ck": "clustering"}
-    found: list[Column] = []
+    table_columns: list[Column] = []
     depth = 0
     pieces = [""]
     for char in columns:
@@ -314,14 +314,14 @@ def table_of(name: str, columns: str, cdc: bool = True, keyspace: str = "ks", id
         else:
             pieces[-1] += char
     for piece in pieces:
-        column, rest = piece.strip().split(" ", 1)
-        words = rest.rsplit(" ")
+        column, words_of_type = piece.strip().split(" ", 1)
+        words = words_of_type.rsplit(" ")
         reverse = words[-1] == "desc"
         if reverse:
             words.pop()
         kind = words.pop() if words[-1] in ("pk", "ck", "static") else "regular"
         kind = kinds.get(kind, kind)
-        position = sum(c.kind == kind for c in found) if kind in kinds.values() else -1
-        found.append(Column(column, parse(" ".join(words)), kind, position, reverse))
+        position = sum(c.kind == kind for c in table_columns) if kind in kinds.values() else -1
+        table_columns.append(Column(column, parse(" ".join(words)), kind, position, reverse))
     unique = uuid.uuid5(uuid.NAMESPACE_DNS, f"{keyspace}.{name}") if id is None else uuid.UUID(int=id)
-    return Table(keyspace, name, unique, tuple(found), cdc)
+    return Table(keyspace, name, unique, tuple(table_columns), cdc)

@@ -67,22 +67,22 @@ class Stack:
     @cached_property
     def services(self) -> dict[str, Any]:
         """By name, with what they extend."""
-        found = {}
+        services = {}
         for file in self.files:
             for name, service in file["services"].items():
                 own = {key: value for key, value in service.items() if key != "extends"}
-                of = service.get("extends")
-                found[name] = merged(read(of["file"])["services"][of["service"]], own) if of else own
-        return found
+                base = service.get("extends")
+                services[name] = merged(read(base["file"])["services"][base["service"]], own) if base else own
+        return services
 
     def mounts(self, service: str) -> dict[str, str]:
         """Path in the container -> volume, or path of the file on this machine."""
-        found = {}
+        sources = {}
         for mount in self.services[service].get("volumes", []):
             source, target, *_ = mount.split(":")
-            assert target not in found
-            found[target] = str(COMPOSE / source) if source.startswith(".") else source
-        return found
+            assert target not in sources
+            sources[target] = str(COMPOSE / source) if source.startswith(".") else source
+        return sources
 
     def here(self, service: str, path: str) -> Path:
         """The file on this machine that a service finds at a path."""
@@ -104,8 +104,8 @@ class Stack:
 
     def arguments(self, service: str) -> list[str]:
         """What the program in a container of ours is started with."""
-        given = self.services[service].get("command")
-        return given or json.loads(instruction(self.dockerfile(service), "CMD"))
+        command = self.services[service].get("command")
+        return command or json.loads(instruction(self.dockerfile(service), "CMD"))
 
     @cached_property
     def agent(self) -> AgentSettings:
@@ -203,8 +203,8 @@ def test_the_script_turns_cdc_on(stack: Stack, tmp_path: Path) -> None:
     script = stack.script.replace("/etc/cassandra/cassandra.yaml", str(file))
     script = script.replace("exec docker-entrypoint.sh", "echo")
     for _ in range(2):  # a container may be started again
-        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-        assert done.stdout == "cassandra -f\n"
+        process = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        assert process.stdout == "cassandra -f\n"
         config = yaml.safe_load(file.read_text())
         assert config["cdc_enabled"] is True
         assert list(config) == ["cluster_name", "cdc_enabled", "cdc_raw_directory", "cdc_total_space"]

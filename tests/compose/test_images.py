@@ -51,18 +51,18 @@ def test_the_steps_of_a_build(part: str, tmp_path: Path) -> None:
             if text == ". .":
                 copy_context(source)
             else:
-                *names, place = text.split()
-                assert place == "./"
+                *names, copy_target = text.split()
+                assert copy_target == "./"
                 for name in names:
                     shutil.copy(ROOT / name, source)
         else:
             assert instruction == "RUN"
             command = text.replace("/opt/helenus", str(target)).replace("python3.11", version)
             command = command.replace("--no-cache-dir ", "")
-            done = subprocess.run(
+            process = subprocess.run(
                 ["sh", "-c", command], cwd=source, env=environment, capture_output=True, text=True, timeout=540
             )
-            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+            assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-2000:]
     program = target / "bin" / f"helenus-{part}"
     bare = {"PATH": str(target / "bin"), "HOME": str(tmp_path)}
     if part == "connector":  # whose image has Java
@@ -74,15 +74,17 @@ def test_the_steps_of_a_build(part: str, tmp_path: Path) -> None:
     assert list(target.glob(f"lib/python3*/site-packages/{module}*.so")), f"{module} is not compiled"
     files = {"agent": ["agent.properties"], "connector": ["worker.properties", "connectors/shop-orders.properties"]}
     for log in ("kafka", "pulsar"):
-        given = [name.replace("/", "-") for name in files[part]]
-        for name, ours in zip(files[part], given, strict=True):  # this machine may have a worker at their port
+        arguments = [name.replace("/", "-") for name in files[part]]
+        for name, ours in zip(files[part], arguments, strict=True):  # this machine may have a worker at their port
             text = (ROOT / "compose" / "properties" / log / name).read_text()
             (tmp_path / ours).write_text(text.replace("0.0.0.0:8083", "0.0.0.0:0"))
-        done = subprocess.run([program, "validate", *given], cwd=tmp_path, env=bare, capture_output=True, text=True)
+        process = subprocess.run(
+            [program, "validate", *arguments], cwd=tmp_path, env=bare, capture_output=True, text=True
+        )
         if part == "connector":
-            assert done.returncode == 0, done.stderr
+            assert process.returncode == 0, process.stderr
         else:  # it looks for cdc_raw too, and names nothing else
-            assert "cdc_raw is not a directory" in done.stderr
+            assert "cdc_raw is not a directory" in process.stderr
     # What `log=pulsar` needs as well.
     modules = "helenus_sinks.pulsar.log" + (", helenus_connector.log._pulsar_planner" if part == "connector" else "")
     subprocess.run([target / "bin" / "python", "-c", f"import {modules}"], cwd=tmp_path, env=bare, check=True)

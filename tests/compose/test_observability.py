@@ -40,7 +40,7 @@ def expressions() -> Iterator[str]:
 
 def exported() -> dict[str, set[str]]:
     """Name of each series that agent and connector export -> its labels."""
-    found: dict[str, set[str]] = {}
+    labels_by_metric: dict[str, set[str]] = {}
     for module in (agent, connector):
         for metric in vars(module).values():
             if not isinstance(metric, MetricWrapperBase):
@@ -50,25 +50,27 @@ def exported() -> dict[str, set[str]]:
                 metric.labels(*label_values)
             for family in metric.collect():
                 for sample in family.samples:
-                    found.setdefault(sample.name, set()).update(sample.labels)
+                    labels_by_metric.setdefault(sample.name, set()).update(sample.labels)
             if label_values:
                 metric.remove(*label_values)
-    return found
+    return labels_by_metric
 
 
 def test_every_metric_that_is_queried_is_exported() -> None:
-    known = exported()
-    asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
-    assert len(asked) > 25
-    assert asked - known.keys() == set()
+    labels_by_metric = exported()
+    queried = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
+    assert len(queried) > 25
+    assert queried - labels_by_metric.keys() == set()
 
 
 def test_labels_that_are_queried_exist() -> None:
-    known = exported()
+    labels_by_metric = exported()
     for text in expressions():
         for name, selector in re.findall(r"(helenus_\w+)\{([^}]*)\}", text):
-            assert set(re.findall(r"(\w+)=~?\"", selector)) <= known[name], text
-        own = set().union(*(known[name] for name in re.findall(r"helenus_\w+", text)), {"instance", "job", "le"})
+            assert set(re.findall(r"(\w+)=~?\"", selector)) <= labels_by_metric[name], text
+        own = set().union(
+            *(labels_by_metric[name] for name in re.findall(r"helenus_\w+", text)), {"instance", "job", "le"}
+        )
         for names in re.findall(r"by \(([^)]*)\)", text):
             assert {name.strip() for name in names.split(",")} <= own, text
 
@@ -107,23 +109,23 @@ def test_every_alert_and_metric_is_explained_and_no_other() -> None:
 
 
 def test_panels_of_the_dashboard_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for panel in dashboard()["panels"]:
-        place = panel["gridPos"]
+        position = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert not cells & taken
+        assert not cells & occupied
         assert max(x for x, _ in cells) < 24
-        taken |= cells
+        occupied |= cells
 
 
 @pytest.mark.parametrize(
-    "what",
+    "arguments",
     [["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]],
 )
-def test_prometheus_takes_them(what: list[str]) -> None:
-    done = subprocess.run([program("promtool"), *what], cwd=HERE, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_prometheus_takes_them(arguments: list[str]) -> None:
+    process = subprocess.run([program("promtool"), *arguments], cwd=HERE, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stdout + process.stderr

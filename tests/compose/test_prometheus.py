@@ -79,8 +79,8 @@ def ask(url: str, **parameters: str) -> dict[str, Any] | None:
 
 def test_our_metrics_answer_the_dashboard(prometheus: str) -> None:
     def scraped() -> bool:
-        found = ask(f"{prometheus}/targets") or {"activeTargets": []}
-        return [target["health"] for target in found["activeTargets"]] == ["up", "up"]
+        answer = ask(f"{prometheus}/targets") or {"activeTargets": []}
+        return [target["health"] for target in answer["activeTargets"]] == ["up", "up"]
 
     eventually(scraped, "both targets are scraped")
     # A rate needs two scrapes between which something happened.
@@ -109,10 +109,10 @@ def test_our_metrics_answer_the_dashboard(prometheus: str) -> None:
 
 def evaluated(prometheus: str) -> set[str]:
     """The alerts whose expressions Prometheus has evaluated, on our metrics, without an error."""
-    found = ask(f"{prometheus}/rules") or {"groups": []}
-    return {rule["name"] for group in found["groups"] for rule in group["rules"] if rule["health"] == "ok"}
+    answer = ask(f"{prometheus}/rules") or {"groups": []}
+    return {rule["name"] for group in answer["groups"] for rule in group["rules"] if rule["health"] == "ok"}
 
 
 def alerts(prometheus: str) -> set[str]:
-    found = ask(f"{prometheus}/alerts") or {"alerts": []}
-    return {alert["labels"]["alertname"] for alert in found["alerts"] if alert["state"] == "firing"}
+    answer = ask(f"{prometheus}/alerts") or {"alerts": []}
+    return {alert["labels"]["alertname"] for alert in answer["alerts"] if alert["state"] == "firing"}

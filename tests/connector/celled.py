@@ -20,14 +20,16 @@ NONE = {**AS_JSON, "resolver": "none"}
 
 def events(*updates: Update, node: str = NODE, offset: int = 0, cells: bool = True) -> list[Event]:
     """The events of mutations, each of one of these updates of one table; their offsets begin at `offset`."""
-    found: list[Event] = []
+    numbered_events: list[Event] = []
     for update in updates:
         plans: Any = {update.table.id.bytes: decoder.plan_table(update.table, 0, cells=cells)}
         batch: Any = decoder.decode(entry(mutation(update)), 100, True, plans, node, SEGMENT, 8, 10**6)
         assert not batch.problems
         for _, _, key, value in batch.changes:
-            found.append(Event(f"events-{update.table.full_name}", 0, offset + len(found), 1000, key, value))
-    return found
+            numbered_events.append(
+                Event(f"events-{update.table.full_name}", 0, offset + len(numbered_events), 1000, key, value)
+            )
+    return numbered_events
 
 
 def op(change: MergedChange) -> str | type[MergedChange]:

@@ -30,7 +30,7 @@ class Batch:
     outdated: int
     gaps: list[Gap]
     poison: list[tuple[Event, HelenusError]]
-    works: dict[Name, KeyRead]
+    key_reads: dict[Name, KeyRead]
     waiting: dict[Name, UnconfirmedKey]
     gone: list[UnconfirmedKey]
 
@@ -48,7 +48,7 @@ class Gated:
         self.resolver = RereadResolver(settings, None, self.gate, replicas, self.caches, budget, lambda: 1)
 
     def admit(
-        self, events: Iterable[Event], due: Sequence[UnconfirmedKey], codec: KeyCodec, made_at: float = 0.0
+        self, events: Iterable[Event], due_keys: Sequence[UnconfirmedKey], codec: KeyCodec, made_at: float = 0.0
     ) -> Batch:
         table: Any = SimpleNamespace(clustering=())
         reader: Any = SimpleNamespace(table=table)
@@ -56,7 +56,7 @@ class Gated:
         self.gate_batch = self.gate.begin_batch(codec, made_at)
         intake = self.gate_batch.intake
         changes = self.gate_batch.admit(events)
-        self.batch = self.resolver.begin_batch(table, codec, changes, due, made_at)
+        self.batch = self.resolver.begin_batch(table, codec, changes, due_keys, made_at)
         key_reads = self.batch._key_reads
         return Batch(
             intake.read,
@@ -69,15 +69,17 @@ class Gated:
             key_reads.gone,
         )
 
-    def unproven(self, work: KeyRead) -> Mapping[bytes, UnprovenChange]:
-        work.proof = self.batch._evidence.proof(work)
-        return work.proof.unproven
+    def unproven(self, key_read: KeyRead) -> Mapping[bytes, UnprovenChange]:
+        key_read.proof = self.batch._evidence.proof(key_read)
+        return key_read.proof.unproven
 
-    def mark(self, work: KeyRead) -> None:
+    def mark(self, key_read: KeyRead) -> None:
         """The record of a work is published."""
-        proof = work.proof
-        for change in work.awaited:
-            self.gate.mark(work.topic, work.partition, [change], change not in proof.unproven, change in proof.by_age)
+        proof = key_read.proof
+        for change in key_read.awaited:
+            self.gate.mark(
+                key_read.topic, key_read.partition, [change], change not in proof.unproven, change in proof.by_age
+            )
 
     def save(self) -> None:
         self.gate_batch.save()

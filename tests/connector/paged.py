@@ -89,7 +89,7 @@ def _fill(api: Api, column: str) -> None:
     }.items():
         config: dict[str, Any] = {**BASE, "table": tables}
         api.connectors.put(name, {**config, "name": name}, "PAUSED" if name == "prices" else None)
-    tasks = {task.table: task for one in api.connectors.all().values() for task in one.tasks.values()}
+    tasks = {task.table: task for connector in api.connectors.all().values() for task in connector.tasks.values()}
     for task in tasks.values():
         task.ready = True
     away = HelenusError(Kind.REGISTRY_UNREACHABLE, "the registry answered 503", "http://registry:8081")
@@ -102,25 +102,25 @@ def _fill(api: Api, column: str) -> None:
     tasks["shop.stock"].waiting = "waits for its events topic events-shop.stock: the agent makes it when it starts"
     ConnectorReports(api.connectors).report_states()
     _measure(api, tasks)
-    one = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60, seconds=60.0)
-    one.left, one.whole = [new_stretch(1 << 62)], remaining_share([new_stretch()])
+    running_snapshot = Snapshot("orders", "orders", "1", "signal", rows=412_000, started=time.time() - 60, seconds=60.0)
+    running_snapshot.left, running_snapshot.whole = [new_stretch(1 << 62)], remaining_share([new_stretch()])
     with api.snapshots.store.changing():
-        api.snapshots.store.for_table("orders", "orders").begin(one)
+        api.snapshots.store.for_table("orders", "orders").begin(running_snapshot)
 
 
 def _measure(api: Api, tasks: dict[str, Any]) -> None:
     """An hour of a busy shop, as the worker would have noted it."""
     busy = tasks["shop.orders"].labels, tasks["shop.order_lines"].labels
     begin = time.monotonic() - POINTS * STEP_S
-    for at in range(POINTS + 1):
-        wave = 1 + 0.6 * math.sin(at / 19) + 0.25 * math.sin(at / 3)
+    for step in range(POINTS + 1):
+        wave = 1 + 0.6 * math.sin(step / 19) + 0.25 * math.sin(step / 3)
         for factor, labels in zip((1, 4), busy, strict=True):
             metrics.EVENTS_READ.labels(*labels).inc(60 * STEP_S * wave * factor)
             metrics.RECORDS.labels(*labels).inc(20 * STEP_S * wave * factor)
-            metrics.LAG.labels(*labels).set(round(12 * wave * factor) + (900 * factor if 100 < at < 108 else 0))
+            metrics.LAG.labels(*labels).set(round(12 * wave * factor) + (900 * factor if 100 < step < 108 else 0))
             metrics.LAG_SECONDS.labels(*labels).set(0.2 * wave)
-            metrics.REPLICATION_SECONDS.labels(*labels).set(0.21 * wave + (14 if 100 < at < 108 else 0))
-        api.history.note(begin + at * STEP_S)
+            metrics.REPLICATION_SECONDS.labels(*labels).set(0.21 * wave + (14 if 100 < step < 108 else 0))
+        api.history.note(begin + step * STEP_S)
     metrics.EVENTS_UNCONFIRMED.labels(*busy[0]).set(37)
     metrics.GATE_WAITING.labels(*busy[0]).set(12)
     metrics.GATE_OLDEST_SECONDS.labels(*busy[0]).set(1.8)

@@ -41,8 +41,8 @@ def table(*keys: tuple[str, str, str]) -> Table:
     return Table("ks", "t", uuid.UUID(int=1), (*made, Column("v", parse("int"))), cdc=True)
 
 
-def rows(*found: tuple[Key, bytes | None]) -> list[tuple[Key, Image]]:
-    return [(key, Image((value,), 1)) for key, value in found]
+def rows(*keys_and_values: tuple[Key, bytes | None]) -> list[tuple[Key, Image]]:
+    return [(key, Image((value,), 1)) for key, value in keys_and_values]
 
 
 CLUSTERED = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
@@ -51,22 +51,26 @@ CLUSTERED = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
 class Staged:
     """A stage whose one node has the rows of `live`, by key. `records` are those of all topics."""
 
-    def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
-        given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", **more}
+    def __init__(self, definition: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+        properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", **more}
         self.live: dict[Key, Image] = {}
-        self.codec = KeyCodec(of)
+        self.codec = KeyCodec(definition)
         self.log = FaultyLog(MemoryLog())
         self.session: Any = MemorySession([Host(NODE)], {"ks": 1})
         monkeypatch.setattr(
-            version, "read_definition", lambda session, settings, known=None, asked=None: None if known else (1, of)
+            version,
+            "read_definition",
+            lambda session, settings, known_version=None, version_request=None: (
+                None if known_version else (1, definition)
+            ),
         )
         monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: MemoryReader(self.live, table))
-        self.stage = Stage(ConnectorSettings.from_properties(given, "test"), self.session, self.log, directory)
+        self.stage = Stage(ConnectorSettings.from_properties(properties, "test"), self.session, self.log, directory)
 
-    def run(self, change: Change, key: bytes | None, due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
-        return self.stage.run([Event(EVENTS, 0, 7, 1000, key, encode(change))], due, trust_images=True)
+    def run(self, change: Change, key: bytes | None, due_keys: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
+        return self.stage.run([Event(EVENTS, 0, 7, 1000, key, encode(change))], due_keys, trust_images=True)
 
-    def of(self, topic: str) -> list[tuple[Any, Any]]:
+    def records_of(self, topic: str) -> list[tuple[Any, Any]]:
         """Keys and values of a topic's records, read as JSON."""
         records = (record for record in self.appended if record.topic == topic)
         return [(json.loads(record.key or b"null"), json.loads(record.value or b"null")) for record in records]

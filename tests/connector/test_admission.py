@@ -87,18 +87,18 @@ def replicas() -> Any:
     )
 
 
-def run(module: ModuleType, level: str, of: KeyCodec, batches: list[list[Event]], marked: list[int]) -> Any:
+def run(module: ModuleType, level: str, codec: KeyCodec, batches: list[list[Event]], marked: list[int]) -> Any:
     """What each of some batches admits and leaves, and the caches in the end."""
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "gate": level}
-    settings = ConnectorSettings.from_properties(given, "test")
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "gate": level}
+    settings = ConnectorSettings.from_properties(properties, "test")
     seen: list[Any] = []
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_gate_batch, "Admission", module.Admission)
         patch.setattr(caches.time, "time", lambda: T / 1e6)  # one module for both, and the slots
-        found = caches.Caches(Path(directory), 1024, 1e6)
-        gate = ChangeGate(replicas(), found, settings)
+        change_caches = caches.Caches(Path(directory), 1024, 1e6)
+        gate = ChangeGate(replicas(), change_caches, settings)
         for batch, n in zip(batches, marked, strict=True):
-            gate_batch = gate.begin_batch(of, T / 1e6 - 1, GateWaits(room=400.0))
+            gate_batch = gate.begin_batch(codec, T / 1e6 - 1, GateWaits(room=400.0))
             admitted, intake = list(gate_batch.admit(batch)), gate_batch.intake
             seen.append(
                 [

@@ -69,14 +69,21 @@ THEIRS = {
 
 
 def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
-    found = WorkerSettings.from_properties(WORKER, "worker").model.read_settings(THEIRS, "theirs")
-    assert found.events == "events-db1.t1"
-    assert found.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
-    assert (found.cassandra_port, found.cassandra_local_dc, found.cassandra_username) == (9043, "dc1", "u")
-    assert (found.query_concurrency, found.max_batch_size, found.cassandra_request_timeout_ms) == (10, 200, 30_000)
-    assert (found.cassandra_ssl_enabled, found.cassandra_ssl_check_hostname) == (True, False)
-    assert str(found.cassandra_ssl_cafile) == "/etc/ca.pem"
-    assert (str(found.cassandra_ssl_certfile), str(found.cassandra_ssl_keyfile)) == ("/etc/cert.pem", "/etc/key.pem")
+    settings = WorkerSettings.from_properties(WORKER, "worker").model.read_settings(THEIRS, "theirs")
+    assert settings.events == "events-db1.t1"
+    assert settings.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
+    assert (settings.cassandra_port, settings.cassandra_local_dc, settings.cassandra_username) == (9043, "dc1", "u")
+    assert (settings.query_concurrency, settings.max_batch_size, settings.cassandra_request_timeout_ms) == (
+        10,
+        200,
+        30_000,
+    )
+    assert (settings.cassandra_ssl_enabled, settings.cassandra_ssl_check_hostname) == (True, False)
+    assert str(settings.cassandra_ssl_cafile) == "/etc/ca.pem"
+    assert (str(settings.cassandra_ssl_certfile), str(settings.cassandra_ssl_keyfile)) == (
+        "/etc/cert.pem",
+        "/etc/key.pem",
+    )
     output = capsys.readouterr().out
     assert [key for key in THEIRS if (f"key={key} " in output) == (key in SAME)] == []
     assert "pw0rd" not in output
@@ -128,19 +135,19 @@ def test_the_java_driver_s_own_settings_may_be_the_only_place() -> None:
         "advanced.ssl-engine-factory.hostname-validation": "false",
         "advanced.ssl-engine-factory.truststore-path": "/ca.pem",
     }
-    given = {f"datastax-java-driver.{path}": value for path, value in driver.items()}
-    found = ConnectorSettings.from_properties(
-        {"name": "n", "keyspace": "k", "table": "t", "output.format": "json", **given}, "f"
+    properties = {f"datastax-java-driver.{path}": value for path, value in driver.items()}
+    settings = ConnectorSettings.from_properties(
+        {"name": "n", "keyspace": "k", "table": "t", "output.format": "json", **properties}, "f"
     )
-    assert found.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
-    assert (found.cassandra_local_dc, found.cassandra_request_timeout_ms) == ("dc1", 30_000)
-    assert (found.cassandra_username, found.cassandra_ssl_enabled, found.cassandra_ssl_check_hostname) == (
+    assert settings.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
+    assert (settings.cassandra_local_dc, settings.cassandra_request_timeout_ms) == ("dc1", 30_000)
+    assert (settings.cassandra_username, settings.cassandra_ssl_enabled, settings.cassandra_ssl_check_hostname) == (
         "u",
         True,
         False,
     )
-    assert found.cassandra_password
-    assert str(found.cassandra_ssl_cafile) == "/ca.pem"
+    assert settings.cassandra_password
+    assert str(settings.cassandra_ssl_cafile) == "/ca.pem"
 
 
 OF_CONVERTERS = {
@@ -178,14 +185,14 @@ AVRO = {"name": "n", "keyspace": "k", "table": "t"}
 
 def test_keys_of_converters_load(capsys: pytest.CaptureFixture[str]) -> None:
     of_both = {f"{side}.converter.{key}": value for side in ("key", "value") for key, value in OF_CONVERTERS.items()}
-    found = ConnectorSettings.from_properties({**AVRO, **of_both}, "f")
-    assert found.is_avro
-    assert (found.value_converter_schema_registry_url, found.value_converter_normalize_schemas) == (
+    settings = ConnectorSettings.from_properties({**AVRO, **of_both}, "f")
+    assert settings.is_avro
+    assert (settings.value_converter_schema_registry_url, settings.value_converter_normalize_schemas) == (
         "http://r:8081",
         True,
     )
-    assert str(found.value_converter_schema_registry_ssl_cafile) == "/ca.pem"
-    assert found.value_converter_schema_registry_basic_auth_user_info
+    assert str(settings.value_converter_schema_registry_ssl_cafile) == "/ca.pem"
+    assert settings.value_converter_schema_registry_basic_auth_user_info
     output = capsys.readouterr().out
     same = {"key.converter.schema.registry.url"}
     same |= {f"value.converter.{key}" for key in ("schema.registry.url", "normalize.schemas", "auto.register.schemas")}
@@ -205,8 +212,8 @@ def test_keys_of_converters_load(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_apicurio_s_address_is_that_of_its_form_of_confluent_s(address: str, use: str) -> None:
-    found = ConnectorSettings.from_properties({**AVRO, "value.converter.apicurio.registry.url": address}, "f")
-    assert found.value_converter_schema_registry_url == use
+    settings = ConnectorSettings.from_properties({**AVRO, "value.converter.apicurio.registry.url": address}, "f")
+    assert settings.value_converter_schema_registry_url == use
 
 
 @pytest.mark.parametrize("side", ["key", "value"])
@@ -239,11 +246,11 @@ def test_apicurio_s_address_is_that_of_its_form_of_confluent_s(address: str, use
     ],
 )
 def test_what_would_be_published_otherwise_is_refused(side: str, key: str, value: str, reason: str) -> None:
-    given = {**AVRO, f"{side}.converter.{key}": value}
+    properties = {**AVRO, f"{side}.converter.{key}": value}
     if key != "apicurio.registry.url":
-        given["value.converter.schema.registry.url"] = "http://r"
+        properties["value.converter.schema.registry.url"] = "http://r"
     with pytest.raises(ConfigError) as error:
-        ConnectorSettings.from_properties(given, "f")
+        ConnectorSettings.from_properties(properties, "f")
     problem = error.value.problems[0]
     assert problem.key == f"{side}.converter.{key}"
     assert reason in problem.reason

@@ -34,23 +34,23 @@ FIRST = Column("k", parse("int"), "partition_key")
 VALUE = Column("v", parse("int"))
 
 
-def table(*columns: Column, of: uuid.UUID = BEFORE) -> Table:
-    return Table("ks", "t", of, columns, cdc=True)
+def table(*columns: Column, table_id: uuid.UUID = BEFORE) -> Table:
+    return Table("ks", "t", table_id, columns, cdc=True)
 
 
 def udt(*fields: str) -> CqlType:
     return CqlType("udt", (parse("int"),) * len(fields), frozen=True, label="u", fields=fields)
 
 
-def change(at: float = NOW) -> Change:
-    return Change(uuid.uuid4().hex, NODE, write_time=int(at * 1e6))
+def change(seconds: float = NOW) -> Change:
+    return Change(uuid.uuid4().hex, NODE, write_time=int(seconds * 1e6))
 
 
 class Reader(MemoryReader):
     """Reads the table that is there now, and meets what a test has it meet before."""
 
-    def __init__(self, altered: Altered, of: Table) -> None:
-        super().__init__(altered.live, of)
+    def __init__(self, altered: Altered, definition: Table) -> None:
+        super().__init__(altered.live, definition)
         self.altered, self.is_current = altered, False
 
     def rows(self, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
@@ -75,27 +75,29 @@ class Reader(MemoryReader):
 class Altered(Staged):
     """A stage whose table is `now`; a node that lags shows `lagging` instead, unless all are asked."""
 
-    def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
-        super().__init__(of, directory, monkeypatch, **more)
-        self.now = self.lagging = of
+    def __init__(self, created: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+        super().__init__(created, directory, monkeypatch, **more)
+        self.now = self.lagging = created
         self.refused: set[Key] = set()
         self.asked: list[Key] = []
         self.before_rows: Callable[[], None] = lambda: None
 
         def definition(
-            session: Any, settings: Any, known: object = None, asked: object = None
+            session: Any, settings: Any, known_version: object = None, version_request: object = None
         ) -> tuple[object, Table] | None:
-            found = self.now if known is None else self.lagging
-            return None if known == found else (found, found)
+            definition_now = self.now if known_version is None else self.lagging
+            return None if known_version == definition_now else (definition_now, definition_now)
 
         monkeypatch.setattr(version, "read_definition", definition)
         monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(self, table))
 
-    def alter(self, of: Table) -> None:
-        self.now = self.lagging = of
+    def alter(self, definition: Table) -> None:
+        self.now = self.lagging = definition
 
-    def send(self, key: bytes, sent: Change, due: Sequence[UnconfirmedKey] = (), at: float = NOW) -> Any:
-        return self.stage.run([Event(EVENTS, 0, 7, int(at * 1000), key, encode(sent))], due, trust_images=True)
+    def send(self, key: bytes, sent: Change, due_keys: Sequence[UnconfirmedKey] = (), seconds: float = NOW) -> Any:
+        return self.stage.run(
+            [Event(EVENTS, 0, 7, int(seconds * 1000), key, encode(sent))], due_keys, trust_images=True
+        )
 
 
 Make = Callable[..., Altered]
@@ -103,7 +105,7 @@ Make = Callable[..., Altered]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    return lambda of, **more: Altered(of, tmp_path, monkeypatch, **more)
+    return lambda definition, **more: Altered(definition, tmp_path, monkeypatch, **more)
 
 
 def waiting(key: bytes, scope: Scope = Scope.ROW) -> UnconfirmedKey:
@@ -112,7 +114,7 @@ def waiting(key: bytes, scope: Scope = Scope.ROW) -> UnconfirmedKey:
     )
 
 
-TEXT = table(Column("k", parse("text"), "partition_key"), VALUE, of=LATER)
+TEXT = table(Column("k", parse("text"), "partition_key"), VALUE, table_id=LATER)
 ZERO = KeyCodec(table(FIRST, VALUE)).encode((int32(0),))
 
 
@@ -120,17 +122,17 @@ ZERO = KeyCodec(table(FIRST, VALUE)).encode((int32(0),))
 def test_a_key_of_the_former_table_that_the_recreated_one_refuses(make: Make, scope: Scope) -> None:
     """The int 0 has the bytes of an empty text: a key, by its form, and Cassandra takes none that is empty."""
     c = Column("c", parse("int"), "clustering")
-    altered = make(table(*TEXT.columns[:1], c, VALUE, of=LATER) if scope is Scope.PARTITION else TEXT)
+    altered = make(table(*TEXT.columns[:1], c, VALUE, table_id=LATER) if scope is Scope.PARTITION else TEXT)
     codec = KeyCodec(altered.now)
-    rest = (None,) if scope is Scope.PARTITION else ()
-    altered.refused = {(b"", *rest)}
-    key, good = codec.encode((b"", *rest)), codec.encode((b"a", *rest))
+    clustering_key = (None,) if scope is Scope.PARTITION else ()
+    altered.refused = {(b"", *clustering_key)}
+    key, good = codec.encode((b"", *clustering_key)), codec.encode((b"a", *clustering_key))
     old = change(1.0)._replace(scope=scope)
-    outcome = altered.send(key, old, due=[waiting(key, scope), waiting(good, scope)], at=1.0)
+    outcome = altered.send(key, old, due_keys=[waiting(key, scope), waiting(good, scope)], seconds=1.0)
     assert (outcome.read, outcome.outdated, outcome.published, outcome.waiting) == (1, 2, 1, [])
     assert {p.key for p in outcome.done} == {key, good}, "it holds up no other"
     assert altered.stage.run([], [waiting(key, scope)], trust_images=True).outdated == 1
-    assert altered.of(DEAD_LETTERS) == []
+    assert altered.records_of(DEAD_LETTERS) == []
 
 
 @pytest.mark.parametrize("more", [{}, ALL])
@@ -155,8 +157,8 @@ def test_an_unconfirmed_key_that_is_refused_goes_on_waiting(make: Make) -> None:
     younger = waiting(ZERO)
     younger.since = NOW
     outcome = altered.stage.run([], [younger], trust_images=True)
-    (found,) = outcome.waiting
-    assert (found.key, found.copies, outcome.done, outcome.outdated) == (ZERO, 1, [], 0)
+    (waiting_key,) = outcome.waiting
+    assert (waiting_key.key, waiting_key.copies, outcome.done, outcome.outdated) == (ZERO, 1, [], 0)
 
 
 def grown(kind: Any) -> tuple[Table, Table, bytes]:
@@ -171,7 +173,7 @@ def grown(kind: Any) -> tuple[Table, Table, bytes]:
 def test_a_row_whose_partition_key_cannot_be_encoded_any_more(make: Make, more: dict[str, str]) -> None:
     """The agent skips what is written to it later, for the same reason."""
     _, after, key = grown("partition_key")
-    outcome = make(after, **more).send(key, change(), due=[waiting(key)])
+    outcome = make(after, **more).send(key, change(), due_keys=[waiting(key)])
     assert (outcome.read, outcome.outdated, outcome.dead_lettered) == (1, 2, 0)
     assert [p.key for p in outcome.done] == [key]
 
@@ -182,7 +184,7 @@ def test_a_key_that_waits_while_its_type_grows(make: Make) -> None:
     codec = KeyCodec(after)
     altered.live[codec.decode(codec.current_key(key))] = Image((int32(5),), 1)
     outcome = altered.stage.run([], [waiting(key)], trust_images=True)
-    assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, {"v": 5})]
+    assert altered.records_of(DATA) == [({"k": 1, "c": {"a": 1}}, {"v": 5})]
     assert ([p.key for p in outcome.done], outcome.waiting, outcome.outdated) == ([key], [], 0)
 
 
@@ -195,34 +197,34 @@ def test_an_unconfirmed_key_goes_on_waiting_under_its_new_form(make: Make) -> No
 
     altered.before_rows = away
     outcome = altered.stage.run([], [waiting(key)], trust_images=True)
-    (found,) = outcome.waiting
+    (waiting_key,) = outcome.waiting
     assert [p.key for p in outcome.done] == [key]
     # As one that begins to wait: another one that waits by the new key already is one with it.
-    assert (found.key, found.attempts) == (KeyCodec(after).current_key(key), 0)
+    assert (waiting_key.key, waiting_key.attempts) == (KeyCodec(after).current_key(key), 0)
 
 
 RECREATED = [
-    pytest.param(table(FIRST, Column("v", parse("text")), of=LATER), [({"k": 0}, {"v": "abcd"})], id="value"),
+    pytest.param(table(FIRST, Column("v", parse("text")), table_id=LATER), [({"k": 0}, {"v": "abcd"})], id="value"),
     pytest.param(TEXT, [], id="key"),
 ]
 
 
 @pytest.mark.parametrize(("after", "expected"), RECREATED)
-@pytest.mark.parametrize("found", [b"hello", b"abcd"])
-def test_a_table_recreated_while_a_batch_reads_it(make: Make, after: Table, expected: Any, found: bytes) -> None:
+@pytest.mark.parametrize("value_read", [b"hello", b"abcd"])
+def test_a_table_recreated_while_a_batch_reads_it(make: Make, after: Table, expected: Any, value_read: bytes) -> None:
     """The statement of before is one of the new table too, so the driver prepares it again, and reads."""
     altered = make(table(FIRST, VALUE))
-    altered.live[int32(0),] = Image((found,), 1)
+    altered.live[int32(0),] = Image((value_read,), 1)
     altered.before_rows = lambda: altered.alter(after)
     with pytest.raises(HelenusError, match="recreated") as error:
-        altered.send(ZERO, change(1.0), at=1.0)
+        altered.send(ZERO, change(1.0), seconds=1.0)
     assert error.value.action is Action.RETRY
     altered.appended.clear()
     altered.live[int32(0),] = Image((b"abcd",), 1)
     altered.refused = {(b"",)}
-    outcome = altered.send(ZERO, change(1.0), at=1.0)
+    outcome = altered.send(ZERO, change(1.0), seconds=1.0)
     assert (outcome.published, outcome.outdated) == (len(expected), 1 - len(expected))
-    assert altered.of(DATA) == expected
+    assert altered.records_of(DATA) == expected
 
 
 def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> None:
@@ -231,7 +233,7 @@ def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> N
     altered.live[int32(0),] = Image((b"abcd",), 1)
     altered.before_rows = lambda: altered.alter(table(FIRST, Column("v", parse("text"))))
     assert altered.send(ZERO, change()).published == 1
-    assert altered.of(DATA)[-1] == ({"k": 0}, {"v": "abcd"})
+    assert altered.records_of(DATA)[-1] == ({"k": 0}, {"v": "abcd"})
 
 
 @pytest.mark.parametrize("more", [{}, {"varint.handling.mode": "long"}])
@@ -242,10 +244,10 @@ def test_a_new_column_repeats_no_batch(make: Make, more: dict[str, str]) -> None
     altered.before_rows = lambda: altered.alter(table(*first, Column("w", parse("text"))))
     altered.live[int32(0),] = Image((int32(1), None), 1)
     assert altered.send(ZERO, change()).published == 1
-    assert altered.of(DATA) == [({"k": 0}, {"v": 1, "x": None})]
+    assert altered.records_of(DATA) == [({"k": 0}, {"v": 1, "x": None})]
     altered.live[int32(0),] = Image((int32(1), b"new", None), 2)
     altered.send(ZERO, change())
-    assert altered.of(DATA)[1:] == [({"k": 0}, {"v": 1, "x": None, "w": "new"})]
+    assert altered.records_of(DATA)[1:] == [({"k": 0}, {"v": 1, "x": None, "w": "new"})]
 
 
 def test_a_table_that_is_altered_over_and_over_ends_the_batch(make: Make) -> None:
@@ -272,7 +274,7 @@ def test_a_key_whose_type_grows_while_a_batch_reads_it(make: Make) -> None:
         altered.send(key, change())
     assert (error.value.action, altered.appended) == (Action.RETRY, [])
     altered.send(key, change())
-    assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, None)]
+    assert altered.records_of(DATA) == [({"k": 1, "c": {"a": 1}}, None)]
 
 
 def test_an_event_that_a_lagging_node_cannot_decode(make: Make) -> None:
@@ -288,7 +290,7 @@ def test_an_event_that_a_lagging_node_cannot_decode(make: Make) -> None:
     altered.lagging = after
     altered.appended.clear()
     assert altered.send(key, change()).published == 1
-    assert altered.of(DATA) == [({"k": 1, "c": {"a": 1, "b": 2}}, None)]
+    assert altered.records_of(DATA) == [({"k": 1, "c": {"a": 1, "b": 2}}, None)]
 
 
 def test_a_definition_is_applied_completely_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,26 +88,26 @@ def cells_of(answer: Change | None) -> Cells:
 
 
 def test_a_row_comes_with_its_cells_and_what_it_was_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = row(Cell("m", 500, b"\0\0\0\1", b"a"), Cell("v", W, b"\0\0\0\2"))
+    cells_read = row(Cell("m", 500, b"\0\0\0\1", b"a"), Cell("v", W, b"\0\0\0\2"))
     effect = Effect.LIVE | Effect.DELETES | column_bit("v")
-    answer = Answers(monkeypatch, found).to(written(effect))
+    answer = Answers(monkeypatch, cells_read).to(written(effect))
     assert answer is not None
     assert (answer.origin, answer.segment, answer.write_time, answer.effect) == (Origin.STATE, AT, W, effect)
-    assert set(cells_of(answer).cells) == set(found.cells)
+    assert set(cells_of(answer).cells) == set(cells_read.cells)
 
 
 def test_a_write_that_a_read_does_not_show_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in (None, row(Cell("v", W - 1, b"\0\0\0\2")), row(Cell("w", W, b"\0\0\0\2"))):
+    for cells_read in (None, row(Cell("v", W - 1, b"\0\0\0\2")), row(Cell("w", W, b"\0\0\0\2"))):
         before = time.time()
-        again = Answers(monkeypatch, found).to(written(Effect.LIVE | column_bit("v")), age_s=10)
-        assert again is not None
-        assert again.cells is None
-        assert (again.effect, again.write_time) == (Effect.LIVE | column_bit("v"), W)
-        later = Answers(monkeypatch, found)
-        assert before - 10.001 <= again.segment / 1000 <= time.time() - 10
+        repeated = Answers(monkeypatch, cells_read).to(written(Effect.LIVE | column_bit("v")), age_s=10)
+        assert repeated is not None
+        assert repeated.cells is None
+        assert (repeated.effect, repeated.write_time) == (Effect.LIVE | column_bit("v"), W)
+        later = Answers(monkeypatch, cells_read)
+        assert before - 10.001 <= repeated.segment / 1000 <= time.time() - 10
         # From then on its own time counts, not that of the event that asks again.
-        answer = later.to(again._replace(segment=again.segment - 60_000))
-        assert len(cells_of(answer).cells) == (found is not None), "by now it was overwritten, or deleted"
+        answer = later.to(repeated._replace(segment=repeated.segment - 60_000))
+        assert len(cells_of(answer).cells) == (cells_read is not None), "by now it was overwritten, or deleted"
 
 
 def test_a_row_of_its_key_alone_is_what_its_event_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +119,9 @@ def test_a_row_of_its_key_alone_is_what_its_event_says(monkeypatch: pytest.Monke
     assert cells_of(Answers(monkeypatch, None).to(change, age_s=100)).liveness == Liveness(W, 2_000, 2_000), "it ended"
     change = written(Effect.LIVE | Effect.ROW)
     assert cells_of(Answers(monkeypatch, row()).to(change)).liveness == Liveness(W)
-    again = Answers(monkeypatch, None).to(change)
-    assert again is not None
-    assert again.cells is None, "it is asked for again"
+    repeated = Answers(monkeypatch, None).to(change)
+    assert repeated is not None
+    assert repeated.cells is None, "it is asked for again"
     assert cells_of(Answers(monkeypatch, None).to(change, age_s=100)).liveness is None
     ahead = Answers(monkeypatch, None).to(change, age_s=-(10**9))
     assert ahead is not None

@@ -41,8 +41,8 @@ POISON = HelenusError(Kind.POISON_EVENT, "not an event", "somewhere")
 class Frame:
     """A batch whose tasks say these."""
 
-    def __init__(self, *done: TopicResult) -> None:
-        self.done = done
+    def __init__(self, *results: TopicResult) -> None:
+        self.done = results
 
 
 class Query:
@@ -98,8 +98,8 @@ class Query:
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
     def run(frame: Any, _: Path, function_for: Callable[[set[str]], object]) -> list[TopicResult]:
-        function_for({done.topic for done in frame.done})
-        return [pickle.loads(pickle.dumps(done)) for done in frame.done]
+        function_for({result.topic for result in frame.done})
+        return [pickle.loads(pickle.dumps(result)) for result in frame.done]
 
     monkeypatch.setattr(job, "run", run)
     query = Query(tmp_path)
@@ -158,11 +158,13 @@ def test_a_topic_that_left_in_mid_batch_is_held(query: Query) -> None:
     assert query.held.offsets() == {B: {"0": 3}}
 
 
-@pytest.mark.parametrize("done", [fine, failed])
-def test_an_operators_move_overrides_the_running_batch(query: Query, done: Callable[[str, int], TopicResult]) -> None:
+@pytest.mark.parametrize("second_result", [fine, failed])
+def test_an_operators_move_overrides_the_running_batch(
+    query: Query, second_result: Callable[[str, int], TopicResult]
+) -> None:
     query.plan(0, a=10, b=10)
     query.held.move(B, {"0": 1})
-    query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
+    query.batches.process(Frame(fine(A, 0), second_result(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 1}}
     assert query.tasks[B].error is None, "a batch of before says nothing of it"
 
@@ -270,23 +272,23 @@ def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.Mon
     """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
     handed_out: list[list[UnconfirmedKey]] = []
 
-    def task(plan: QueryPlan, due: dict[str, list[UnconfirmedKey]], may_wait: int, waits: object) -> None:
-        handed_out.append(due.get(A, []))
+    def task(plan: QueryPlan, due_keys: dict[str, list[UnconfirmedKey]], may_wait: int, waits: object) -> None:
+        handed_out.append(due_keys.get(A, []))
 
     monkeypatch.setattr(batches, "topic_task", task)
-    most = 50  # with thousands, on a busy machine, the first of them are due again before the second batch
+    max_batch = 50  # with thousands, on a busy machine, the first of them are due again before the second batch
     for of_topic in query.tasks.values():
-        of_topic.settings = of_topic.settings.model_copy(update={"max_batch_size": most})
-    found = [UnconfirmedKey(A, 0, b"%d" % i, 0, image=b"i") for i in range(most + 5)]
-    query.batches.unconfirmed.apply([], found, 0.0)
-    done = fine(A, 0)
-    assert done.outcome is not None
-    done.outcome.places[A, 0].add(b"7", False)
+        of_topic.settings = of_topic.settings.model_copy(update={"max_batch_size": max_batch})
+    waiting_keys = [UnconfirmedKey(A, 0, b"%d" % i, 0, image=b"i") for i in range(max_batch + 5)]
+    query.batches.unconfirmed.apply([], waiting_keys, 0.0)
+    result = fine(A, 0)
+    assert result.outcome is not None
+    result.outcome.places[A, 0].add(b"7", False)
     query.plan(0, a=10)
     for number in range(2):
-        query.batches.process(Frame(done), number)
-    assert [len(due) for due in handed_out] == [most, 5]
-    assert [p.key for p in found if p.image is None] == [b"7"]
+        query.batches.process(Frame(result), number)
+    assert [len(keys) for keys in handed_out] == [max_batch, 5]
+    assert [p.key for p in waiting_keys if p.image is None] == [b"7"]
 
 
 def test_unconfirmed_keys_are_saved_before_their_position_is_released(
@@ -315,25 +317,25 @@ def test_a_repeated_batch_moves_no_step_back(query: Query, batch: int) -> None:
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
     begin = [begins(query._planned()[0].unconfirmed_file)(topic, 0.0, math.inf) for topic in (A, B)]
-    assert [at == math.inf for at in begin] == [batch == 1] * 2
+    assert [offset == math.inf for offset in begin] == [batch == 1] * 2
 
 
 @pytest.mark.parametrize("moved", ["apply", "save"])
-@pytest.mark.parametrize("done", [fine, failed])
+@pytest.mark.parametrize("second_result", [fine, failed])
 def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
-    query: Query, done: Callable[[str, int], TopicResult], moved: str, monkeypatch: pytest.MonkeyPatch
+    query: Query, second_result: Callable[[str, int], TopicResult], moved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the driver keeps what waits, say: it looked at the epoch already."""
     query.plan(0, a=10, b=10)
     query.held.hold(B, {"0": 3})
-    kept = getattr(query.unconfirmed, moved)
+    original = getattr(query.unconfirmed, moved)
 
     def move(*args: Any) -> None:
         query.held.move(B, {"0": 1})
-        kept(*args)
+        original(*args)
 
     monkeypatch.setattr(query.unconfirmed, moved, move)
-    query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
+    query.batches.process(Frame(fine(A, 0), second_result(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 1}}
     assert HeldPositions(query.directory / "default").offsets() == {B: {"0": 1}}
 
@@ -341,16 +343,18 @@ def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
 def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
     """With the events that wait, or they would have no outcome; what was published last is not known any more."""
     query.plan(0, a=10)
-    done = fine(A, 0)
-    assert done.outcome is not None
-    done.outcome.waiting.append(UnconfirmedKey(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
-    query.batches.process(Frame(done), 0)
+    result = fine(A, 0)
+    assert result.outcome is not None
+    result.outcome.waiting.append(UnconfirmedKey(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
+    query.batches.process(Frame(result), 0)
     query.commit(0)
     query.plan(1, a=20)
-    again = DriverBatches(query._planned, query._planned, query.held, query.unconfirmed, query.waiting, lambda *_: None)
-    again.process(Frame(fine(A, 10)), 1)
-    assert again.unconfirmed.counts(A) == (1, 26)
-    assert [p.image for p in again.unconfirmed.select_due(math.inf, 9)] == [None]
+    restarted = DriverBatches(
+        query._planned, query._planned, query.held, query.unconfirmed, query.waiting, lambda *_: None
+    )
+    restarted.process(Frame(fine(A, 10)), 1)
+    assert restarted.unconfirmed.counts(A) == (1, 26)
+    assert [p.image for p in restarted.unconfirmed.select_due(math.inf, 9)] == [None]
 
 
 def test_held_positions_are_on_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +391,7 @@ def shown(task: Task) -> tuple[str, str | None]:
 def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs, as other keys do; and no more of them wait than the driver holds."""
     room: list[int] = []
-    monkeypatch.setattr(batches, "topic_task", lambda plan, due, may_wait, waits: room.append(may_wait))
+    monkeypatch.setattr(batches, "topic_task", lambda plan, due_keys, may_wait, waits: room.append(may_wait))
     monkeypatch.setattr(batches, "MOST_WAITING", 5)
     task = query.tasks[A]
     task.ready = True
@@ -419,16 +423,16 @@ def test_tasks_are_sent_the_settings_of_the_tables_that_they_read(
 
 def test_what_waits_at_the_gate_is_handed_to_the_next_batch(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     handed_out: list[Any] = []
-    monkeypatch.setattr(batches, "topic_task", lambda plan, due, may_wait, waits: handed_out.append(waits))
+    monkeypatch.setattr(batches, "topic_task", lambda plan, due_keys, may_wait, waits: handed_out.append(waits))
     query.tasks[A].settings = ConnectorSettings.from_properties(
         {"name": "a", "keyspace": "ks", "table": "a", "output.format": "json", "gate": "quorum"}, "a"
     )
     waiting = WaitingChange(bytes(16), Event(A, 0, 5, 1000, b"k", b"v"), ("n",), 3)
-    done = fine(A, 0)
-    assert done.outcome is not None
-    done.outcome.read, done.outcome.at_gate = 3, GateState(waits=[waiting])
+    result = fine(A, 0)
+    assert result.outcome is not None
+    result.outcome.read, result.outcome.at_gate = 3, GateState(waits=[waiting])
     query.plan(0, a=10, b=10)
-    query.batches.process(Frame(done, fine(B, 0)), 0)
+    query.batches.process(Frame(result, fine(B, 0)), 0)
     labels = dict(zip(("connector", "keyspace", "table"), query.tasks[A].labels, strict=True))
     assert REGISTRY.get_sample_value("helenus_connector_gate_waiting_changes", labels) == 1
     assert REGISTRY.get_sample_value("helenus_connector_gate_waiting_events", labels) == 3
@@ -439,16 +443,16 @@ def test_what_waits_at_the_gate_is_handed_to_the_next_batch(query: Query, monkey
 
 def test_a_table_at_which_no_more_may_wait_pauses(query: Query) -> None:
     """It says why; and it goes on at once where something that waited went on."""
-    done = fine(A, 0)
-    assert done.outcome is not None
-    done.outcome.at_gate = GateState(stopped={0: 7})
-    done.ends["0"] = 7
+    result = fine(A, 0)
+    assert result.outcome is not None
+    result.outcome.at_gate = GateState(stopped={0: 7})
+    result.ends["0"] = 7
     query.plan(0, a=10, b=10)
-    query.batches.process(Frame(done, fine(B, 0)), 0)
+    query.batches.process(Frame(result, fine(B, 0)), 0)
     assert query.held.offsets() == {A: {"0": 7}}
     trouble = query.tasks[A].trouble
     assert trouble is not None
     assert trouble.kind is Kind.GATE_FULL
-    done.outcome.at_gate = GateState(stopped={0: 7}, gone=[(0, bytes(16))])
-    query.batches.process(Frame(done), 1)
+    result.outcome.at_gate = GateState(stopped={0: 7}, gone=[(0, bytes(16))])
+    query.batches.process(Frame(result), 1)
     assert query.tasks[A].trouble is None

@@ -64,9 +64,7 @@ class Stage:
         return BatchOutcome()
 
 
-def test_rows_that_were_asked_for_are_on_the_broker_before_the_batch_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requested_rows_are_flushed_before_the_batch_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     settings = ConnectorSettings.from_properties(
         {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test"
@@ -82,6 +80,6 @@ def test_rows_that_were_asked_for_are_on_the_broker_before_the_batch_is_done(
     monkeypatch.setattr(worker_process, "end_with_parent", lambda: None)
     function = pickle.loads(cloudpickle.dumps(_publish_task.publish(plan, settings)))
     row = pa.RecordBatch.from_pylist([{"notes": None, "merged": None, "ended": None}])
-    (done,) = function(iter([row]))
-    assert pickle.loads(done.column(0)[0].as_py()).outcome == BatchOutcome()
+    (batch,) = function(iter([row]))
+    assert pickle.loads(batch.column(0)[0].as_py()).outcome == BatchOutcome()
     assert events.flushed == 1

@@ -84,9 +84,9 @@ def test_nodes_share_bits_where_there_are_many(tmp_path: Path) -> None:
     for node in nodes[900:902]:
         cache.report(change, entry := cache.look(change), cache.reporter(node.encode()).bit)
     cache.save()
-    found = ChangeCache(tmp_path / "c", 1024, 60)
-    assert [nodes[900 + n] in group for n, group in enumerate(found.nodes(found.look(change)))] == [True, True]
-    assert [len(group) for group in found.nodes(entry)] == [16, 16]
+    reopened = ChangeCache(tmp_path / "c", 1024, 60)
+    assert [nodes[900 + n] in group for n, group in enumerate(reopened.nodes(reopened.look(change)))] == [True, True]
+    assert [len(group) for group in reopened.nodes(entry)] == [16, 16]
     assert cache.reporter(str(uuid.uuid4()).encode()).bit == 0, "there is no more room"
 
 
@@ -98,8 +98,13 @@ def test_a_position_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCach
     cache.save()
     assert not reporter.is_new(9, 50)
     other = ChangeCache(tmp_path / "c", 1024, 60)
-    found = other.reporter(NODES[0])
-    assert [found.is_new(*at) for at in ((9, 50), (8, 99), (9, 51), (10, 0))] == [False, False, True, True]
+    log_reporter = other.reporter(NODES[0])
+    assert [log_reporter.is_new(*position) for position in ((9, 50), (8, 99), (9, 51), (10, 0))] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert other.reporter(NODES[1]).is_new(0, 0)
     assert not other.reporter(b"no node").is_new(9, 99)
     reporter.note(9, 40)
@@ -112,7 +117,7 @@ def test_a_position_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCach
     reporter.note(10, 1)
     cache.save()
     other.begin()
-    assert not found.is_new(10, 1), "another process may have had the partition since"
+    assert not log_reporter.is_new(10, 1), "another process may have had the partition since"
 
 
 def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +157,7 @@ def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     assert cache.look(change) == CacheEntry()
 
 
-def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
+def test_a_cache_grows_with_recent_changes_and_allocates_its_room_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To store where the file system has no more would end the process, by SIGBUS."""
@@ -162,9 +167,9 @@ def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
     names = [change_id(str(n).encode(), b"\0", DIGEST) for n in range(100_000)]
     cache.delete(0, b"k", 7, 32)
 
-    def report(some: list[bytes]) -> None:
+    def report(changes_reported: list[bytes]) -> None:
         cache.begin()
-        for name in some:
+        for name in changes_reported:
             cache.report(name, cache.look(name), cache.reporter(NODES[0]).bit)
             cache.mark([name], CONFIRMED)
         cache.save()
@@ -172,16 +177,16 @@ def test_a_cache_grows_with_what_is_not_too_old_and_takes_its_room_at_once(
         assert status.st_blocks * 512 >= status.st_size
         sizes.append(status.st_size)
 
-    for at in range(100):  # few in flight, however many come in an hour
+    for first in range(100):  # few in flight, however many come in an hour
         now += 10
-        report(names[at * 100 : at * 100 + 100])
+        report(names[first * 100 : first * 100 + 100])
     assert max(sizes) < 300_000
-    for at in (0, 100, 1_000, 10_000):
-        report(names[at : at * 10 or 100])
+    for first in (0, 100, 1_000, 10_000):
+        report(names[first : first * 10 or 100])
         other.begin()
-        known = [other.look(name) for name in names[: at * 10 or 100]]
-        found = sum(entry == CacheEntry(nodes=1, flags=CONFIRMED) for entry in known)
-        assert found > 0.999 * len(known) if at < 10_000 else 0.9 * len(known)
+        entries = [other.look(name) for name in names[: first * 10 or 100]]
+        known_entries = sum(entry == CacheEntry(nodes=1, flags=CONFIRMED) for entry in entries)
+        assert known_entries > 0.999 * len(entries) if first < 10_000 else 0.9 * len(entries)
         assert other.deletion(0, b"k") == ((7, 32) if now < 1_000_060 else None)
     assert 131_072 * 32 < sizes[-1] < 131_072 * 33
     cache.begin()
@@ -194,7 +199,7 @@ def test_what_a_growing_cache_knows_is_what_was_said(batches: list[tuple[int, in
     """By one process or the other, in turns, as Spark has it. A name whose set was full is forgotten, which is rare."""
     with TemporaryDirectory() as folder:
         both = [ChangeCache(Path(folder) / "c", 16_384, 60) for _ in range(2)]
-        said: dict[bytes, int] = {}
+        nodes_by_change: dict[bytes, int] = {}
         forgotten = 0
         for which, count, first in batches:
             cache = both[which]
@@ -203,22 +208,22 @@ def test_what_a_growing_cache_knows_is_what_was_said(batches: list[tuple[int, in
                 name = change_id(str(n).encode(), b"\0", DIGEST)
                 entry = cache.look(name)
                 if not entry.nodes:
-                    forgotten += name in said
-                    said[name] = 0
-                assert entry.nodes == said[name]
+                    forgotten += name in nodes_by_change
+                    nodes_by_change[name] = 0
+                assert entry.nodes == nodes_by_change[name]
                 cache.report(name, entry, 1 << which)
-                said[name] |= 1 << which
+                nodes_by_change[name] |= 1 << which
             cache.save()
-        assert forgotten <= 1 + len(said) // 100
+        assert forgotten <= 1 + len(nodes_by_change) // 100
 
 
 def test_killed_while_it_grows_a_cache_has_only_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [change_id(str(n).encode(), b"\0", DIGEST) for n in range(2_000)]
     cache = ChangeCache(tmp_path / "c", 131_072, 60)
 
-    def report(cache: ChangeCache, some: list[bytes], node: bytes) -> None:
+    def report(cache: ChangeCache, changes_reported: list[bytes], node: bytes) -> None:
         cache.begin()
-        for name in some:
+        for name in changes_reported:
             cache.report(name, cache.look(name), cache.reporter(node).bit)
         cache.save()
 
@@ -280,16 +285,16 @@ def test_without_room_in_memory_the_cache_is_on_disk_and_still_shared(run: Path)
     assert not moved.exists()
 
 
-def test_without_room_to_grow_the_cache_moves_to_disk_with_what_it_knows(
+def test_without_room_to_grow_the_cache_moves_to_disk_with_its_entries(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, there = run / "default" / "c", _cache_file._fill
     monkeypatch.setattr(_cache_file, "_fill", lambda file, size: (there if size > 70_000 else os.ftruncate)(file, size))
     cache, other = ChangeCache(path, 131_072, 60), ChangeCache(path, 131_072, 60)
     names = [change_id(str(n).encode(), b"\0", DIGEST) for n in range(2_000)]
-    for some in (names[:100], names[100:]):
+    for half in (names[:100], names[100:]):
         cache.begin()
-        for name in some:
+        for name in half:
             cache.report(name, cache.look(name), cache.reporter(NODES[0]).bit)
         assert not path.is_symlink()
         with capture_logs() as logs:
@@ -302,8 +307,8 @@ def test_without_room_to_grow_the_cache_moves_to_disk_with_what_it_knows(
 
 
 def test_some_room_is_left_to_plans(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = os.statvfs(run)
-    monkeypatch.setattr(directory, "_SPARE_BYTES", about.f_bavail * about.f_frsize * 2)
+    file_system = os.statvfs(run)
+    monkeypatch.setattr(directory, "_SPARE_BYTES", file_system.f_bavail * file_system.f_frsize * 2)
     monkeypatch.setattr(_cache_file, "_fill", os.ftruncate)
     with pytest.raises(OSError, match="No space left"):
         ChangeCache(run / "default" / "c", 1024, 60)
@@ -314,10 +319,10 @@ def test_a_run_begins_on_disk_where_memory_has_no_room(run: Path, monkeypatch: p
     made = directory.make()
     assert made.parent == run.parent
     directory.remove(made)
-    left = run.parent / f"{run.name}-left"
-    left.mkdir()
-    (left / "lock").touch()
-    monkeypatch.setattr(directory, "has_room", lambda *_: not left.exists())
+    abandoned_run = run.parent / f"{run.name}-left"
+    abandoned_run.mkdir()
+    (abandoned_run / "lock").touch()
+    monkeypatch.setattr(directory, "has_room", lambda *_: not abandoned_run.exists())
     assert directory.make().parent == run.parent, "what a killed run left is removed before"
     monkeypatch.setattr(directory, "has_room", lambda *_: False)
     assert directory.make().parent == Path(tempfile.gettempdir())
@@ -349,8 +354,8 @@ def test_caches_of_tables_that_are_gone_are_removed(tmp_path: Path) -> None:
     (tmp_path / "default" / "0" / "events-ks.gone-0.cache").symlink_to(on_disk)
     (tmp_path / "default" / "0" / "schemas.json").write_text("{}")
     prune(tmp_path / "default", {"events-ks.t": 0, "events-ks.u": 2})
-    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
-    assert left == [
+    remaining_files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
+    assert remaining_files == [
         *("default/0/events-ks.t-0.cache", "default/0/events-ks.t-11.cache"),
         *("default/0/schemas.json", "default/2/events-ks.u-0.cache"),
     ]

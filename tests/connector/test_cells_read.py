@@ -72,8 +72,8 @@ class Rows(MemorySession):
 
 
 def reader(session: MemorySession, table: Table = TABLE, **more: str) -> CellReader:
-    given = {name.replace("_", "."): value for name, value in more.items()}
-    return CellReader(session, table, ConnectorSettings.from_properties({**GIVEN, **given}, "test"))
+    properties = {name.replace("_", "."): value for name, value in more.items()}
+    return CellReader(session, table, ConnectorSettings.from_properties({**GIVEN, **properties}, "test"))
 
 
 def keys(count: int, scope: Scope = Scope.ROW) -> list[tuple[Key, Scope]]:
@@ -89,10 +89,10 @@ def failing_at(failing: int, error: Exception) -> Rows:
 def test_each_key_has_its_row_or_none(concurrency: int, count: int, group_size: int) -> None:
     session = Rows()
     cells = reader(session, query_concurrency=str(concurrency), query_group_size=str(group_size))
-    found = list(cells.read(keys(count), 1))
+    answers = list(cells.read(keys(count), 1))
     assert [None if n % 2 else [("v", number(n), n + 5)] for n in range(count)] == [
         None if row is None else [(c.column, c.value, c.write_time) for c in row.cells.cells]
-        for row in found
+        for row in answers
         if not isinstance(row, UnreadReason)
     ]
     assert session.most <= concurrency

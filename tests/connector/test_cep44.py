@@ -57,34 +57,34 @@ class Cep(Made):
 
     def row(self, data: bytes) -> Any:
         field = next(field for field in self.envelope["fields"] if field["name"] == "payload")
-        of = field["schema"] if self.settings.cep44_payload == "bytes" else field["type"]
+        payload_schema = field["schema"] if self.settings.cep44_payload == "bytes" else field["type"]
         source = io.BytesIO(data)
-        found = fastavro.schemaless_reader(source, fastavro.parse_schema(of))
+        decoded_row = fastavro.schemaless_reader(source, fastavro.parse_schema(payload_schema))
         assert not source.read()
-        return found
+        return decoded_row
 
     def read(self, data: bytes | None) -> Any:
         if data is not None and self.settings.key_compat == "cep44" and data.startswith(b"ks:"):
             return data.decode()
-        found = super().read(data)
-        if isinstance(found, dict) and "payload" in found and self.settings.is_avro:
-            if isinstance(found["payload"], bytes):
-                found["payload"] = self.row(found["payload"])
-            for predicate in found["range"] or ():
+        decoded = super().read(data)
+        if isinstance(decoded, dict) and "payload" in decoded and self.settings.is_avro:
+            if isinstance(decoded["payload"], bytes):
+                decoded["payload"] = self.row(decoded["payload"])
+            for predicate in decoded["range"] or ():
                 # As the Sidecar has it: a payload with one field.
                 whole = self.row(predicate["value"])
                 predicate["value"] = {predicate["field"]: whole.pop(predicate["field"])}
                 assert not any(whole.values())
-        return found
+        return decoded
 
 
 def row(*columns: tuple[str, Cell | Complex], time: int | None = T, **more: Any) -> Update:
     return Update(TABLE, K, [Row((C,), dict(columns), time=time, **more)], lowest=LOWEST)
 
 
-def said(value: dict[str, Any]) -> dict[str, Any]:
+def written_values(value: dict[str, Any]) -> dict[str, Any]:
     """The columns of a payload that are not null."""
-    return {name: found for name, found in value["payload"].items() if found is not None}
+    return {name: written for name, written in value["payload"].items() if written is not None}
 
 
 def entries(pairs: dict[Any, Any], made: Made) -> Any:
@@ -124,26 +124,26 @@ def test_an_update_has_the_columns_it_writes(form: dict[str, str]) -> None:
     ((_, value, headers),) = Cep(**form).written(update)
     assert (value["operationType"], headers["op"]) == ("UPDATE", b"u")
     assert value["updateFields"] == ["k", "c", "v", "w"]
-    assert said(value) == {"k": 7, "c": 1, "v": 5}
+    assert written_values(value) == {"k": 7, "c": 1, "v": 5}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_elements_that_are_added_removed_and_replaced(form: dict[str, str]) -> None:
     made = Cep(**form)
-    at = (T - 1, GONE)
+    deletion = (T - 1, GONE)
     added = Complex([Cell(int32(2), time=T, path=int32(1))])
     removed = Complex([Cell(None, time=T, path=b"x", deleted_at=GONE)])
     ((_, value, headers),) = made.written(row(("m", added), ("st", removed), time=None))
     assert (value["operationType"], headers["op"]) == ("COMPLEX_ELEMENT_DELETE", b"u")
-    assert said(value) == {"k": 7, "c": 1, "m": entries({1: 2}, made)}
+    assert written_values(value) == {"k": 7, "c": 1, "m": entries({1: 2}, made)}
     assert value["written"] == {"columns": ["m", "st"], "replaced": [], "removed": {"st": ["x"]}}
-    replaced = Complex([Cell(int32(2), time=T, path=int32(1))], deletion=at)
+    replaced = Complex([Cell(int32(2), time=T, path=int32(1))], deletion=deletion)
     ((_, value, _),) = made.written(row(("m", replaced), time=None))
     assert (value["operationType"], value["written"]["replaced"]) == ("UPDATE", ["m"])
-    gone = Complex([], deletion=at)
+    gone = Complex([], deletion=deletion)
     ((_, value, headers),) = made.written(row(("m", gone), time=None))
     assert (value["operationType"], headers["op"]) == ("DELETE", b"u")
-    assert (value["updateFields"], said(value)) == (["k", "c", "m"], {"k": 7, "c": 1})
+    assert (value["updateFields"], written_values(value)) == (["k", "c", "m"], {"k": 7, "c": 1})
     ((_, value, _),) = made.written(row(("m", gone), ("v", Cell(int32(5), time=T)), time=None))
     assert value["operationType"] == "UPDATE"
     ((_, value, _),) = made.written(row(("m", gone)))
@@ -171,7 +171,7 @@ def test_a_row_that_one_mutation_deletes_and_writes_is_two_records(form: dict[st
         ("DELETE", T - 1),
         ("INSERT", T),
     ]
-    assert (said(first[1]), said(second[1])) == ({"k": 7, "c": 1}, {"k": 7, "c": 1, "v": 5})
+    assert (written_values(first[1]), written_values(second[1])) == ({"k": 7, "c": 1}, {"k": 7, "c": 1, "v": 5})
     both = row(("v", Cell(int32(5), time=T)), time=None, deletion=(T - 1, GONE))
     assert [r[1]["operationType"] for r in Cep(**form).written(both)] == ["DELETE", "UPDATE"]
 
@@ -196,8 +196,8 @@ def test_a_partition_that_is_deleted(form: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_partition_of_a_table_without_clustering_columns(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, v int")
-    record, tombstone = Cep(of, **form).written(Update(of, K, deletion=(T, GONE), lowest=LOWEST))
+    definition = table_of("t", "k int pk, v int")
+    record, tombstone = Cep(definition, **form).written(Update(definition, K, deletion=(T, GONE), lowest=LOWEST))
     assert (record[0], tombstone[1]) == ({"k": 7}, None)
     assert (record[1]["operationType"], record[1]["payload"]) == ("DELETE_PARTITION", {"k": 7, "v": None})
     assert "scope" not in record[2]
@@ -224,18 +224,24 @@ def test_a_range_of_tuples_is_as_many_records_as_it_takes() -> None:
     """WHERE (a, b) > (1, 5), which the Sidecar says as a > 1 AND b > 5: other rows."""
     bounds = [Marker(kind, prefix, ((T, GONE),)) for kind, prefix in ((7, (C, int32(5))), (6, ()))]
     *records, tombstone = Cep(RANGES, **REGISTRY).written(Update(RANGES, K, bounds, lowest=LOWEST))
-    found = [
+    predicates = [
         [(p["field"], p["rangePredicateType"], *p["value"].values()) for p in value["range"]] for _, value, _ in records
     ]
-    assert found == [[("a", "EQ", 1), ("b", "GT", 5)], [("a", "GT", 1)]]
+    assert predicates == [[("a", "EQ", 1), ("b", "GT", 5)], [("a", "GT", 1)]]
     assert tombstone[1] is None
 
 
 SMALL = range(4)
 
 
-def holds(symbol: str, one: int, other: int) -> bool:
-    return {"LT": one < other, "LTE": one <= other, "EQ": one == other, "GTE": one >= other, "GT": one > other}[symbol]
+def holds(symbol: str, value: int, other: int) -> bool:
+    return {
+        "LT": value < other,
+        "LTE": value <= other,
+        "EQ": value == other,
+        "GTE": value >= other,
+        "GT": value > other,
+    }[symbol]
 
 
 @pytest.mark.parametrize("is_reversed", [(False, False), (True, False), (False, True), (True, True)])
@@ -248,8 +254,8 @@ def test_ranges_together_have_the_rows_of_the_range(is_reversed: tuple[bool, boo
     def placed(values: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(-v if back else v for v, back in zip(values, is_reversed, strict=False))
 
-    def within(bound: tuple[int, ...], inclusive: bool, one: tuple[int, ...], sign: int) -> bool:
-        a, b = placed(one[: len(bound)]), placed(bound)
+    def within(bound: tuple[int, ...], inclusive: bool, key: tuple[int, ...], sign: int) -> bool:
+        a, b = placed(key[: len(bound)]), placed(bound)
         return inclusive if a == b else (a > b) == (sign > 0)
 
     count = 0
@@ -360,20 +366,20 @@ def with_column(kind: str) -> Table:
 def test_every_type(kind: str) -> None:
     """As the Sidecar has it, where it has the type: bytes, and their schema."""
     data, wanted, of_type = VALUES[kind]
-    of = with_column(kind)
-    update = Update(of, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
-    made = Cep(of, **REGISTRY)
+    definition = with_column(kind)
+    update = Update(definition, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
+    made = Cep(definition, **REGISTRY)
     ((_, _, _),) = made.written(update)
     payload = next(field["type"] for field in made.envelope["fields"] if field["name"] == "payload")
-    null, found = payload["fields"][1]["type"]
-    assert (null, {**found, **of_type}) == ("null", found)
+    null, value_type = payload["fields"][1]["type"]
+    assert (null, {**value_type, **of_type}) == ("null", value_type)
     assert (payload["namespace"], payload["name"]) == ("ks.t", "t")
     assert (payload["primary_keys"], payload["static_columns"]) == (["k"], [])
     (shaped,) = made.shape.records(made.resolved(events(update)[0]))
     assert shaped is not None
     assert _without_logical_types(made, shaped.record.value or b"")["payload"]["v"] == wanted
-    ((_, apart, _),) = Cep(of, **APART).written(update)
-    ((_, whole, _),) = Cep(of, **REGISTRY).written(update)
+    ((_, apart, _),) = Cep(definition, **APART).written(update)
+    ((_, whole, _),) = Cep(definition, **REGISTRY).written(update)
     assert apart == whole
 
 
@@ -387,22 +393,24 @@ def _without_logical_types(made: Cep, data: bytes) -> Any:
 
 
 def test_numbers_that_do_not_fit_are_left_out_and_named() -> None:
-    of = table_of("t", "k int pk, d decimal, n varint, at timestamp, v int")
-    made = Cep(of, **REGISTRY)
+    definition = table_of("t", "k int pk, d decimal, n varint, at timestamp, v int")
+    made = Cep(definition, **REGISTRY)
     columns = {
         "d": Cell(int32(20) + b"\1"),
         "n": Cell((10**38).to_bytes(17, "big")),
         "at": Cell((1 << 62).to_bytes(8, "big")),
         "v": Cell(int32(5)),
     }
-    ((_, value, headers),) = made.written(Update(of, K, [Row((), columns, time=T)], lowest=LOWEST))
-    assert said(value) == {"k": 7, "v": 5}
+    ((_, value, headers),) = made.written(Update(definition, K, [Row((), columns, time=T)], lowest=LOWEST))
+    assert written_values(value) == {"k": 7, "v": 5}
     assert sorted(value["truncatedFields"]) == sorted(json.loads(headers["left_out"])) == ["at", "d", "n"]
     assert sorted(value["updateFields"]) == ["at", "d", "k", "n", "v"]
     modes = {"decimal.handling.mode": "string", "varint.handling.mode": "string"}
     del columns["at"]
-    ((_, value, _),) = Cep(of, **REGISTRY, **modes).written(Update(of, K, [Row((), columns, time=T)], lowest=LOWEST))
-    assert said(value) == {"k": 7, "v": 5, "d": "1E-20", "n": str(10**38)}
+    ((_, value, _),) = Cep(definition, **REGISTRY, **modes).written(
+        Update(definition, K, [Row((), columns, time=T)], lowest=LOWEST)
+    )
+    assert written_values(value) == {"k": 7, "v": 5, "d": "1E-20", "n": str(10**38)}
     assert value["truncatedFields"] == []
 
 
@@ -420,9 +428,11 @@ def test_numbers_that_do_not_fit_are_left_out_and_named() -> None:
     ],
 )
 def test_decimals_at_their_limits(scale: int, unscaled: int, wanted: Decimal | None) -> None:
-    of = table_of("t", "k int pk, d decimal")
+    definition = table_of("t", "k int pk, d decimal")
     data = struct.pack(">i", scale) + unscaled.to_bytes(20, "big", signed=True)
-    ((_, value, _),) = Cep(of, **REGISTRY).written(Update(of, K, [Row((), {"d": Cell(data)}, time=T)], lowest=LOWEST))
+    ((_, value, _),) = Cep(definition, **REGISTRY).written(
+        Update(definition, K, [Row((), {"d": Cell(data)}, time=T)], lowest=LOWEST)
+    )
     assert value["payload"]["d"] == wanted
     assert value["truncatedFields"] == (["d"] if wanted is None else [])
 
@@ -431,23 +441,25 @@ def test_decimals_at_their_limits(scale: int, unscaled: int, wanted: Decimal | N
 def test_rows_that_were_read(form: dict[str, str]) -> None:
     made = Cep(**form)
     image = Image((None, None, None, int32(5), b"w", None), T)
-    ((key, value, headers),) = made.of(made.was_read(image))
+    ((key, value, headers),) = made.decoded_records(made.was_read(image))
     assert key == {"k": 7, "c": 1}
     assert (value["operationType"], value["isPartial"], value["written"]) == ("UPDATE", False, None)
     assert sorted(value["updateFields"]) == sorted(EMPTY)
     assert value["payload"] == {**EMPTY, "k": 7, "c": 1, "v": 5, "w": "w"}
     assert "op" not in headers
-    ((_, value, headers),) = made.of(made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT))))
+    ((_, value, headers),) = made.decoded_records(
+        made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT)))
+    )
     assert (headers["snapshot"], headers["op"]) == (b"true", b"r")
-    gone, tombstone = made.of(made.was_read(None))
+    gone, tombstone = made.decoded_records(made.was_read(None))
     assert (gone[1]["operationType"], gone[1]["updateFields"], tombstone[1]) == ("DELETE", ["k", "c"], None)
     assert gone[2]["op"] == b"d"
     statics = Image((None, None, None, None, None, b"s"), T)
-    ((key, value, _),) = made.of(made.was_read(statics, scope=Scope.STATIC))
+    ((key, value, _),) = made.decoded_records(made.was_read(statics, scope=Scope.STATIC))
     assert (key, value["operationType"], value["isPartial"]) == ({"k": 7, "c": None}, "UPDATE", True)
-    assert (value["updateFields"], said(value)) == (["k", "s"], {"k": 7, "s": "s"})
-    ((_, value, _),) = made.of(made.was_read(None, scope=Scope.STATIC))
-    assert (value["operationType"], value["updateFields"], said(value)) == ("UPDATE", ["k", "s"], {"k": 7})
+    assert (value["updateFields"], written_values(value)) == (["k", "s"], {"k": 7, "s": "s"})
+    ((_, value, _),) = made.decoded_records(made.was_read(None, scope=Scope.STATIC))
+    assert (value["operationType"], value["updateFields"], written_values(value)) == ("UPDATE", ["k", "s"], {"k": 7})
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -457,15 +469,15 @@ def test_markers_whose_rows_were_read(form: dict[str, str]) -> None:
     statics = Image((None, None, None, None, None, b"s"), T)
     marker = made.was_read(statics, scope=Scope.PARTITION)
     marker.read_rows = lambda _: iter((live,))
-    found = made.of(marker)
-    kinds = [value and value["operationType"] for _, value, _ in found]
+    decoded_records = made.decoded_records(marker)
+    kinds = [value and value["operationType"] for _, value, _ in decoded_records]
     assert kinds == ["DELETE_PARTITION", None, "UPDATE", "UPDATE"]
-    assert said(found[0][1]) == {"k": 7}
-    assert (said(found[2][1]), found[2][1]["isPartial"]) == ({"k": 7, "s": "s"}, True)
-    assert (found[3][1]["timestampMicros"], found[3][1]["isPartial"]) == (T + 1, False)
+    assert written_values(decoded_records[0][1]) == {"k": 7}
+    assert (written_values(decoded_records[2][1]), decoded_records[2][1]["isPartial"]) == ({"k": 7, "s": "s"}, True)
+    assert (decoded_records[3][1]["timestampMicros"], decoded_records[3][1]["isPartial"]) == (T + 1, False)
     table = made.was_read(None, scope=Scope.TABLE)
     table.read_rows = lambda _: iter((live,))
-    truncated, alive = made.of(table)
+    truncated, alive = made.decoded_records(table)
     assert truncated[:2] == ({"table": "ks.t"}, None)
     assert (truncated[2]["scope"], truncated[2]["op"]) == (b"table", b"t")
     assert alive[1]["operationType"] == "UPDATE"
@@ -482,18 +494,27 @@ def test_the_sidecars_key(form: dict[str, str]) -> None:
     assert made.registry.subjects.keys() <= {"data-ks.t-value"}
     table = made.was_read(None, scope=Scope.TABLE)
     table.read_rows = lambda _: iter(())
-    assert [record[0] for record in made.of(table)] == ["ks:t:"]
+    assert [record[0] for record in made.decoded_records(table)] == ["ks:t:"]
     assert made.settings.cleanup_policy == "delete"
 
 
 def test_the_hash_of_the_sidecars_key() -> None:
     """Values of Kafka's own tests, and a key that the Sidecar was seen to write."""
-    known = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107, b"a-little-bit-long-string": -985981536}
-    assert {data: murmur2(data) for data in known} == {data: value & 0xFFFFFFFF for data, value in known.items()}
+    published_hashes = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"abc": 479470107,
+        b"a-little-bit-long-string": -985981536,
+    }
+    assert {data: murmur2(data) for data in published_hashes} == {
+        data: value & 0xFFFFFFFF for data, value in published_hashes.items()
+    }
     assert murmur2(b"asset-000051") == 0x7A8F6E0F
-    of = table_of("t", "a text pk, b int pk, v int")
-    update = Update(of, b"\0\5asset\0\0\4" + b"-000" + b"\0", [Row((), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST)
-    ((key, _, _),) = Cep(of, **AS_JSON, **{"key.compat": "cep44"}).written(update)
+    definition = table_of("t", "a text pk, b int pk, v int")
+    update = Update(
+        definition, b"\0\5asset\0\0\4" + b"-000" + b"\0", [Row((), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST
+    )
+    ((key, _, _),) = Cep(definition, **AS_JSON, **{"key.compat": "cep44"}).written(update)
     assert key == f"ks:t:{murmur2(b'asset-000'):x}"  # the values' bytes, one after the other
 
 
@@ -581,15 +602,15 @@ def test_a_consumer_of_the_sidecar_reads_it() -> None:
 def test_the_same_row_read_again_is_the_same_whatever_asked_for_it() -> None:
     made = Cep(**REGISTRY)
 
-    def digest(values: tuple[bytes | None, ...] | None, event: bytes | None = None, at: int = T) -> bytes:
-        read = made.was_read(None if values is None else Image(values, at), event)
-        read.write_time = at
+    def digest(values: tuple[bytes | None, ...] | None, event: bytes | None = None, write_time: int = T) -> bytes:
+        read = made.was_read(None if values is None else Image(values, write_time), event)
+        read.write_time = write_time
         return digest_of(made.shape.records(read))
 
-    one, two = ((None, None, None, int32(n), b"w", None) for n in (5, 6))
+    first, two = ((None, None, None, int32(n), b"w", None) for n in (5, 6))
     snapshot = encode(Change(None, None, origin=Origin.SNAPSHOT))
-    assert digest(one) == digest(one, snapshot) == digest(one, None, T + 1)
-    assert len({digest(one), digest(two), digest(None)}) == 3
+    assert digest(first) == digest(first, snapshot) == digest(first, None, T + 1)
+    assert len({digest(first), digest(two), digest(None)}) == 3
 
 
 def test_a_smaller_record_names_what_it_lacks() -> None:
@@ -616,20 +637,20 @@ def test_a_value_that_nothing_can_show_is_the_cause_of_no_record() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_table_of_key_columns_only(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, c int ck")
-    made = Cep(of, **form)
-    ((_, value, _),) = made.written(Update(of, K, [Row((C,), {}, time=T)], lowest=LOWEST))
+    definition = table_of("t", "k int pk, c int ck")
+    made = Cep(definition, **form)
+    ((_, value, _),) = made.written(Update(definition, K, [Row((C,), {}, time=T)], lowest=LOWEST))
     assert (value["operationType"], value["payload"], value["updateFields"]) == ("INSERT", {"k": 7, "c": 1}, ["k", "c"])
-    gone, _ = made.written(Update(of, K, [Row((C,), {}, deletion=(T, GONE))], lowest=LOWEST))
+    gone, _ = made.written(Update(definition, K, [Row((C,), {}, deletion=(T, GONE))], lowest=LOWEST))
     assert (gone[1]["operationType"], gone[1]["payload"]) == ("DELETE", {"k": 7, "c": 1})
 
 
 def test_names_that_are_not_legal_in_avro() -> None:
     key, odd = Column("k", CqlType("int"), "partition_key", 0), Column("my col", parse("set<int>"))
-    of = Table("my ks", "my t", uuid.UUID(int=7), (key, odd))
+    definition = Table("my ks", "my t", uuid.UUID(int=7), (key, odd))
     for form in (REGISTRY, APART):
-        made = Cep(of, **form)
-        update = Update(of, K, [Row((), {"my col": Complex([Cell(b"", path=C)])}, time=T)], lowest=LOWEST)
+        made = Cep(definition, **form)
+        update = Update(definition, K, [Row((), {"my col": Complex([Cell(b"", path=C)])}, time=T)], lowest=LOWEST)
         ((_, value, _),) = made.written(update)
         (name,) = set(value["payload"]) - {"k"}
         assert (value["updateFields"], value["payload"][name]) == (["k", name], [1])
@@ -676,20 +697,20 @@ def test_what_has_a_time_of_never() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_key_with_a_value_of_no_bytes(form: dict[str, str]) -> None:
     """In a composite partition key it is null, as in the key."""
-    of = table_of("t", "a int pk, b text pk, c int ck, v int")
-    update = Update(of, b"\0\0\0" + b"\0\1x\0", [Row((C,), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST)
-    ((key, value, headers),) = Cep(of, **form).written(update)
+    definition = table_of("t", "a int pk, b text pk, c int ck, v int")
+    update = Update(definition, b"\0\0\0" + b"\0\1x\0", [Row((C,), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST)
+    ((key, value, headers),) = Cep(definition, **form).written(update)
     assert key == {"a": None, "b": "x", "c": 1}
     assert value["payload"] == {"a": None, "b": "x", "c": 1, "v": 5}
     assert json.loads(headers["empty"]) == ["a"]
 
 
 def test_a_number_in_the_key_that_does_not_fit_is_the_cause_of_no_record() -> None:
-    of = table_of("t", "k varint pk, v int")
-    update = Update(of, (10**38).to_bytes(17, "big"), [Row((), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST)
-    made = Cep(of, **REGISTRY)
-    for what in (update, Update(of, update.key, deletion=(T, GONE), lowest=LOWEST)):
-        (event,) = events(what)
+    definition = table_of("t", "k varint pk, v int")
+    update = Update(definition, (10**38).to_bytes(17, "big"), [Row((), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST)
+    made = Cep(definition, **REGISTRY)
+    for unfit_update in (update, Update(definition, update.key, deletion=(T, GONE), lowest=LOWEST)):
+        (event,) = events(unfit_update)
         (shaped,) = made.shape.records(made.resolved(event))
         assert shaped is not None
         assert "a number of more than 38 digits" in str(shaped.cause)

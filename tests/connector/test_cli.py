@@ -78,27 +78,27 @@ def test_the_stack_where_only_the_agent_is_installed() -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "validate"])
-@pytest.mark.parametrize("what", ["file", "below a file", "not writable"])
-def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, what: str, command: str) -> None:
+@pytest.mark.parametrize("fault", ["file", "below a file", "not writable"])
+def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, fault: str, command: str) -> None:
     """As where /var/lib is root's, and the worker is not."""
-    if (what, command, os.getuid()) == ("not writable", "validate", 0):
+    if (fault, command, os.getuid()) == ("not writable", "validate", 0):
         pytest.skip("root may write everywhere but in /proc, and only a try shows that")
-    place = tmp_path / "place"
-    if what == "not writable":
+    checkpoint = tmp_path / "place"
+    if fault == "not writable":
         if os.getuid() == 0:
-            place = Path("/proc/none")
+            checkpoint = Path("/proc/none")
         else:
-            place.mkdir(mode=0o500)
+            checkpoint.mkdir(mode=0o500)
     else:
-        place.touch()
-        place = place / "checkpoint" if what == "below a file" else place
-    (tmp_path / "worker").write_text(WORKER.format(place))
+        checkpoint.touch()
+        checkpoint = checkpoint / "checkpoint" if fault == "below a file" else checkpoint
+    (tmp_path / "worker").write_text(WORKER.format(checkpoint))
     (tmp_path / "table").write_text(TABLE)
-    done = CliRunner().invoke(main, [command, str(tmp_path / "worker"), str(tmp_path / "table")])
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-    assert str(place) in done.stderr
-    assert "checkpoint.dir" in done.stderr
-    assert "create it, owned by the user" in done.stderr
+    result = CliRunner().invoke(main, [command, str(tmp_path / "worker"), str(tmp_path / "table")])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert str(checkpoint) in result.stderr
+    assert "checkpoint.dir" in result.stderr
+    assert "create it, owned by the user" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "validate", "replay", "rebuild"])
@@ -106,6 +106,6 @@ def test_certificates_without_the_protocol_that_uses_them(tmp_path: Path, comman
     """It would send everything in the clear."""
     (tmp_path / "worker").write_text(WORKER.format(tmp_path / "checkpoint") + f"kafka.ssl.ca.location={__file__}\n")
     (tmp_path / "table").write_text(TABLE)
-    done = CliRunner().invoke(main, [command, str(tmp_path / "worker"), str(tmp_path / "table")])
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-    assert "kafka.security.protocol: set it to SSL or SASL_SSL: ssl.* is not used without it" in done.stderr
+    result = CliRunner().invoke(main, [command, str(tmp_path / "worker"), str(tmp_path / "table")])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert "kafka.security.protocol: set it to SSL or SASL_SSL: ssl.* is not used without it" in result.stderr

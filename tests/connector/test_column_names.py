@@ -43,10 +43,10 @@ def table(
     )
 
 
-def settings(tables: str = "users", **given: str) -> ConnectorSettings:
+def settings(tables: str = "users", **properties_given: str) -> ConnectorSettings:
     properties = {"name": "a", "keyspace": "shop", "table": tables, "output.format": "json"}
     return ConnectorSettings.from_properties(
-        {**properties, **{key.replace("_", "."): text for key, text in given.items()}}, "a"
+        {**properties, **{key.replace("_", "."): text for key, text in properties_given.items()}}, "a"
     )
 
 
@@ -54,15 +54,17 @@ def excluding(*entries: str, tables: str = "users") -> ConnectorSettings:
     return settings(tables, column_exclude_list=",".join(entries))
 
 
-def errors(of: ConnectorSettings, *tables: Table, others: Sequence[tuple[str, str, str]] = ()) -> dict[str, str]:
-    return {name: str(error) for name, error in check_connector(of, tables, lambda: others).items()}
+def errors(
+    connector_settings: ConnectorSettings, *tables: Table, others: Sequence[tuple[str, str, str]] = ()
+) -> dict[str, str]:
+    return {name: str(error) for name, error in check_connector(connector_settings, tables, lambda: others).items()}
 
 
 USERS = table("email", "name", "phone")
 
 
 @pytest.mark.parametrize(
-    "given",
+    "more",
     [
         {"column.exclude.list": "shop.users.emial"},
         {"column.exclude.list": "shop.users.e_mail,shop.users.phone"},
@@ -89,18 +91,18 @@ USERS = table("email", "name", "phone")
         {"columns": "(?i)(?!EMIAL).*"},
     ],
 )
-def test_a_name_that_no_column_has(given: Mapping[str, str]) -> None:
-    properties = {"name": "a", "keyspace": "shop", "table": "users", "output.format": "json", **given}
+def test_a_name_that_no_column_has(more: Mapping[str, str]) -> None:
+    properties = {"name": "a", "keyspace": "shop", "table": "users", "output.format": "json", **more}
     try:
-        of = ConnectorSettings.from_properties(properties, "a")
+        connector_settings = ConnectorSettings.from_properties(properties, "a")
     except HelenusError:
         return  # no regular expression
-    assert errors(of, USERS).keys() == {"users"}
+    assert errors(connector_settings, USERS).keys() == {"users"}
 
 
 def test_what_the_message_says() -> None:
-    said = errors(excluding("shop.users.emial"), USERS)["users"]
-    assert said == (
+    message = errors(excluding("shop.users.emial"), USERS)["users"]
+    assert message == (
         "column.exclude.list=shop.users.emial: no column matches emial (shop.users): did you mean email? "
         "There are id, email, name, phone [config]"
     )
@@ -109,7 +111,7 @@ def test_what_the_message_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "more",
     [
         {},
         {"columns": ".*"},
@@ -128,10 +130,10 @@ def test_what_the_message_says() -> None:
         {"column.exclude.list": "shop.users.email", "columns": "email|name"},
     ],
 )
-def test_names_that_columns_have(given: Mapping[str, str]) -> None:
-    of = settings(**{key.replace(".", "_"): text for key, text in given.items()})
-    assert not errors(of, USERS)
-    shown_table(USERS, of)
+def test_names_that_columns_have(more: Mapping[str, str]) -> None:
+    connector_settings = settings(**{key.replace(".", "_"): text for key, text in more.items()})
+    assert not errors(connector_settings, USERS)
+    shown_table(USERS, connector_settings)
 
 
 def test_every_way_to_a_record_refuses_it() -> None:
@@ -158,26 +160,30 @@ def test_an_entry_of_no_table() -> None:
     """It may be about another connector's table; else those are refused that have such a column, or one like it."""
     orders, everything = table("total", name="orders"), ".*"
     for entry in ("shop.user.email", "shp.users.emial", "other.usres.e.*l"):
-        of = excluding(entry, tables=everything)
-        assert errors(of, USERS, orders).keys() == {"users"}, entry
-    of = excluding("other.people.email", tables=everything)
-    assert not errors(of, USERS, orders, others=[("other", "people", "email")])
-    assert errors(of, USERS, orders, others=[("other", "people", "name")]).keys() == {"users"}
+        connector_settings = excluding(entry, tables=everything)
+        assert errors(connector_settings, USERS, orders).keys() == {"users"}, entry
+    connector_settings = excluding("other.people.email", tables=everything)
+    assert not errors(connector_settings, USERS, orders, others=[("other", "people", "email")])
+    assert errors(connector_settings, USERS, orders, others=[("other", "people", "name")]).keys() == {"users"}
     assert not errors(excluding("shop.gone.birthday", tables=everything), USERS, orders)
 
 
 def test_a_column_that_was_dropped() -> None:
     """It can't be published; but a column that was added since may be the same by another name."""
-    for of in (excluding("shop.users.email"), excluding("shop.\\w+.email"), settings(columns="(?!email$).*")):
+    for connector_settings in (
+        excluding("shop.users.email"),
+        excluding("shop.\\w+.email"),
+        settings(columns="(?!email$).*"),
+    ):
         gone = table("name", dropped={"email": 20}, added={"id": 10, "name": 10})
-        assert not errors(of, gone)
-        shown_table(gone, of)
+        assert not errors(connector_settings, gone)
+        shown_table(gone, connector_settings)
         renamed = table("name", "e_mail", dropped={"email": 20}, added={"id": 10, "name": 10, "e_mail": 30})
-        assert "email was dropped, and e_mail added later" in errors(of, renamed)["users"]
+        assert "email was dropped, and e_mail added later" in errors(connector_settings, renamed)["users"]
         with pytest.raises(HelenusError, match="e_mail added later"):
-            shown_table(renamed, of)
-        again = table("name", "email", dropped={"email": 20}, added={"id": 10, "name": 10, "email": 30})
-        assert not errors(of, again)
+            shown_table(renamed, connector_settings)
+        added_again = table("name", "email", dropped={"email": 20}, added={"id": 10, "name": 10, "email": 30})
+        assert not errors(connector_settings, added_again)
     listed = settings(columns="id|name|email")
     renamed = table("name", "e_mail", dropped={"email": 20}, added={"e_mail": 30})
     assert not errors(listed, renamed)  # what is not listed is not published
@@ -202,21 +208,21 @@ def test_any_entry_is_a_column_or_refused(names: list[str], data: st.DataObject)
         "column.exclude.list": ",".join(f"shop.users.{entry}" for entry in entries),
     }
     for name, pattern in patterns.items():
-        of = settings(**{name.replace(".", "_"): pattern})
-        refused = bool(errors(of, of_table))
+        connector_settings = settings(**{name.replace(".", "_"): pattern})
+        refused = bool(errors(connector_settings, of_table))
         assert refused == bool(set(entries) - set(columns)), name
         if not refused:
-            assert not [c.name for c in shown_table(of_table, of).values if shared.fullmatch(c.name)]
+            assert not [c.name for c in shown_table(of_table, connector_settings).values if shared.fullmatch(c.name)]
 
 
 @given(st.lists(NAMES, min_size=1, max_size=6, unique=True), st.data())
 def test_any_list_of_columns(names: list[str], data: st.DataObject) -> None:
     listed = data.draw(st.lists(st.one_of(NAMES, st.sampled_from(names)), min_size=1, max_size=4, unique=True))
     wraps = data.draw(st.sampled_from(["{}", "({})", "(?:{})", "(?P<x>{})", "{}|(?!.)"]))
-    of = settings(columns=wraps.format("|".join(listed)))
+    connector_settings = settings(columns=wraps.format("|".join(listed)))
     if wraps == "{}|(?!.)":
         return
-    assert bool(errors(of, table(*names[1:], key=names[0]))) == bool(set(listed) - set(names))
+    assert bool(errors(connector_settings, table(*names[1:], key=names[0]))) == bool(set(listed) - set(names))
 
 
 @pytest.mark.filterwarnings("ignore:Possible (nested set|set difference|set):FutureWarning")
@@ -233,8 +239,8 @@ def test_whatever_compiles_has_alternatives(expression: str) -> None:
 
 
 def test_what_alternatives_there_are() -> None:
-    found = alternatives(r"id|na[|)]me|\||(?!(email|phone)$).*")
-    assert [(one.text, one.is_excluding) for one in found] == [
+    parts = alternatives(r"id|na[|)]me|\||(?!(email|phone)$).*")
+    assert [(part.text, part.is_excluding) for part in parts] == [
         ("id", False),
         ("na[|)]me", False),
         (r"\|", False),

@@ -41,11 +41,11 @@ def connectors(directory: Path) -> Connectors:
     return Connectors(worker, earliest)
 
 
-def running(of: Connectors, now: float = 0.0, group: str = "default") -> dict[str, Task]:
-    for connector in of.all().values():
+def running(all_connectors: Connectors, now: float = 0.0, group: str = "default") -> dict[str, Task]:
+    for connector in all_connectors.all().values():
         for task in connector.tasks.values():
             task.ready = True
-    return of.running_tasks(group, now)
+    return all_connectors.running_tasks(group, now)
 
 
 def commit(directory: Path, batch: int, topics: dict[str, dict[str, int]]) -> None:
@@ -88,7 +88,7 @@ def test_connectors_and_their_states_survive_a_restart(tmp_path: Path) -> None:
 def test_a_start_with_hundreds_of_files_saves_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time all are written, and synced: of two hundred it took a second of CPU, and more of waiting."""
     saved: list[list[str]] = []
-    monkeypatch.setattr(_connector_file, "save", lambda _, kept: saved.append(sorted(kept)))
+    monkeypatch.setattr(_connector_file, "save", lambda _, configs: saved.append(sorted(configs)))
     connectors(tmp_path).load({name: {**CONFIG, "table": name} for name in ("a", "b", "c")})
     assert saved == [["a", "b", "c"]]
 
@@ -97,10 +97,10 @@ def test_a_changed_file_replaces_the_saved_configuration(tmp_path: Path) -> None
     first = connectors(tmp_path)
     first.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
     first.put("a", {**CONFIG, "tasks.max": "3"})
-    again = connectors(tmp_path)
-    again.load({"a": CONFIG})
-    assert again.config("a")["tasks.max"] == "3"
-    assert again.names() == ["a"], "a file that is not given any more takes its connector with it"
+    reloaded = connectors(tmp_path)
+    reloaded.load({"a": CONFIG})
+    assert reloaded.config("a")["tasks.max"] == "3"
+    assert reloaded.names() == ["a"], "a file that is not given any more takes its connector with it"
     other = connectors(tmp_path)
     other.load({"a": {**CONFIG, "tasks.max": "2"}})
     assert other.config("a")["tasks.max"] == "2"
@@ -208,7 +208,7 @@ def test_a_transient_error_is_retried_with_growing_delay(tmp_path: Path) -> None
     assert running(all_of, 80.0)
 
 
-def test_positions_are_what_spark_committed_but_for_what_is_held(tmp_path: Path) -> None:
+def test_held_positions_override_those_that_spark_committed(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
     assert offsets(all_of, "a") == {}
@@ -261,54 +261,56 @@ def test_another_group_in_a_file_takes_the_position_along(tmp_path: Path) -> Non
 def test_a_released_position_counts_until_spark_commits(tmp_path: Path) -> None:
     group = tmp_path / "g"
     commit(group, 1, {TOPIC: {"0": 100}})
-    held = HeldPositions(group)
-    held.hold(TOPIC, {"0": 5})
-    held.begin_batch()
-    held.release(TOPIC, ["0"])
-    assert held.read_offsets() == {TOPIC: {"0": 5}}
+    held_positions = HeldPositions(group)
+    held_positions.hold(TOPIC, {"0": 5})
+    held_positions.begin_batch()
+    held_positions.release(TOPIC, ["0"])
+    assert held_positions.read_offsets() == {TOPIC: {"0": 5}}
     commit(group, 2, {TOPIC: {"0": 15}})
-    held.begin_batch()
-    assert held.read_offsets() == {TOPIC: {"0": 15}}
+    held_positions.begin_batch()
+    assert held_positions.read_offsets() == {TOPIC: {"0": 15}}
 
 
 @pytest.mark.parametrize(
-    ("log", "most", "wrong"),
+    ("log", "max_offset", "wrong"),
     [
         ("kafka", (1 << 63) - 1, [1 << 63, 1 << 127, -1]),
         ("pulsar", (1 << 127) - (1 << 31) - 1, [1 << 127, 7 << 64 | 1 << 31, -1]),
     ],
 )
-def test_an_offset_that_no_topic_can_have_is_refused(tmp_path: Path, log: str, most: int, wrong: list[int]) -> None:
+def test_an_offset_that_no_topic_can_have_is_refused(
+    tmp_path: Path, log: str, max_offset: int, wrong: list[int]
+) -> None:
     address = {"kafka": {"bootstrap.servers": "h:1"}, "pulsar": {"pulsar.service.url": "pulsar://h:1"}}[log]
     worker = WorkerSettings.from_properties({"log": log, **address, "checkpoint.dir": str(tmp_path)}, "worker")
     all_of = Connectors(worker, earliest)
     all_of.put("a", CONFIG, "STOPPED")
-    alter(all_of, "a", {TOPIC: {0: most}})
+    alter(all_of, "a", {TOPIC: {0: max_offset}})
     for offset in wrong:
         with pytest.raises(HelenusError, match="no offset") as refused:
             alter(all_of, "a", {TOPIC: {0: offset}})
         assert refused.value.kind is Kind.CONFIG
-    assert offsets(all_of, "a")[TOPIC][0] == most
+    assert offsets(all_of, "a")[TOPIC][0] == max_offset
 
 
 def test_the_range_of_an_earlier_batch_is_kept_unless_it_is_held(tmp_path: Path) -> None:
-    held = HeldPositions(tmp_path / "g")
-    held.hold("t", {"0": 3})
-    held.hold_unless_held("t", {"0": 9, "1": 7})
-    assert held.offsets() == {"t": {"0": 3, "1": 7}}
+    held_positions = HeldPositions(tmp_path / "g")
+    held_positions.hold("t", {"0": 3})
+    held_positions.hold_unless_held("t", {"0": 9, "1": 7})
+    assert held_positions.offsets() == {"t": {"0": 3, "1": 7}}
 
 
 def test_held_positions_are_saved_and_released(tmp_path: Path) -> None:
-    held = HeldPositions(tmp_path / "g")
-    held.hold("t", {"0": 4, "1": 5})
-    held.release("t", ["0"])
+    held_positions = HeldPositions(tmp_path / "g")
+    held_positions.hold("t", {"0": 4, "1": 5})
+    held_positions.release("t", ["0"])
     assert HeldPositions(tmp_path / "g").offsets() == {"t": {"1": 5}}
-    held.release("t", ["1", "2"])
-    held.release("unknown", ["0"])
+    held_positions.release("t", ["1", "2"])
+    held_positions.release("unknown", ["0"])
     assert HeldPositions(tmp_path / "g").offsets() == {}
-    assert held.epoch("t") == 0
-    held.move("t", {"0": 4, "1": 0})
-    assert (held.epoch("t"), held.offsets()) == (1, {"t": {"0": 4, "1": 0}})
+    assert held_positions.epoch("t") == 0
+    held_positions.move("t", {"0": 4, "1": 0})
+    assert (held_positions.epoch("t"), held_positions.offsets()) == (1, {"t": {"0": 4, "1": 0}})
     assert committed(tmp_path / "g") == {}
 
 
@@ -349,10 +351,10 @@ def test_a_table_that_a_pattern_matched_leaves_when_it_is_dropped(
     for task in running(all_of).values():
         task.ready = True
     busy = all_of.all()["a"].tasks["log_busy"]
-    left: dict[str, HelenusError | None] = {"t": None, "log_stays": None}
+    tables_left: dict[str, HelenusError | None] = {"t": None, "log_stays": None}
     for seconds, tables in ((0, 4), (29, 4), (2, 2)):
         clock.seconds += seconds
-        all_of.apply_scan("a", settings, left)
+        all_of.apply_scan("a", settings, tables_left)
         assert len(all_of.all()["a"].tasks) == tables
     assert all_of.status("a").obstacle is None or "waits for" in str(all_of.status("a").obstacle)
     all_of.restart("a")
@@ -360,10 +362,10 @@ def test_a_table_that_a_pattern_matched_leaves_when_it_is_dropped(
     all_of.apply_scan("a", settings, there)
     assert [t.state for t in all_of.status("a").tasks] == ["UNASSIGNED"] * 4, "as it does when it is there again"
     assert all_of.all()["a"].tasks["log_busy"] is not busy
-    again = all_of.all()["a"].tasks["log_busy"]
-    again.ready = True
-    again.error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.log_busy")
-    all_of.apply_scan("a", settings, {**left, "log_quiet": None})
+    busy_task = all_of.all()["a"].tasks["log_busy"]
+    busy_task.ready = True
+    busy_task.error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.log_busy")
+    all_of.apply_scan("a", settings, {**tables_left, "log_quiet": None})
     assert sorted(all_of.all()["a"].tasks) == ["log_quiet", "log_stays", "t"]
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
     clock.seconds += 100
@@ -504,12 +506,12 @@ def test_a_deleted_connector_of_a_file_stays_deleted(tmp_path: Path) -> None:
     first.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
     first.delete("a")
     for _ in range(2):
-        again = connectors(tmp_path)
+        restarted = connectors(tmp_path)
         with capture_logs() as logs:
-            again.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
-        assert again.names() == ["b"]
+            restarted.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
+        assert restarted.names() == ["b"]
         assert [entry["event"] for entry in logs] == ["connector.deleted"]
-    again.put("a", {**CONFIG, "tasks.max": "2"})
+    restarted.put("a", {**CONFIG, "tasks.max": "2"})
     made = connectors(tmp_path)
     made.load({"a": CONFIG})
     assert made.config("a")["tasks.max"] == "2"
@@ -521,19 +523,19 @@ def test_a_deleted_connector_of_a_file_stays_deleted(tmp_path: Path) -> None:
 
 def test_done_and_held_partitions_move_in_one_step(tmp_path: Path) -> None:
     """Between two a kill, or a full disk, would leave nothing that says that the rest was not read."""
-    held = HeldPositions(tmp_path / "g")
-    held.hold(TOPIC, {"0": 100, "1": 5})
+    held_positions = HeldPositions(tmp_path / "g")
+    held_positions.hold(TOPIC, {"0": 100, "1": 5})
     written: list[object] = []
-    save = held._save
-    held._save = lambda offsets: (written.append(offsets), save(offsets))[1]  # type: ignore[assignment, func-returns-value]
-    assert held.release(TOPIC, ["0", "1"], 0, {"0": 300})
+    save = held_positions._save
+    held_positions._save = lambda offsets: (written.append(offsets), save(offsets))[1]  # type: ignore[assignment, func-returns-value]
+    assert held_positions.release(TOPIC, ["0", "1"], 0, {"0": 300})
     assert written == [{TOPIC: {"0": 300}}]
     assert HeldPositions(tmp_path / "g").read_offsets() == {TOPIC: {"0": 300}}
 
 
 def test_a_damaged_file_of_held_positions_is_refused(tmp_path: Path) -> None:
-    held = HeldPositions(tmp_path / "g")
-    held.hold(TOPIC, {"0": 5})
+    held_positions = HeldPositions(tmp_path / "g")
+    held_positions.hold(TOPIC, {"0": 5})
     file = tmp_path / "g" / "held"
     file.write_bytes(file.read_bytes()[:-5])
     with pytest.raises(HelenusError, match=r"held positions are damaged.*query\.group g") as error:
@@ -581,9 +583,9 @@ def test_the_time_to_recreate_a_table_counts_from_when_it_was_first_missed(tmp_p
     task = running(all_of)[TOPIC]
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
     away = HelenusError(Kind.CASSANDRA_READ, "timed out")
-    for error, at in ((away, 0), (away, 100), (missing, 101), (missing, 125), (away, 126), (missing, 140)):
-        task.note_failure(error, at)
-        assert task.error is None, at
+    for error, seconds in ((away, 0), (away, 100), (missing, 101), (missing, 125), (away, 126), (missing, 140)):
+        task.note_failure(error, seconds)
+        assert task.error is None, seconds
         assert task.trouble is error
     task.note_failure(missing, 169)
     assert task.error is None

@@ -99,14 +99,14 @@ class Cluster:
     def monotonic(self) -> float:
         return self.now
 
-    def after(self, seconds: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (self.now + seconds, next(self._numbers), action))
 
     def pass_by(self, seconds: float) -> None:
         until = self.now + seconds
         while self._later and self._later[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._later)
-            what()
+            self.now, _, action = heapq.heappop(self._later)
+            action()
         self.now = until
 
     @property
@@ -203,10 +203,10 @@ def effect(cells: Row) -> int:
     """What an agent says of a write."""
     if len({time for time, _ in cells.values()}) > 1:
         return 0
-    found = Effect.GONE if "del" in cells else 0
+    effects = Effect.GONE if "del" in cells else 0
     for column in cells:
-        found |= 0 if column == "del" else Effect.LIVE | column_bit(column)
-    return int(found)
+        effects |= 0 if column == "del" else Effect.LIVE | column_bit(column)
+    return int(effects)
 
 
 def _merge(row: Row, cells: Row) -> None:
@@ -259,17 +259,17 @@ class Connector:
         self.stage = Stage(self.settings, MemorySession([*map(Host, NODES)], {"ks": 3}), self.log, run)  # type: ignore[arg-type]
 
     def batch(self, size: int, dies_at: str | None = None) -> None:
-        taken = self.cluster.events[self.offset : self.offset + size]
-        events = [Event(TOPIC, 0, self.offset + i, int(t * 1000), k, v) for i, (t, k, v) in enumerate(taken)]
+        slice_taken = self.cluster.events[self.offset : self.offset + size]
+        events = [Event(TOPIC, 0, self.offset + i, int(t * 1000), k, v) for i, (t, k, v) in enumerate(slice_taken)]
         first = True
         # As between driver and task: nothing is shared. An attempt has what the one before had.
         handed_out = pickle.dumps(self.unconfirmed.select_due(self.cluster.time(), 1000))
         while True:
             stage.reach = self._deadly(dies_at if first else None)  # type: ignore[attr-defined]
             try:
-                due = pickle.loads(handed_out)
-                self.most_awaited = max([self.most_awaited, *(len(unpack_changes(p.awaited)) for p in due)])
-                outcome = pickle.loads(pickle.dumps(self.stage.run(events, due, trust_images=first)))
+                due_keys = pickle.loads(handed_out)
+                self.most_awaited = max([self.most_awaited, *(len(unpack_changes(p.awaited)) for p in due_keys)])
+                outcome = pickle.loads(pickle.dumps(self.stage.run(events, due_keys, trust_images=first)))
                 break
             except Died:
                 first = False
@@ -316,7 +316,9 @@ class Reader(MemoryReader):
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Cluster, Connector]]:
     monkeypatch.setattr(
-        version, "read_definition", lambda session, settings, known=None, asked=None: None if known else (1, TABLE)
+        version,
+        "read_definition",
+        lambda session, settings, known_version=None, version_request=None: None if known_version else (1, TABLE),
     )
     monkeypatch.setattr(stage, "reach", lambda name: None)
 

@@ -58,8 +58,8 @@ class Made:
     """What the shape makes of changes: keys and values, read back."""
 
     def __init__(self, table: Table, /, **more: str) -> None:
-        given = {"name": "n", "keyspace": "ks", "table": "t", **more}
-        self.settings = ConnectorSettings.from_properties(given, "test")
+        properties = {"name": "n", "keyspace": "ks", "table": "t", **more}
+        self.settings = ConnectorSettings.from_properties(properties, "test")
         self.table, self.registry = shown_table(table, self.settings), MemoryRegistry()
         self.shape = DebeziumCassandra(self.table, self.settings, self.registry, cluster="Test Cluster")
         self.codec = KeyCodec(self.table)
@@ -69,15 +69,15 @@ class Made:
             return None
         return self.registry.read(data) if self.settings.is_avro else json.loads(data)
 
-    def of(self, resolved: ResolvedKey) -> list[tuple[Any, Any]]:
-        found = [shaped for shaped in self.shape.records(resolved) if shaped is not None]
-        assert not [shaped.cause for shaped in found if shaped.cause]
-        return [(self.read(s.record.key), self.read(s.record.value)) for s in found]
+    def decoded_records(self, resolved: ResolvedKey) -> list[tuple[Any, Any]]:
+        shaped_records = [shaped for shaped in self.shape.records(resolved) if shaped is not None]
+        assert not [shaped.cause for shaped in shaped_records if shaped.cause]
+        return [(self.read(s.record.key), self.read(s.record.value)) for s in shaped_records]
 
     def written(self, *updates: Update) -> list[tuple[Any, Any]]:
-        return [record for event in events(*updates) for record in self.of(self.resolved(event))]
+        return [record for event in events(*updates) for record in self.decoded_records(self.resolved(event))]
 
-    def one(self, update: Update) -> tuple[Any, Any]:
+    def single_record(self, update: Update) -> tuple[Any, Any]:
         (record,) = self.written(update)
         return record
 
@@ -94,8 +94,8 @@ class Made:
 
     def was_read(self, after: Image | None, event: bytes | None = None, scope: Scope = Scope.ROW) -> ResolvedKey:
         key = (K, C if scope is Scope.ROW else None)
-        of = None if event is None else Event("events", 0, 7, 1000, b"", event)
-        made = ResolvedKey("events", 0, self.codec.encode(key), key, scope, event=of)
+        event_read = None if event is None else Event("events", 0, 7, 1000, b"", event)
+        made = ResolvedKey("events", 0, self.codec.encode(key), key, scope, event=event_read)
         made.write_time, made.after = T, after
         return made
 
@@ -106,8 +106,8 @@ def row(*columns: tuple[str, Cell | Complex], time: int | None = T, c: bytes = C
 
 def cells(value: Any) -> dict[str, Any]:
     """The cells that a record has, without its key's."""
-    found = {name: part for name, part in value["after"].items() if part is not None and name not in KEY}
-    return dict(found)
+    parts = {name: part for name, part in value["after"].items() if part is not None and name not in KEY}
+    return dict(parts)
 
 
 @pytest.fixture(params=FORMS, ids=["avro", "json"])
@@ -116,7 +116,7 @@ def made(request: pytest.FixtureRequest) -> Made:
 
 
 def test_the_whole_record(made: Made) -> None:
-    key, value = made.one(row(("v", Cell(int32(5)))))
+    key, value = made.single_record(row(("v", Cell(int32(5)))))
     assert key == KEY
     assert list(value) == ["ts_ms", "op", "source", "after", "written"]
     assert value.pop("ts_ms") > T // 1000
@@ -153,37 +153,39 @@ def test_the_whole_record(made: Made) -> None:
 
 def test_an_update_and_cells_that_are_deleted(made: Made) -> None:
     update = row(("v", Cell(int32(5), time=T)), ("w", Cell(None, time=T, deleted_at=GONE)), time=None)
-    _, value = made.one(update)
+    _, value = made.single_record(update)
     assert (value["op"], cells(value)) == ("u", {"v": cell(5), "w": cell(None)})
 
 
 def test_a_ttl_is_when_a_cell_expires(made: Made) -> None:
-    _, value = made.one(row(("v", Cell(int32(5), row_ttl=True)), ("w", Cell(b"x")), expires=(60, GONE + 60)))
+    _, value = made.single_record(row(("v", Cell(int32(5), row_ttl=True)), ("w", Cell(b"x")), expires=(60, GONE + 60)))
     assert cells(value) == {"v": cell(5, (GONE + 60) * 1_000_000), "w": cell("x")}
 
 
 def test_collections(made: Made) -> None:
     """Elements that are written; an element that is removed is null in a map and in a list, and not in a set."""
-    place = uuid.uuid1()
+    removed_id = uuid.uuid1()
     gone = Cell(None, time=T, deleted_at=GONE)
     of_map = Complex([Cell(int32(10), time=T, path=b"a"), Cell(None, T, None, False, GONE, b"b")])
-    of_list = Complex([Cell(int32(4), time=T, path=uuid.uuid1().bytes), Cell(None, T, None, False, GONE, place.bytes)])
+    of_list = Complex(
+        [Cell(int32(4), time=T, path=uuid.uuid1().bytes), Cell(None, T, None, False, GONE, removed_id.bytes)]
+    )
     of_set = Complex([Cell(b"", time=T, path=b"x"), Cell(None, T, None, False, GONE, b"y")])
     assert gone.value is None
-    _, value = made.one(row(("m", of_map), ("l", of_list), ("st", of_set), time=None))
+    _, value = made.single_record(row(("m", of_map), ("l", of_list), ("st", of_set), time=None))
     assert cells(value) == {"m": cell({"a": 10, "b": None}), "l": cell([4, None]), "st": cell(["x"])}
-    assert value["written"]["removed"] == {"m": ["b"], "l": [str(place)], "st": ["y"]}
+    assert value["written"]["removed"] == {"m": ["b"], "l": [str(removed_id)], "st": ["y"]}
     whole = Complex([], deletion=(T, GONE))
-    _, value = made.one(row(("m", whole), ("l", whole), ("st", whole), time=None))
+    _, value = made.single_record(row(("m", whole), ("l", whole), ("st", whole), time=None))
     assert cells(value) == {"m": cell({}), "l": cell([]), "st": cell([])}
     assert value["written"]["replaced"] == ["l", "m", "st"]
     removed = Complex([Cell(None, T, None, False, GONE, b"y")])
-    _, value = made.one(row(("st", removed), time=None))
+    _, value = made.single_record(row(("st", removed), time=None))
     assert (cells(value), value["written"]["replaced"]) == ({"st": cell([])}, [])
 
 
 def test_a_row_that_is_deleted(made: Made) -> None:
-    key, value = made.one(row(time=None, deletion=(T, GONE)))
+    key, value = made.single_record(row(time=None, deletion=(T, GONE)))
     assert (key, value["op"], value["source"]["ts_us"], value["written"]) == (KEY, "d", T, None)
     assert value["after"]["k"], value["after"]["c"] == (cell(7), cell(1))
     assert cells(value) == dict.fromkeys(("v", "w", "m", "l", "st", "s"), cell(None, T))
@@ -207,7 +209,7 @@ def test_a_row_that_one_mutation_deletes_and_writes(made: Made) -> None:
 
 
 def test_a_partition_that_is_deleted(made: Made) -> None:
-    key, value = made.one(Update(TABLE, K, deletion=(T, GONE), lowest=LOWEST))
+    key, value = made.single_record(Update(TABLE, K, deletion=(T, GONE), lowest=LOWEST))
     assert (key, value["op"]) == ({"k": 7, "c": None}, "d")
     assert (value["after"]["k"], value["after"]["c"]) == (cell(7), cell(None, T))
     assert cells(value) == dict.fromkeys(("v", "w", "m", "l", "st", "s"), cell(None, T))
@@ -215,7 +217,7 @@ def test_a_partition_that_is_deleted(made: Made) -> None:
 
 def test_static_columns_have_a_record_of_their_own(made: Made) -> None:
     update = Update(TABLE, K, static=Row((), {"s": Cell(b"x", time=T)}), lowest=LOWEST)
-    key, value = made.one(update)
+    key, value = made.single_record(update)
     assert (key, value["op"], value["after"]["c"], cells(value)) == ({"k": 7, "c": None}, "u", None, {"s": cell("x")})
 
 
@@ -225,7 +227,7 @@ def int_value(value: int) -> dict[str, str]:
 
 def test_ranges(made: Made) -> None:
     ends = [Marker(1, (int32(2),), ((T, GONE),)), Marker(6, (int32(4),), ((T, GONE),))]
-    key, value = made.one(Update(TABLE, K, ends, lowest=LOWEST))
+    key, value = made.single_record(Update(TABLE, K, ends, lowest=LOWEST))
     assert (key, value["op"], value["source"]["ts_us"]) == ({"k": 7, "c": None}, "r", T)
     assert value["after"]["k"] == cell(7)
     assert value["after"]["c"] is None
@@ -235,7 +237,7 @@ def test_ranges(made: Made) -> None:
     }
     resolved = made.was_read(None, scope=Scope.RANGE)
     resolved.bounds, resolved.read_rows = (Bound(False, (int32(2),)), None), lambda _: iter(())
-    ((_, value),) = made.of(resolved)
+    ((_, value),) = made.decoded_records(resolved)
     assert cells(value) == {
         "_range_start": {"method": "EXCL_START_BOUND", "values": [int_value(2)]},
         "_range_end": {"method": "INCL_END_BOUND", "values": []},
@@ -268,19 +270,21 @@ def test_clustering_partition_key_commit_log_processing(made: Made) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_partition_key_row_deletion_commit_log_processing(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, v int")
-    insert = Update(of, K, [Row((), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST)
-    records = Made(of, **form).written(insert, Update(of, K, deletion=(T, GONE), lowest=LOWEST))
+    definition = table_of("t", "k int pk, v int")
+    insert = Update(definition, K, [Row((), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST)
+    records = Made(definition, **form).written(insert, Update(definition, K, deletion=(T, GONE), lowest=LOWEST))
     assert [(key, value["op"]) for key, value in records] == [({"k": 7}, "i"), ({"k": 7}, "d")]
     assert records[1][1]["after"]["v"] == cell(None, T)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_range_tombstone_commit_log_processing(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, b text ck, c int ck, v int")
-    inserts = [Update(of, K, [Row((b"x", int32(c)), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST) for c in (1, 2)]
+    definition = table_of("t", "k int pk, b text ck, c int ck, v int")
+    inserts = [
+        Update(definition, K, [Row((b"x", int32(c)), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST) for c in (1, 2)
+    ]
     ends = [Marker(1, (b"x", int32(1)), ((T, GONE),)), Marker(0, (b"x", int32(3)), ((T, GONE),))]
-    records = Made(of, **form).written(*inserts, Update(of, K, ends, lowest=LOWEST))
+    records = Made(definition, **form).written(*inserts, Update(definition, K, ends, lowest=LOWEST))
     assert [value["op"] for _, value in records] == ["i", "i", "r"]
     text = {"name": "b", "value": "x", "type": "org.apache.cassandra.db.marshal.UTF8Type"}
     after = records[2][1]["after"]
@@ -299,7 +303,9 @@ def test_row_insertion_modification_commit_log_processing(made: Made) -> None:
 def test_snapshot_processor(made: Made) -> None:
     """A snapshot's rows are inserts with all cells, as `r` is a range here; columns without a value are null cells."""
     image = Image((None, None, None, int32(5), b"w", None), T)
-    ((key, value),) = made.of(made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT_FIRST))))
+    ((key, value),) = made.decoded_records(
+        made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT_FIRST)))
+    )
     assert (key, value["op"], value["source"]["snapshot"], value["written"]) == (KEY, "i", "true", None)
     assert (value["source"]["file"], value["source"]["pos"], value["source"]["node"]) == ("", -1, None)
     assert cells(value) == {"v": cell(5), "w": cell("w"), **dict.fromkeys(("m", "l", "st"), cell(None))}
@@ -309,10 +315,12 @@ def test_snapshot_processor(made: Made) -> None:
 def test_multiple_tables_processing(form: dict[str, str]) -> None:
     """MultipleTablesProcessingTest: two tables in each of two keyspaces, each with an insert and a delete, in order."""
     for keyspace, name in itertools.product(("a", "b"), ("t1", "t2")):
-        of = table_of(name, "k int pk, v int", keyspace=keyspace)
+        definition = table_of(name, "k int pk, v int", keyspace=keyspace)
         where = {"keyspace": keyspace, "table": name, "data.topic": f"dbz.{keyspace}.{name}"}
-        insert = Update(of, K, [Row((), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST)
-        records = Made(of, **{**form, **where}).written(insert, Update(of, K, deletion=(T + 1, GONE), lowest=LOWEST))
+        insert = Update(definition, K, [Row((), {"v": Cell(int32(1))}, time=T)], lowest=LOWEST)
+        records = Made(definition, **{**form, **where}).written(
+            insert, Update(definition, K, deletion=(T + 1, GONE), lowest=LOWEST)
+        )
         assert [(value["op"], value["source"]["keyspace"], value["source"]["table"]) for _, value in records] == [
             ("i", keyspace, name),
             ("d", keyspace, name),
@@ -327,28 +335,30 @@ def test_mixed_cdc_batch(made: Made) -> None:
     for mixed in ((of_other, row(("v", Cell(int32(1))))), (row(("v", Cell(int32(1)))), of_other)):
         batch: Any = decoder.decode(entry(mutation(*mixed)), 100, True, plans, NODE, SEGMENT, 8, 10**6)
         ((_, _, key, value),) = batch.changes
-        ((_, found),) = made.of(made.resolved(Event("events-ks.t", 0, 0, 1000, key, value)))
-        assert (found["op"], cells(found)) == ("i", {"v": cell(1)})
+        ((_, envelope),) = made.decoded_records(made.resolved(Event("events-ks.t", 0, 0, 1000, key, value)))
+        assert (envelope["op"], cells(envelope)) == ("i", {"v": cell(1)})
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_schema_change_listener(form: dict[str, str]) -> None:
     """SchemaChangeListenerTest: a column that was added is in the next record, and in none of before."""
     wider = table_of("t", "k int pk, c int ck, s text static, v int, n int")
-    before, after = (Made(of, **form) for of in (table_of("t", "k int pk, c int ck, s text static, v int"), wider))
+    before, after = (
+        Made(definition, **form) for definition in (table_of("t", "k int pk, c int ck, s text static, v int"), wider)
+    )
     insert = Update(wider, K, [Row((C,), {"n": Cell(int32(8))}, time=T)], lowest=LOWEST)
-    assert "n" not in before.one(row(("v", Cell(int32(1)))))[1]["after"]
-    assert after.one(insert)[1]["after"]["n"] == cell(8)
+    assert "n" not in before.single_record(row(("v", Cell(int32(1)))))[1]["after"]
+    assert after.single_record(insert)[1]["after"]["n"] == cell(8)
 
 
 def test_rows_that_were_read(made: Made) -> None:
-    ((_, value),) = made.of(made.was_read(Image((None, None, None, int32(5), b"w", None), T)))
+    ((_, value),) = made.decoded_records(made.was_read(Image((None, None, None, int32(5), b"w", None), T)))
     assert (value["op"], cells(value)["v"], value["after"]["s"]) == ("u", cell(5), None)
-    ((_, value),) = made.of(made.was_read(None))
+    ((_, value),) = made.decoded_records(made.was_read(None))
     assert (value["op"], cells(value)["v"]) == ("d", cell(None, T))
     statics = Image((None, None, None, None, None, b"s"), T)
     for image, shown_as in ((statics, "s"), (None, None)):
-        ((key, value),) = made.of(made.was_read(image, scope=Scope.STATIC))
+        ((key, value),) = made.decoded_records(made.was_read(image, scope=Scope.STATIC))
         assert (key, value["op"], cells(value)) == ({"k": 7, "c": None}, "u", {"s": cell(shown_as)})
 
 
@@ -356,13 +366,13 @@ def test_markers_whose_rows_were_read(made: Made) -> None:
     live = LiveRow(made.codec.encode((K, C)), (K, C), Image((None, None, None, int32(5), None, None), T + 1))
     marker = made.was_read(Image((None, None, None, None, None, b"s"), T), scope=Scope.PARTITION)
     marker.read_rows = lambda _: iter((live,))
-    found = made.of(marker)
-    assert [value["op"] for _, value in found] == ["d", "u", "u"]
-    assert (cells(found[1][1]), cells(found[2][1])["v"]) == ({"s": cell("s")}, cell(5))
-    assert found[2][1]["source"]["ts_us"] == T + 1
+    decoded = made.decoded_records(marker)
+    assert [value["op"] for _, value in decoded] == ["d", "u", "u"]
+    assert (cells(decoded[1][1]), cells(decoded[2][1])["v"]) == ({"s": cell("s")}, cell(5))
+    assert decoded[2][1]["source"]["ts_us"] == T + 1
     table = made.was_read(None, scope=Scope.TABLE)
     table.read_rows = lambda _: iter((live,))
-    (key, truncated), (_, alive) = made.of(table)
+    (key, truncated), (_, alive) = made.decoded_records(table)
     assert (key, truncated["op"], alive["op"]) == ({"k": None, "c": None}, "t", "u")
     assert set(truncated["after"].values()) == {None}
 
@@ -427,9 +437,11 @@ VALUES: dict[str, tuple[bytes, Any, Any]] = {
 def test_every_type(kind: str) -> None:
     """fastavro has no types of Kafka Connect, so it shows what the bytes are."""
     data, in_avro, in_json = VALUES[kind]
-    of = table_of("t", f"k int pk, v {kind}")
+    definition = table_of("t", f"k int pk, v {kind}")
     for form, wanted in zip(FORMS, (in_avro, in_json), strict=True):
-        _, value = Made(of, **form).one(Update(of, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST))
+        _, value = Made(definition, **form).single_record(
+            Update(definition, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
+        )
         assert value["after"]["v"] == cell(wanted)
 
 
@@ -449,16 +461,18 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("kind", "mode", "data", "in_avro", "in_json"), NUMBERS)
 def test_modes_of_numbers(kind: str, mode: str, data: bytes, in_avro: Any, in_json: Any) -> None:
-    of = table_of("t", f"k int pk, v {kind}")
+    definition = table_of("t", f"k int pk, v {kind}")
     for form, wanted in zip(FORMS, (in_avro, in_json), strict=True):
-        made = Made(of, **form, **{f"{kind}.handling.mode": mode})
-        _, value = made.one(Update(of, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST))
+        made = Made(definition, **form, **{f"{kind}.handling.mode": mode})
+        _, value = made.single_record(Update(definition, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST))
         assert (value["after"]["v"], value["written"]["exact"]) == (cell(wanted), {})
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_debezium_rounds_or_wraps_is_said_exactly(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, d decimal, v varint, w varint, u duration, x duration, y frozen<list<duration>>")
+    definition = table_of(
+        "t", "k int pk, d decimal, v varint, w varint, u duration, x duration, y frozen<list<duration>>"
+    )
     long = 123456789012345678901234567890
     columns = {
         "d": Cell(int32(2) + b"\x04\xe2"),
@@ -468,7 +482,9 @@ def test_what_debezium_rounds_or_wraps_is_said_exactly(form: dict[str, str]) -> 
         "x": Cell(b"\x9c\x20\0\0"),
         "y": Cell(int32(1) + int32(4) + b"\x9c\x20\0\0"),
     }
-    _, value = Made(of, **form).one(Update(of, K, [Row((), dict(columns), time=T)], lowest=LOWEST))
+    _, value = Made(definition, **form).single_record(
+        Update(definition, K, [Row((), dict(columns), time=T)], lowest=LOWEST)
+    )
     assert value["after"]["v"] == value["after"]["x"] == cell(None)
     assert value["after"]["y"] == cell([None])
     assert value["written"]["exact"] == {"d": "12.50", "v": str(long), "u": "1mo2d3ns", "x": "3600mo"}
@@ -479,10 +495,12 @@ def test_types_of_the_user(form: dict[str, str]) -> None:
     """A frozen one as Debezium has it; of one that is not, on which Debezium stops, the fields that are written."""
     udt = CqlType("udt", (parse("text"), parse("int")), label="addr", fields=("street", "zip"))
     frozen = CqlType("udt", udt.args, True, "addr", udt.fields)
-    of = Table("ks", "t", uuid.UUID(int=1), (*TABLE.columns[:2], Column("a", udt), Column("f", frozen)))
+    definition = Table("ks", "t", uuid.UUID(int=1), (*TABLE.columns[:2], Column("a", udt), Column("f", frozen)))
     written = Complex([Cell(None, time=T, path=b"\0\0", deleted_at=GONE), Cell(int32(1), time=T, path=b"\0\1")])
     columns = {"a": written, "f": Cell(collection(b"x")[4:], time=T)}
-    _, value = Made(of, **form).one(Update(of, K, [Row((C,), columns, time=None)], lowest=LOWEST))
+    _, value = Made(definition, **form).single_record(
+        Update(definition, K, [Row((C,), columns, time=None)], lowest=LOWEST)
+    )
     assert cells(value) == {"a": cell({"street": None, "zip": 1}), "f": cell({"street": "x", "zip": None})}
     assert value["written"]["removed"] == {"a": ["street"]}
 
@@ -503,8 +521,8 @@ def test_names_of_the_schemas() -> None:
     assert (of_cells["k"]["connect.name"], of_cells["k"]["connect.version"]) == ("cell_value", 1)
     assert of_cells["c"] == f"{names}.{of_cells['k']['name']}", "cells of one type are one type"
     plain = Made(TABLE, **{**AVRO, "data.topic": "", "name": "a-b"})
-    found = json.loads(plain.registry.schema(plain.registry.subjects["data-ks.t-value"]) or "")
-    assert found["connect.name"] == "io.debezium.connector.cassandra.a-b.ks.t.Envelope"
+    schema = json.loads(plain.registry.schema(plain.registry.subjects["data-ks.t-value"]) or "")
+    assert schema["connect.name"] == "io.debezium.connector.cassandra.a-b.ks.t.Envelope"
 
 
 def test_keys_keep_the_schema_that_debezium_registered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,10 +531,10 @@ def test_keys_keep_the_schema_that_debezium_registered(monkeypatch: pytest.Monke
 
     def keep(_: MemoryRegistry, subject: str, schema: str, value: str) -> int:
         theirs = {name: part for name, part in json.loads(schema).items() if name != "cql_id"}
-        known, ours, after = (parsed(text) for text in (json.dumps(theirs), schema, value))
+        registered, ours, after = (parsed(text) for text in (json.dumps(theirs), schema, value))
         assert subject == "dbz.ks.t-key"
-        assert without_names(known) == without_names(ours)
-        assert incompatibility(known, ours, after) is None
+        assert without_names(registered) == without_names(ours)
+        assert incompatibility(registered, ours, after) is None
         columns.extend(field["name"] for field in after["fields"])
         return 41
 
@@ -531,33 +549,37 @@ def test_keys_keep_the_schema_that_debezium_registered(monkeypatch: pytest.Monke
 
 
 def test_tuples_and_maps_of_one_name_are_types_of_their_own() -> None:
-    of = table_of("t", "k int pk, a tuple<list<int>>, b tuple<list<text>>, c map<int, int>, d map<int, text>")
+    definition = table_of("t", "k int pk, a tuple<list<int>>, b tuple<list<text>>, c map<int, int>, d map<int, text>")
     columns = {"a": Cell(collection(collection(int32(1)))[4:]), "b": Cell(collection(collection(b"x"))[4:])}
-    _, value = Made(of, **AVRO).one(Update(of, K, [Row((), dict(columns), time=T)], lowest=LOWEST))
+    _, value = Made(definition, **AVRO).single_record(
+        Update(definition, K, [Row((), dict(columns), time=T)], lowest=LOWEST)
+    )
     assert (cells(value)["a"], cells(value)["b"]) == (cell({"field1": [1]}), cell({"field1": ["x"]}))
 
 
 def test_a_table_of_key_columns_only() -> None:
-    of = table_of("t", "k int pk, c int ck")
+    definition = table_of("t", "k int pk, c int ck")
     for form in FORMS:
-        key, value = Made(of, **form).one(Update(of, K, [Row((C,), {}, time=T)], lowest=LOWEST))
+        key, value = Made(definition, **form).single_record(
+            Update(definition, K, [Row((C,), {}, time=T)], lowest=LOWEST)
+        )
         assert (key, value["op"]) == (KEY, "i")
         assert value["after"] == {"k": cell(7), "c": cell(1), "_range_start": None, "_range_end": None}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_column_with_the_name_of_a_range_s_end_is_refused(form: dict[str, str]) -> None:
-    of = table_of("t", "k int pk, _range_end int, v int")
+    definition = table_of("t", "k int pk, _range_end int, v int")
     with pytest.raises(HelenusError, match="column _range_end"):
-        Made(of, **form)
-    _, value = Made(of, **form, **{"column.exclude.list": "ks.t._range_end"}).one(
-        Update(of, K, [Row((), {"v": Cell(int32(1)), "_range_end": Cell(K)}, time=T)], lowest=LOWEST)
+        Made(definition, **form)
+    _, value = Made(definition, **form, **{"column.exclude.list": "ks.t._range_end"}).single_record(
+        Update(definition, K, [Row((), {"v": Cell(int32(1)), "_range_end": Cell(K)}, time=T)], lowest=LOWEST)
     )
     assert value["after"]["_range_end"] is None
 
 
 def test_what_columns_leaves_out_is_not_said() -> None:
-    _, value = Made(TABLE, **AVRO, columns="v").one(row(("v", Cell(int32(5))), ("w", Cell(b"secret"))))
+    _, value = Made(TABLE, **AVRO, columns="v").single_record(row(("v", Cell(int32(5))), ("w", Cell(b"secret"))))
     assert (cells(value), value["written"]["columns"]) == ({"v": cell(5)}, ["v"])
 
 
@@ -579,7 +601,7 @@ def test_values_that_nothing_can_show() -> None:
     (shaped,) = made.shape.records(made.resolved(event))
     assert shaped is not None
     assert "a change cannot be published" in str(shaped.cause)
-    _, value = made.one(row(("v", Cell(int32(5))), ("w", Cell(b"\xff"))))
+    _, value = made.single_record(row(("v", Cell(int32(5))), ("w", Cell(b"\xff"))))
     assert cells(value) == {"v": cell(5)}, "text that is none is left out, as its header says"
 
 
@@ -649,17 +671,21 @@ def test_the_schemas_that_are_printed_are_those_that_are_registered(monkeypatch:
 
 def test_settings() -> None:
     """Debezium's defaults go with its format, where no other is given."""
-    given = {"name": "n", "keyspace": "ks", "table": "t", **AVRO}
-    found = ConnectorSettings.from_properties(given, "test")
-    modes = (found.decimal_handling_mode, found.varint_handling_mode, found.tombstones_on_delete)
+    properties = {"name": "n", "keyspace": "ks", "table": "t", **AVRO}
+    connector_settings = ConnectorSettings.from_properties(properties, "test")
+    modes = (
+        connector_settings.decimal_handling_mode,
+        connector_settings.varint_handling_mode,
+        connector_settings.tombstones_on_delete,
+    )
     assert modes == ("double", "long", False)
-    assert ConnectorSettings.from_properties({**given, "decimal.handling.mode": "precise"}, "test").forms == {
+    assert ConnectorSettings.from_properties({**properties, "decimal.handling.mode": "precise"}, "test").forms == {
         "varint": "long"
     }
-    assert ConnectorSettings.from_properties({**given, "resolver": "none"}, "test").cleanup_policy == "delete"
-    assert PulsarConnectorSettings.from_properties(given, "test").is_avro
+    assert ConnectorSettings.from_properties({**properties, "resolver": "none"}, "test").cleanup_policy == "delete"
+    assert PulsarConnectorSettings.from_properties(properties, "test").is_avro
     with pytest.raises(HelenusError, match=r"schema\.registry\.url=: required"):
-        ConnectorSettings.from_properties({**given, "value.converter.schema.registry.url": ""}, "test")
+        ConnectorSettings.from_properties({**properties, "value.converter.schema.registry.url": ""}, "test")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -667,8 +693,8 @@ def test_the_kind_of_operation_is_a_header_where_it_is_known(form: dict[str, str
     made = Made(TABLE, **form)
 
     def ops(resolved: ResolvedKey) -> list[bytes | None]:
-        found = [shaped for shaped in made.shape.records(resolved) if shaped is not None]
-        return [dict(shaped.record.headers).get("op") for shaped in found if shaped.record.value is not None]
+        shaped_records = [shaped for shaped in made.shape.records(resolved) if shaped is not None]
+        return [dict(shaped.record.headers).get("op") for shaped in shaped_records if shaped.record.value is not None]
 
     for update, op in (
         (row(("v", Cell(int32(5)))), [b"c"]),

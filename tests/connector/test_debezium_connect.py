@@ -22,9 +22,11 @@ SOURCE = Path(__file__).with_name("ConnectJson.java")
 
 def in_connect(directory: Path, records: Sequence[tuple[str, bytes]]) -> list[Any]:
     """Schemas and values as Kafka Connect has them, as its JSON says it."""
-    asked = "".join(f"{b64encode(schema.encode()).decode()} {b64encode(data).decode()}\n" for schema, data in records)
-    said = Program(directory, SOURCE, "connect").said(asked)
-    return [json.loads(line) for line in said.split("\n") if line.startswith("{")]
+    lines_of_records = "".join(
+        f"{b64encode(schema.encode()).decode()} {b64encode(data).decode()}\n" for schema, data in records
+    )
+    output = Program(directory, SOURCE, "connect").ask(lines_of_records)
+    return [json.loads(line) for line in output.split("\n") if line.startswith("{")]
 
 
 def test_every_type_in_kafka_connect(tmp_path: Path) -> None:
@@ -32,10 +34,10 @@ def test_every_type_in_kafka_connect(tmp_path: Path) -> None:
     kinds += [(kind, {f"{kind}.handling.mode": mode}, data) for kind, mode, data, _, _ in NUMBERS]
     records, wanted = [], []
     for kind, more, data in kinds:
-        of = table_of("t", f"k int pk, v {kind}, d blob, n int")
+        definition = table_of("t", f"k int pk, v {kind}, d blob, n int")
         columns = {"v": Cell(data), "d": Cell(b"\0\xff"), "n": Cell(struct.pack(">i", 5))}
-        update = Update(of, K, [Row((), dict(columns), time=T)], lowest=LOWEST)
-        made = Made(of, **AVRO, **more)
+        update = Update(definition, K, [Row((), dict(columns), time=T)], lowest=LOWEST)
+        made = Made(definition, **AVRO, **more)
         (event,) = events(update)
         (shaped,) = made.shape.records(made.resolved(event))
         assert shaped is not None
@@ -43,14 +45,14 @@ def test_every_type_in_kafka_connect(tmp_path: Path) -> None:
         schema = made.registry.schema(made.registry.subjects["dbz.ks.t-value"])
         assert schema is not None
         records.append((schema, shaped.record.value[5:]))
-        wanted.append(Made(of, **IN_JSON, **more).one(update)[1])
-    found = in_connect(tmp_path, records)
-    assert len(found) == len(wanted)
-    for (kind, *_), one, other in zip(kinds, found, wanted, strict=True):
-        one["payload"].pop("ts_ms"), other.pop("ts_ms")
-        assert one["payload"] == other, kind
+        wanted.append(Made(definition, **IN_JSON, **more).single_record(update)[1])
+    structs = in_connect(tmp_path, records)
+    assert len(structs) == len(wanted)
+    for (kind, *_), converted, other in zip(kinds, structs, wanted, strict=True):
+        converted["payload"].pop("ts_ms"), other.pop("ts_ms")
+        assert converted["payload"] == other, kind
     names = "io.debezium.connector.cassandra.dbz.ks.t"
-    schema = found[0]["schema"]
+    schema = structs[0]["schema"]
     assert schema["name"] == f"{names}.Envelope"
     of_field = {field["field"]: field for field in schema["fields"]}
     assert (of_field["source"]["name"], of_field["after"]["name"], of_field["after"]["version"]) == (
@@ -61,7 +63,11 @@ def test_every_type_in_kafka_connect(tmp_path: Path) -> None:
     of_cells = {field["field"]: field for field in of_field["after"]["fields"]}
     assert {cell["name"] for cell in of_cells.values()} == {"cell_value", "_range_start", "_range_end"}
     assert all(cell["optional"] and cell["version"] == 1 for cell in of_cells.values())
-    value_types = {kind: _of(one)["fields"][0] for (kind, more, _), one in zip(kinds, found, strict=True) if not more}
+    value_types = {
+        kind: _after_schema(converted)["fields"][0]
+        for (kind, more, _), converted in zip(kinds, structs, strict=True)
+        if not more
+    }
     seen = {kind: (field["type"], field.get("name")) for kind, field in value_types.items()}
     assert seen["tinyint"] == ("int8", None)
     assert seen["date"] == ("int32", "io.debezium.time.Date")
@@ -72,7 +78,7 @@ def test_every_type_in_kafka_connect(tmp_path: Path) -> None:
     assert seen["frozen<map<int, text>>"] == ("map", None)
 
 
-def _of(found: Any) -> Any:
+def _after_schema(converted: Any) -> Any:
     """The schema of the cell `v`."""
-    after = next(field for field in found["schema"]["fields"] if field["field"] == "after")
+    after = next(field for field in converted["schema"]["fields"] if field["field"] == "after")
     return next(field for field in after["fields"] if field["field"] == "v")

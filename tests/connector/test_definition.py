@@ -41,12 +41,12 @@ class Node:
         if self.hangs:
             raise OperationTimedOut
         if "system.local" in cql:
-            found = SimpleNamespace(schema_version=self.version)
+            row = SimpleNamespace(schema_version=self.version)
         else:
-            found = SimpleNamespace(at=self.altered["types" in cql])
+            row = SimpleNamespace(at=self.altered["types" in cql])
         if "types" in cql:
-            return [found]
-        return SimpleNamespace(one=lambda: found, response_future=SimpleNamespace(coordinator_host=self))
+            return [row]
+        return SimpleNamespace(one=lambda: row, response_future=SimpleNamespace(coordinator_host=self))
 
 
 class Nodes(MemorySession):
@@ -72,9 +72,9 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_definition, "read_tables", read)
 
 
-def read(session: Nodes, known: object = None) -> tuple[object, str] | None:
-    found = table_definition.read_definition(session, SETTINGS, known)
-    return found and (found[0], "".join(c.name for c in found[1].values))
+def read(session: Nodes, known_definition: object = None) -> tuple[object, str] | None:
+    definition = table_definition.read_definition(session, SETTINGS, known_definition)
+    return definition and (definition[0], "".join(c.name for c in definition[1].values))
 
 
 def test_an_unchanged_table_takes_one_query() -> None:

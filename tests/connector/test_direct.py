@@ -64,20 +64,20 @@ class Both:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(envelope, "now_ms", lambda: 1_700_000_000_123)
             shape = self.made.shape
-            found = outcome(shape, resolved)  # meets the columns
-            assert outcome(shape, resolved) == found == outcome(self.long, resolved)
+            straight_outcome = outcome(shape, resolved)  # meets the columns
+            assert outcome(shape, resolved) == straight_outcome == outcome(self.long, resolved)
             assert shape._direct is not None
-            return not isinstance(found, str) and shape._direct_record(shape._direct, resolved) is not None
+            return not isinstance(straight_outcome, str) and shape._direct_record(shape._direct, resolved) is not None
 
 
 def outcome(shape: Any, resolved: ResolvedKey) -> Any:
     try:
-        found = list(shape.records(resolved))
+        shaped = list(shape.records(resolved))
     except Malformed as error:
         return str(error)
-    whole = [s for s in found if s.cause is None and s.image is not None]
+    whole = [s for s in shaped if s.cause is None and s.image is not None]
     smaller = [[s.make(image) for image, _ in shape.smaller(s.image)] for s in whole]
-    return [(s.record, str(s.cause), s.key, s.image) for s in found], smaller
+    return [(s.record, str(s.cause), s.key, s.image) for s in shaped], smaller
 
 
 def resolved(both: Both, update: Update) -> ResolvedKey:
@@ -129,8 +129,8 @@ def written(draw: st.DrawFn) -> tuple[Table, Update]:
 
 
 @given(written(), st.data())
-def test_all_of_it_is_the_same(direct: ModuleType, found: tuple[Table, Update], data: st.DataObject) -> None:
-    table, update = found
+def test_all_of_it_is_the_same(direct: ModuleType, table_and_update: tuple[Table, Update], data: st.DataObject) -> None:
+    table, update = table_and_update
     if not update.key:
         return
     both = Both(direct, table)
@@ -141,8 +141,8 @@ def test_all_of_it_is_the_same(direct: ModuleType, found: tuple[Table, Update], 
     assert made.event is not None
     cells = bytearray(made.cells)
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(34, len(cells) - 1))
-        cells[at] = data.draw(st.one_of(st.integers(0, 255), st.just(cells[at] ^ 1)))
+        position = data.draw(st.integers(34, len(cells) - 1))
+        cells[position] = data.draw(st.one_of(st.integers(0, 255), st.just(cells[position] ^ 1)))
     broken = bytes(cells[: data.draw(st.sampled_from([None, -1, -2]))])
     made.event = made.event._replace(value=(made.event.value or b"")[: -len(cells)] + broken)
     made.cells, made._written = broken, None

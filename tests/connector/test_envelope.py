@@ -63,13 +63,15 @@ class Made:
             return None
         return self.registry.read(data) if self.settings.is_avro else json.loads(data)
 
-    def of(self, resolved: ResolvedKey) -> list[tuple[Any, Any, dict[str, bytes]]]:
-        found = list(self.shape.records(resolved))
-        assert all(shaped is not None and shaped.cause is None for shaped in found)
-        return [(self.read(s.record.key), self.read(s.record.value), dict(s.record.headers)) for s in found if s]
+    def decoded_records(self, resolved: ResolvedKey) -> list[tuple[Any, Any, dict[str, bytes]]]:
+        shaped_records = list(self.shape.records(resolved))
+        assert all(shaped is not None and shaped.cause is None for shaped in shaped_records)
+        return [
+            (self.read(s.record.key), self.read(s.record.value), dict(s.record.headers)) for s in shaped_records if s
+        ]
 
     def written(self, update: Update) -> list[tuple[Any, Any, dict[str, bytes]]]:
-        return [record for event in events(update) for record in self.of(self.resolved(event))]
+        return [record for event in events(update) for record in self.decoded_records(self.resolved(event))]
 
     def resolved(self, event: Event) -> ResolvedKey:
         change = decode(event.value or b"")
@@ -90,8 +92,8 @@ class Made:
 
     def was_read(self, after: Image | None, event: bytes | None = None, scope: Scope = Scope.ROW) -> ResolvedKey:
         key = (K, None if scope is not Scope.ROW else C)
-        of = None if event is None else Event("events", 0, 7, 1000, b"", event)
-        made = ResolvedKey("events", 0, self.codec.encode(key), key, scope, event=of)
+        event_read = None if event is None else Event("events", 0, 7, 1000, b"", event)
+        made = ResolvedKey("events", 0, self.codec.encode(key), key, scope, event=event_read)
         made.write_time, made.after = T, after
         return made
 
@@ -146,9 +148,11 @@ def test_an_update_has_the_columns_it_writes(form: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_elements_that_are_added_removed_and_replaced(form: dict[str, str]) -> None:
-    place = uuid.uuid1()
+    removed_id = uuid.uuid1()
     added = Complex([Cell(int32(10), time=T, path=int32(1)), Cell(None, time=T, path=int32(2), deleted_at=GONE)])
-    of_list = Complex([Cell(int32(4), time=T, path=uuid.uuid1().bytes), Cell(None, T, None, False, GONE, place.bytes)])
+    of_list = Complex(
+        [Cell(int32(4), time=T, path=uuid.uuid1().bytes), Cell(None, T, None, False, GONE, removed_id.bytes)]
+    )
     of_set = Complex([Cell(b"", time=T, path=b"x")], deletion=(T - 1, GONE))
     made = Made(TABLE, **form).written(row(("m", added), ("l", of_list), ("st", of_set), time=None))
     assert after(made[0]) in (
@@ -158,17 +162,17 @@ def test_elements_that_are_added_removed_and_replaced(form: dict[str, str]) -> N
     assert made[0][1]["written"] == {
         "columns": ["l", "m", "st"],
         "replaced": ["st"],
-        "removed": {"m": ["2"], "l": [str(place)]},
+        "removed": {"m": ["2"], "l": [str(removed_id)]},
     }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_fields_of_a_type(form: dict[str, str]) -> None:
     udt = CqlType("udt", (parse("text"), parse("int")), label="addr", fields=("street", "zip"))
-    of = Table("ks", "t", uuid.UUID(int=1), (*TABLE.columns[:2], Column("a", udt)))
+    definition = Table("ks", "t", uuid.UUID(int=1), (*TABLE.columns[:2], Column("a", udt)))
     cells = Complex([Cell(None, time=T, path=b"\0\0", deleted_at=GONE), Cell(int32(1), time=T, path=b"\0\1")])
-    update = Update(of, K, [Row((C,), {"a": cells}, time=None)], lowest=LOWEST)
-    ((_, value, _),) = Made(of, **form).written(update)
+    update = Update(definition, K, [Row((C,), {"a": cells}, time=None)], lowest=LOWEST)
+    ((_, value, _),) = Made(definition, **form).written(update)
     street = {"street": None} if form is REGISTRY else {}  # JSON leaves a type's nulls out
     assert value["after"] == {"k": 7, "c": 1, "a": {**street, "zip": 1}}
     assert value["written"]["removed"] == {"a": ["street"]}
@@ -195,8 +199,8 @@ def test_a_row_that_one_mutation_deletes_and_writes() -> None:
     assert begun[0][1]["op"] == "c"
     assert after(begun[0]) == {"k": 7, "c": 1, "v": 5}
     # Unlike an INSERT it takes away what the row had in other columns, but for those of its partition.
-    said = begun[0][1]["written"]
-    assert (said["columns"], said["replaced"]) == (["l", "m", "st", "v", "w"], ["l", "m", "st"])
+    written_part = begun[0][1]["written"]
+    assert (written_part["columns"], written_part["replaced"]) == (["l", "m", "st", "v", "w"], ["l", "m", "st"])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -218,15 +222,17 @@ def test_static_columns_and_markers(form: dict[str, str]) -> None:
 
 
 def test_a_partition_of_a_table_without_rows_is_one() -> None:
-    of = table_of("t", "k int pk, v int")
-    (deleted, _) = Made(of, **REGISTRY).written(Update(of, K, deletion=(T, GONE), lowest=LOWEST))
+    definition = table_of("t", "k int pk, v int")
+    (deleted, _) = Made(definition, **REGISTRY).written(Update(definition, K, deletion=(T, GONE), lowest=LOWEST))
     assert (deleted[0], deleted[1]["op"], "scope" in deleted[2]) == ({"k": 7}, "d", False)
 
 
 def test_a_table_of_key_columns_only() -> None:
-    of = table_of("t", "k int pk, c int ck")
+    definition = table_of("t", "k int pk, c int ck")
     for form in FORMS:
-        ((_, value, _),) = Made(of, **form).written(Update(of, K, [Row((C,), {}, time=T)], lowest=LOWEST))
+        ((_, value, _),) = Made(definition, **form).written(
+            Update(definition, K, [Row((C,), {}, time=T)], lowest=LOWEST)
+        )
         assert (value["op"], value["after"]) == ("c", {"k": 7, "c": 1})
 
 
@@ -254,7 +260,7 @@ def test_the_kind_of_operation_is_a_header_where_it_is_known(form: dict[str, str
     ):
         assert made.written(update)[0][2]["op"] == op
     image = Image((None, None, None, int32(5), b"w", None), T)
-    ((_, value, headers),) = made.of(made.was_read(image))
+    ((_, value, headers),) = made.decoded_records(made.was_read(image))
     assert (value["op"], "op" in headers) == ("r", False)
 
 
@@ -290,24 +296,26 @@ VALUES: dict[str, tuple[bytes, Any, Any]] = {
 def test_every_type(kind: str) -> None:
     """As the row shape shows it, whose tests say more."""
     data, in_avro, in_json = VALUES[kind]
-    of = table_of("t", f"k int pk, v {kind}")
-    update = Update(of, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
+    definition = table_of("t", f"k int pk, v {kind}")
+    update = Update(definition, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
     for form, wanted in zip(FORMS, (in_avro, in_json), strict=True):
-        ((_, value, _),) = Made(of, **form).written(update)
-        found = value["after"]["v"]
-        assert found == wanted or (wanted is None and found is not None)
+        ((_, value, _),) = Made(definition, **form).written(update)
+        published = value["after"]["v"]
+        assert published == wanted or (wanted is None and published is not None)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_that_were_read(form: dict[str, str]) -> None:
     made = Made(TABLE, **form)
     image = Image((None, None, None, int32(5), b"w", None), T)
-    ((_, value, _),) = made.of(made.was_read(image))
+    ((_, value, _),) = made.decoded_records(made.was_read(image))
     assert (value["op"], value["written"]) == ("r", None)
     assert {n: v for n, v in value["after"].items() if v is not None} == {"k": 7, "c": 1, "v": 5, "w": "w"}
-    ((_, value, headers),) = made.of(made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT))))
+    ((_, value, headers),) = made.decoded_records(
+        made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT)))
+    )
     assert (value["op"], value["source"]["snapshot"], headers["snapshot"]) == ("r", "true", b"true")
-    gone, tombstone = made.of(made.was_read(None))
+    gone, tombstone = made.decoded_records(made.was_read(None))
     assert (gone[1]["op"], gone[1]["after"], tombstone[1]) == ("d", None, None)
 
 
@@ -318,14 +326,14 @@ def test_markers_whose_rows_were_read(form: dict[str, str]) -> None:
     statics = Image((None, None, None, None, None, b"s"), T)
     marker = made.was_read(statics, scope=Scope.PARTITION)
     marker.read_rows = lambda _: iter((live,))
-    found = made.of(marker)
-    assert [value and value["op"] for _, value, _ in found] == ["d", None, "r", "r"]
-    assert ["scope" in headers for _, _, headers in found] == [True, False, False, False]
-    assert found[2][1]["after"]["s"] == "s"
-    assert found[3][1]["source"]["ts_us"] == T + 1
+    decoded = made.decoded_records(marker)
+    assert [value and value["op"] for _, value, _ in decoded] == ["d", None, "r", "r"]
+    assert ["scope" in headers for _, _, headers in decoded] == [True, False, False, False]
+    assert decoded[2][1]["after"]["s"] == "s"
+    assert decoded[3][1]["source"]["ts_us"] == T + 1
     table = made.was_read(None, scope=Scope.TABLE)
     table.read_rows = lambda _: iter((live,))
-    truncated, alive = made.of(table)
+    truncated, alive = made.decoded_records(table)
     assert (truncated[0], truncated[1]["op"], truncated[1]["after"]) == ({"table": "ks.t"}, "t", None)
     assert alive[1]["op"] == "r"
 
@@ -338,11 +346,11 @@ def test_the_same_row_read_again_is_the_same_whatever_asked_for_it() -> None:
         image = None if values is None else Image(tuple(values), T)
         return digest_of(made.shape.records(made.was_read(image, event)))
 
-    one = (None, None, None, int32(5), b"w", None)
+    row_values = (None, None, None, int32(5), b"w", None)
     two = (None, None, None, int32(6), b"w", None)
     snapshot = encode(Change(None, None, origin=Origin.SNAPSHOT))
-    assert digest(one) == digest(one, snapshot)
-    assert len({digest(one), digest(two), digest(None)}) == 3
+    assert digest(row_values) == digest(row_values, snapshot)
+    assert len({digest(row_values), digest(two), digest(None)}) == 3
 
 
 def test_a_smaller_record_keeps_its_envelope() -> None:
@@ -376,10 +384,10 @@ def test_write_times_that_are_far_away() -> None:
 
 def test_names_of_the_schema() -> None:
     """Debezium's consumers know an envelope by its name."""
-    found = json.loads(envelope_schema(TABLE))
-    assert f"{found['namespace']}.{found['name']}" == "ks.t.Envelope"
-    assert [field["name"] for field in found["fields"]] == ["before", "after", "source", "op", "ts_ms", "written"]
-    assert found["fields"][1]["type"] == ["null", "ks.t"]
+    schema = json.loads(envelope_schema(TABLE))
+    assert f"{schema['namespace']}.{schema['name']}" == "ks.t.Envelope"
+    assert [field["name"] for field in schema["fields"]] == ["before", "after", "source", "op", "ts_ms", "written"]
+    assert schema["fields"][1]["type"] == ["null", "ks.t"]
 
 
 def test_the_schemas_that_are_printed_are_those_that_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:

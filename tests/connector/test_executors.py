@@ -18,8 +18,8 @@ from helenus_connector.snapshot._scan import ScanResult
 class Cluster:
     """A Spark whose executors, of two cores each, register one after the other: one more at each look, up to `most`."""
 
-    def __init__(self, most: int, master: str = "spark://h:7077") -> None:
-        self.master, self.most, self.executors = master, most, 0
+    def __init__(self, executor_limit: int, master: str = "spark://h:7077") -> None:
+        self.master, self.most, self.executors = master, executor_limit, 0
         self.looks = 0
         self.sparkContext = self
         self._jsc = self
@@ -57,17 +57,17 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_first_start_waits_for_executors() -> None:
-    with capture_logs() as said:
+    with capture_logs() as log_lines:
         assert spark_session.settled_task_slots(Cluster(3), lambda: False) == 6
-    assert [line["event"] for line in said] == ["spark.waiting", "spark.executors"]
-    assert (said[1]["executors"], said[1]["slots"]) == (3, 6)
+    assert [line["event"] for line in log_lines] == ["spark.waiting", "spark.executors"]
+    assert (log_lines[1]["executors"], log_lines[1]["slots"]) == (3, 6)
 
 
 def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_session, "_EXECUTORS_S", 0.1)
-    with capture_logs() as said:
+    with capture_logs() as log_lines:
         assert spark_session.settled_task_slots(Cluster(0), lambda: False) == 2
-    assert (said[-1]["event"], said[-1]["log_level"]) == ("spark.executors", "warning")
+    assert (log_lines[-1]["event"], log_lines[-1]["log_level"]) == ("spark.executors", "warning")
     assert spark_session.settled_task_slots(Cluster(0), lambda: True) == 2, "the worker ends"
 
 

@@ -36,16 +36,16 @@ def test_a_row_that_was_there_before_says_when_it_expires(
     monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Expiring(staged.live, table))
     forever, soon = (int32(1), int32(1)), (int32(1), int32(2))
     staged.live = {forever: Image((int32(1),), 5), soon: Image((int32(1),), 5, expires=2_000_000_000)}
-    asked, changed = Change(None, None, origin=origin), Change("0" * 32, NODE, write_time=5)
+    snapshot_change, changed = Change(None, None, origin=origin), Change("0" * 32, NODE, write_time=5)
 
     def expires(change: Change, key: Key) -> bytes | None:
         staged.run(change, staged.codec.encode(key))
         return dict(staged.appended[-1].headers).get("expires")
 
     assert expires(changed, soon) is None, "nothing says so, and it is not asked for in vain"
-    assert expires(asked, forever) is None
+    assert expires(snapshot_change, forever) is None
     staged.live[soon] = staged.live[soon]._replace(write_time=6)
     assert expires(changed._replace(digest="1" * 32, write_time=6), soon) is None, "of rows without TTL nothing follows"
-    assert expires(asked, soon) == b"2000000000"
+    assert expires(snapshot_change, soon) == b"2000000000"
     staged.live[soon] = staged.live[soon]._replace(write_time=7)
     assert expires(changed._replace(digest="2" * 32, write_time=7), soon) == b"2000000000"

@@ -28,9 +28,9 @@ with {what}:
 
 
 @contextmanager
-def process(what: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(lock_code: str) -> Iterator[subprocess.Popen[bytes]]:
     """Another process within this context, until it is killed."""
-    args = [sys.executable, "-c", HOLD.format(what=what)]
+    args = [sys.executable, "-c", HOLD.format(what=lock_code)]
     with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout is not None

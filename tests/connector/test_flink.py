@@ -52,14 +52,14 @@ def test_rows_that_were_read_are_inserts(flink: Program, form: dict[str, str]) -
     marker = made.was_read(Image((None, None, None, None, None, b"s"), T), scope=Scope.PARTITION)
     key = made.codec.encode((int32(7), int32(1)))
     marker.read_rows = lambda _: iter((LiveRow(key, (int32(7), int32(1)), image),))
-    asked = [
+    resolved_keys = [
         made.was_read(image),
         made.was_read(image, encode(Change(None, None, origin=Origin.SNAPSHOT))),
         made.was_read(None),
         marker,
     ]
     shape = make_shape(made.table, made.settings, made.registry)
-    shaped = [record for resolved in asked for record in shape.records(resolved)]
+    shaped = [record for resolved in resolved_keys for record in shape.records(resolved)]
     answers = rows_of(
         flink, [record.record.value for record in shaped if record], "value.converter.schemas.enable" not in form
     )

@@ -53,54 +53,62 @@ class Rows:
         return {c: full(row) for c, row in self.rows.items() if full(row)}, full(self.of_partition)
 
 
-def written(chance: random.Random, into: dict[str, Any], names: str, at: int) -> dict[str, Cell | Complex]:
+def written(chance: random.Random, into: dict[str, Any], names: str, write_time: int) -> dict[str, Cell | Complex]:
     """Cells of some of these columns, and what becomes of them."""
-    found: dict[str, Cell | Complex] = {}
+    cells_by_column: dict[str, Cell | Complex] = {}
     for name in sorted(chance.sample(names.split(), chance.randint(0, 3) % (len(names.split()) + 1))):
         if name not in MANY:
             into[name] = chance.choice((None, chance.randrange(100)))
             value = into[name]
-            found[name] = Cell(None, at, deleted_at=GONE) if value is None else Cell(int32(value), at)
+            cells_by_column[name] = (
+                Cell(None, write_time, deleted_at=GONE) if value is None else Cell(int32(value), write_time)
+            )
             continue
         is_replaced = chance.random() < 0.5
         elements = {} if is_replaced else dict(into.get(name) or {})
         cells = []
         for n in sorted(chance.sample(range(2 if name == "a" else 4), chance.randint(0, 2))):
-            path, value = struct.pack(">H", n) if name == "a" else int32(n), None if name == "st" else n * 100 + at % 97
+            path, value = (
+                struct.pack(">H", n) if name == "a" else int32(n),
+                None if name == "st" else n * 100 + write_time % 97,
+            )
             if chance.random() < 0.4:
                 elements.pop(n, None)
-                cells.append(Cell(None, at, deleted_at=GONE, path=path))
+                cells.append(Cell(None, write_time, deleted_at=GONE, path=path))
             else:
                 elements[n] = value
-                cells.append(Cell(b"" if value is None else int32(value), at, path=path))
+                cells.append(Cell(b"" if value is None else int32(value), write_time, path=path))
         if cells or is_replaced:
             into[name] = elements
-            found[name] = Complex(cells, (at - 1, GONE) if is_replaced else None)
-    return found
+            cells_by_column[name] = Complex(cells, (write_time - 1, GONE) if is_replaced else None)
+    return cells_by_column
 
 
-def change(chance: random.Random, rows: Rows, at: int) -> Update:
+def change(chance: random.Random, rows: Rows, write_time: int) -> Update:
     """One mutation, and its effect on the rows."""
-    made, c = Update(TABLE, K, lowest=(at - 2, GONE, 0)), chance.randrange(4)
+    made, c = Update(TABLE, K, lowest=(write_time - 2, GONE, 0)), chance.randrange(4)
     kind = chance.choice(("write", "write", "write", "static", "row", "partition", "range", "begin"))
     if kind == "partition":
         rows.rows.clear()
         rows.of_partition.clear()
-        made.deletion = at, GONE
+        made.deletion = write_time, GONE
     elif kind == "range":
         first, last = sorted(chance.sample(range(-1, 5), 2))
         starts, ends = chance.choice((1, 7)), chance.choice((6, 0))
-        made.rows = [Marker(starts, (int32(first),), ((at, GONE),)), Marker(ends, (int32(last),), ((at, GONE),))]
+        made.rows = [
+            Marker(starts, (int32(first),), ((write_time, GONE),)),
+            Marker(ends, (int32(last),), ((write_time, GONE),)),
+        ]
         for n in [n for n in rows.rows if first + (starts == 7) <= n <= last - (ends == 0)]:
             del rows.rows[n]
     elif kind == "static":
-        made.static = Row((), written(chance, rows.of_partition, "s sm", at))
+        made.static = Row((), written(chance, rows.of_partition, "s sm", write_time))
     else:
         if kind != "write":
             rows.rows.pop(c, None)
-        cells = {} if kind == "row" else written(chance, rows.columns(c), "a m st v w", at)
-        row = Row((int32(c),), cells, deletion=None if kind == "write" else (at - 2, GONE))
-        row.time = at if kind == "write" and (not cells or chance.random() < 0.5) else None
+        cells = {} if kind == "row" else written(chance, rows.columns(c), "a m st v w", write_time)
+        row = Row((int32(c),), cells, deletion=None if kind == "write" else (write_time - 2, GONE))
+        row.time = write_time if kind == "write" and (not cells or chance.random() < 0.5) else None
         made.rows = [row]
     return made
 
@@ -115,16 +123,16 @@ def is_gone(form: str, value: Any) -> bool:
 def applied(form: str, rows: Rows, c: int | None, value: Any, headers: Mapping[str, bytes]) -> None:
     """What a consumer does with a record."""
     if not is_gone(form, value):
-        after, said = value["payload" if form == "cep44" else "after"], value["written"]
+        after, written_part = value["payload" if form == "cep44" else "after"], value["written"]
         into = rows.columns(c)
-        for name in said["columns"]:
+        for name in written_part["columns"]:
             shown = after[name]["value"] if form == "debezium-cassandra" else after[name]
             if name not in MANY:
                 into[name] = shown
                 continue
-            elements = {} if name in said["replaced"] else dict(into.get(name) or {})
+            elements = {} if name in written_part["replaced"] else dict(into.get(name) or {})
             elements |= elements_of(name, shown)
-            for removed in said["removed"].get(name, ()):
+            for removed in written_part["removed"].get(name, ()):
                 elements.pop("xy".index(removed) if name == "a" else int(removed), None)
             into[name] = elements
     elif c is not None:
@@ -153,8 +161,8 @@ def elements_of(name: str, shown: Any) -> dict[int, Any]:
 def test_records_one_after_the_other_give_the_rows(seed: int, form: str) -> None:
     chance, made = random.Random(seed), MADE[form](TABLE, **AS_JSON, **{"output.format": form})
     rows, folded = Rows(), Rows()
-    for at in range(1_700_000_000_000_000, 1_700_000_000_000_400, 10):
-        for event in events(change(chance, rows, at)):
+    for write_time in range(1_700_000_000_000_000, 1_700_000_000_000_400, 10):
+        for event in events(change(chance, rows, write_time)):
             for shaped in made.shape.records(made.resolved(event)):
                 assert shaped.cause is None
                 key, value = made.read(shaped.record.key), made.read(shaped.record.value)

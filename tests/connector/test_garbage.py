@@ -24,11 +24,11 @@ def test_what_is_there_is_exempt_once_for_each_key() -> None:
     exempt = gc.get_freeze_count()
     assert exempt > 1000
     assert gc.get_threshold()[0] == 400_000
-    kept = [[] for _ in range(100)]  # type: ignore[var-annotated]
+    live_lists = [[] for _ in range(100)]  # type: ignore[var-annotated]
     garbage.freeze("a")
     assert gc.get_freeze_count() <= exempt
     garbage.freeze("b")
-    assert gc.get_freeze_count() >= exempt + len(kept)
+    assert gc.get_freeze_count() >= exempt + len(live_lists)
 
 
 def test_the_driver_searches_earlier() -> None:

@@ -38,7 +38,7 @@ def admit(path: Path, key: bytes | None, value: bytes | None) -> Any:
 def test_a_gap_counts_as_confirmed_and_is_passed_on(tmp_path: Path) -> None:
     gap = Change("0" * 32, "n", Scope.GAP, write_time=5)
     admitted = admit(tmp_path, None, encode(gap))
-    assert (admitted.read, admitted.confirmed, admitted.works, admitted.poison) == (1, 1, {}, [])
+    assert (admitted.read, admitted.confirmed, admitted.key_reads, admitted.poison) == (1, 1, {}, [])
     assert admitted.gaps == [Gap(1, 2, "n", 5)]
 
 
@@ -47,7 +47,7 @@ def test_a_gap_counts_as_confirmed_and_is_passed_on(tmp_path: Path) -> None:
 )
 def test_a_value_that_is_no_event_is_poison(tmp_path: Path, key: bytes | None, value: bytes | None) -> None:
     admitted = admit(tmp_path, key, value)
-    assert (admitted.read, admitted.confirmed, admitted.works) == (1, 0, {})
+    assert (admitted.read, admitted.confirmed, admitted.key_reads) == (1, 0, {})
     assert len(admitted.poison) == 1
 
 
@@ -74,7 +74,7 @@ def test_a_key_of_a_recreated_table(tmp_path: Path, written: int, sent: int, cou
     waits = UnconfirmedKey("t", 1, b"no int", 0, copies=2)
     admitted = gate.admit([event], [waits], KeyCodec(INT), made_at=100.0)
     assert (admitted.outdated, len(admitted.poison)) == counts
-    assert (admitted.gone, admitted.works) == ([waits], {})
+    assert (admitted.gone, admitted.key_reads) == ([waits], {})
 
 
 def test_bounds_of_a_recreated_table(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_bounds_of_a_recreated_table(tmp_path: Path) -> None:
         change = Change("a" * 32, NODE, Scope.RANGE, write_time=written * 10**6, start=bound)
         waits = UnconfirmedKey("t", 1, key, Scope.RANGE, bounds=(bound, None))
         admitted = gate.admit([Event("t", 1, 2, 150_000, key, encode(change))], [waits], codec, made_at=100.0)
-        found = (admitted.outdated, len(admitted.poison), len(admitted.gone), len(admitted.works))
-        assert found == ((0, 0, 0, 1) if bound.values == (bytes(8),) else (written < 100, written > 100, 1, 0))
+        counts = (admitted.outdated, len(admitted.poison), len(admitted.gone), len(admitted.key_reads))
+        assert counts == ((0, 0, 0, 1) if bound.values == (bytes(8),) else (written < 100, written > 100, 1, 0))
 
 
 def test_a_row_written_again_after_a_truncation_is_no_copy(tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ def test_a_row_written_again_after_a_truncation_is_no_copy(tmp_path: Path) -> No
 
     def batch(*events: Event) -> int:
         gate = Gated(SETTINGS, who, tmp_path)
-        works = gate.admit(events, [], codec).works.values()
-        for work in works:
-            work.read_at, work.after = time.time(), Image((), 5)
-            gate.unproven(work)
-            gate.mark(work)
+        key_reads = gate.admit(events, [], codec).key_reads.values()
+        for key_read in key_reads:
+            key_read.read_at, key_read.after = time.time(), Image((), 5)
+            gate.unproven(key_read)
+            gate.mark(key_read)
         gate.save()
         gate.close()
-        return len(works)
+        return len(key_reads)
 
     assert [batch(insert), batch(insert)] == [1, 0]
     assert [batch(truncate), batch(truncate)] == [1, 0]
@@ -142,32 +142,34 @@ class Running:
         change = Change(DIGEST, self.nodes[node], segment=7, position=position, **{"write_time": 5, **more})
         return Event("t", 1, position, 3, self.key, encode(change))
 
-    def batch(self, *events: Event, due: tuple[UnconfirmedKey, ...] = (), fails: bool = False) -> tuple[int, int]:
+    def batch(self, *events: Event, due_keys: tuple[UnconfirmedKey, ...] = (), fails: bool = False) -> tuple[int, int]:
         """How many keys were read, and of how many Changes the image is not proven."""
-        works = self.gate.admit(events, due, self.codec).works.values()
-        for work in works:
-            work.read_at, work.after = time.time(), self.image
-            self.gate.unproven(work)
+        key_reads = self.gate.admit(events, due_keys, self.codec).key_reads.values()
+        for key_read in key_reads:
+            key_read.read_at, key_read.after = time.time(), self.image
+            self.gate.unproven(key_read)
             if not fails:
-                self.gate.mark(work)
+                self.gate.mark(key_read)
         if not fails:
             self.gate.save()
-        return len(works), sum(len(work.proof.unproven) for work in works)
+        return len(key_reads), sum(len(key_read.proof.unproven) for key_read in key_reads)
 
 
 def test_a_change_logged_again_is_a_new_write_and_one_sent_again_is_a_copy(tmp_path: Path) -> None:
     """A row that is written again with its own time, byte for byte: after its tombstone was purged, or to copy it."""
     running = Running(tmp_path)
-    first, again = running.event(100), running.event(900)
+    first, relogged = running.event(100), running.event(900)
     assert running.batch(first) == (1, 0)
     assert running.batch(first) == (0, 0), "sent again"
-    assert running.batch(again) == (1, 0), "logged again"
-    assert running.batch(first, again) == (0, 0), "sent again, both"
+    assert running.batch(relogged) == (1, 0), "logged again"
+    assert running.batch(first, relogged) == (0, 0), "sent again, both"
     # Once more it may be what a read of ours had repaired: the key waits, and is read a little later.
     for position, pause_s in ((901, 2.0), (902, 2.0)):
-        found = running.gate.admit([running.event(100)._replace(offset=9), running.event(position)], [], running.codec)
-        assert not found.works
-        (waits,) = found.waiting.values()
+        admission = running.gate.admit(
+            [running.event(100)._replace(offset=9), running.event(position)], [], running.codec
+        )
+        assert not admission.key_reads
+        (waits,) = admission.waiting.values()
         assert (waits.pause_s, waits.copies) == (pause_s, 2 if position == 902 else 1)
         running.gate.save()
 
@@ -183,7 +185,7 @@ def test_a_truncation_that_is_sent_again_is_a_copy(tmp_path: Path) -> None:
         running.key = running.codec.encode((bytes(4), None)) if is_range else b""
         event = running.event(100, **more)
         assert running.batch(event)[0] == 1
-        assert running.gate.admit([event], [], running.codec).works == {}
+        assert running.gate.admit([event], [], running.codec).key_reads == {}
         assert running.batch(running.event(900, **more))[0] == 1
 
 
@@ -201,8 +203,8 @@ def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp
     running.image = None
 
     def change(digest: str, time: int, effect: int) -> Event:
-        found = Change(digest * 32, running.nodes[0], segment=7, position=time, write_time=time, effect=effect)
-        return Event("t", 1, time, 3, running.key, encode(found))
+        second_change = Change(digest * 32, running.nodes[0], segment=7, position=time, write_time=time, effect=effect)
+        return Event("t", 1, time, 3, running.key, encode(second_change))
 
     u, v = Column("u", parse("int")), Column("v", parse("int"))
     assert running.batch(change("a", 15, int(Effect.GONE))) == (1, 0)
@@ -214,9 +216,9 @@ def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp
 @pytest.mark.parametrize(("kind", "silent"), [("set<int>", True), ("int", False)])
 def test_the_newest_of_many_cells_proves_nothing_of_the_others(kind: str, silent: bool) -> None:
     timed = TimedColumns.from_columns([Column("v", parse(kind))], [])
-    work = KeyRead("t", 0, b"", (), Scope.PARTITION)
-    work.saw(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
-    assert (work.oldest, work.timeless) == (20, silent)
+    key_read = KeyRead("t", 0, b"", (), Scope.PARTITION)
+    key_read.saw(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
+    assert (key_read.oldest, key_read.timeless) == (20, silent)
 
 
 def test_events_of_a_failed_batch_are_not_taken_for_logged_again(tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_a_late_report_counts_where_only_age_had_confirmed(tmp_path: Path) -> No
     waits = UnconfirmedKey(
         "t", 1, running.key, 0, pack_changes({n: a._replace(seen=0.0) for n, a in awaited.items()}), handed=60.0
     )
-    assert running.batch(due=(waits,)) == (1, 0)
+    assert running.batch(due_keys=(waits,)) == (1, 0)
     assert running.batch(running.event(100, node=0)) == (0, 0)
     late = running.event(4, node=2)
     for _ in range(2):  # also if the driver never hears of the first
@@ -294,13 +296,13 @@ def test_a_column_deleted_since_needs_no_tenfold_wait(tmp_path: Path, later: Any
         change = Change(next(digests) * 32, running.nodes[0], segment=7, position=200 + n, **more)
         key = b"" if change.scope is Scope.TABLE else running.key
         events.append(Event("t", 1, 200 + n, 3, key, encode(change)))
-    works = running.gate.admit([write, *events], [], running.codec).works.values()
-    for work in works:
-        work.read_at, work.after = time.time(), running.image
-        work.unconfirmed = UnconfirmedKey("t", 1, running.key, 0, handed=0.0)
-        running.gate.unproven(work)
-    (rest,) = {work.proof.pause_s for work in works if work.scope is Scope.ROW}
-    assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
+    key_reads = running.gate.admit([write, *events], [], running.codec).key_reads.values()
+    for key_read in key_reads:
+        key_read.read_at, key_read.after = time.time(), running.image
+        key_read.unconfirmed = UnconfirmedKey("t", 1, running.key, 0, handed=0.0)
+        running.gate.unproven(key_read)
+    (seconds_left,) = {key_read.proof.pause_s for key_read in key_reads if key_read.scope is Scope.ROW}
+    assert seconds_left == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
 
 
 @pytest.mark.parametrize(
@@ -331,13 +333,13 @@ def test_a_range_has_no_static_columns(
     timed = TimedColumns.from_columns([Column("s", parse("int"), "static")][: len(times)], [])
     running.image = Image((b"",), static, times, timed) if times else None
     change = Change(DIGEST, running.nodes[0], scope, segment=7, position=1, write_time=5, effect=int(effect))
-    (work,) = running.gate.admit([Event("t", 1, 1, 3, key, encode(change))], [], running.codec).works.values()
-    work.read_at, work.after, work.oldest = time.time(), running.image, oldest
-    work.unconfirmed = UnconfirmedKey("t", 1, key, scope, handed=0.0)
+    (key_read,) = running.gate.admit([Event("t", 1, 1, 3, key, encode(change))], [], running.codec).key_reads.values()
+    key_read.read_at, key_read.after, key_read.oldest = time.time(), running.image, oldest
+    key_read.unconfirmed = UnconfirmedKey("t", 1, key, scope, handed=0.0)
     is_stale = scope is Scope.PARTITION and static == 3
-    assert bool(running.gate.unproven(work)) == (not proven or is_stale)
+    assert bool(running.gate.unproven(key_read)) == (not proven or is_stale)
     if scope is Scope.RANGE:
-        waits = work.proof.pause_s > 0
+        waits = key_read.proof.pause_s > 0
         assert waits == (oldest is None), "rows that it deletes speak against it, static columns do not"
 
 
@@ -391,11 +393,11 @@ def of_datastax(*columns: tuple[Any, Any]) -> bytes:
     return out.getvalue()
 
 
-def works(path: Path, of: Table, *events: tuple[bytes, bytes]) -> list[Any]:
+def admitted_reads(path: Path, definition: Table, *events: tuple[bytes, bytes]) -> list[Any]:
     gate = Gated(SETTINGS, None, path)  # type: ignore[arg-type]
-    admitted = gate.admit([Event("t", 1, i, 3, k, v) for i, (k, v) in enumerate(events)], [], KeyCodec(of))
+    admitted = gate.admit([Event("t", 1, i, 3, k, v) for i, (k, v) in enumerate(events)], [], KeyCodec(definition))
     assert admitted.poison == []
-    return list(admitted.works.values())
+    return list(admitted.key_reads.values())
 
 
 @pytest.mark.parametrize("value", [KAFKA, PULSAR, b"\2\x20BACK_FILL_INSERT\0\0", b"\0\0\0"])
@@ -404,45 +406,49 @@ def test_the_key_of_a_datastax_agent_names_the_right_row(tmp_path: Path, name: s
     """In both orders of fields, of the backfill, and of one that says nothing at all."""
     kind, shown, raw = OF_DATASTAX[name]
     alone = table(name)
-    (work,) = works(tmp_path, alone, (of_datastax((kind, shown)), value))
-    assert (work.values, work.scope, work.key) == ((raw,), Scope.ROW, KeyCodec(alone).encode((raw,)))
+    (key_read,) = admitted_reads(tmp_path, alone, (of_datastax((kind, shown)), value))
+    assert (key_read.values, key_read.scope, key_read.key) == ((raw,), Scope.ROW, KeyCodec(alone).encode((raw,)))
     if name != "time":  # has a test of its own
-        of = table("int", name)
-        (work,) = works(tmp_path, of, (of_datastax(("int", 1), (kind, shown)), value))
-        assert (work.values, work.scope) == ((b"\0\0\0\1", raw), Scope.ROW)
-        assert work.key == KeyCodec(of).encode(work.values), "a record's key is in the exact form"
+        definition = table("int", name)
+        (key_read,) = admitted_reads(tmp_path, definition, (of_datastax(("int", 1), (kind, shown)), value))
+        assert (key_read.values, key_read.scope) == ((b"\0\0\0\1", raw), Scope.ROW)
+        assert key_read.key == KeyCodec(definition).encode(key_read.values), "a record's key is in the exact form"
 
 
 def test_an_event_without_a_digest_is_never_dropped(tmp_path: Path) -> None:
     key = of_datastax(("int", 1))
     same = [(key, b"\2\x20BACK_FILL_INSERT\0\0")] * 3 + [(key, b"\2\6abc\2H" + NODE.encode() + b"\0")] * 2
-    (work,) = works(tmp_path, table("int"), *same)
-    assert (work.events, work.awaited) == (5, {})
+    (key_read,) = admitted_reads(tmp_path, table("int"), *same)
+    assert (key_read.events, key_read.awaited) == (5, {})
 
 
 def test_our_key_is_not_taken_for_theirs(tmp_path: Path) -> None:
-    of = table("smallint", "time")
+    definition = table("smallint", "time")
     raw = (b"\xff\xfe", (3_723_000_000_004).to_bytes(8, "big"))
-    (work,) = works(tmp_path, of, (KeyCodec(of).encode(raw), encode(Change(DIGEST, NODE, write_time=1))))
-    assert (work.values, work.scope, work.bounds) == (raw, Scope.ROW, None)
+    (key_read,) = admitted_reads(
+        tmp_path, definition, (KeyCodec(definition).encode(raw), encode(Change(DIGEST, NODE, write_time=1)))
+    )
+    assert (key_read.values, key_read.scope, key_read.bounds) == (raw, Scope.ROW, None)
 
 
 @pytest.mark.parametrize("order", ["", " DESC"])
 def test_a_time_of_datastax_stands_for_all_rows_of_its_microsecond(tmp_path: Path, order: str) -> None:
-    of = table("int", "text", "time" + order, "int")
+    definition = table("int", "text", "time" + order, "int")
     key = of_datastax(("int", 1), ("string", "a"), ("long", 5), ("int", 2))
-    (work,) = works(tmp_path, of, (key, KAFKA), (key, KAFKA.replace(b"0", b"f")))
+    (key_read,) = admitted_reads(tmp_path, definition, (key, KAFKA), (key, KAFKA.replace(b"0", b"f")))
     ends = [Bound(True, (b"a", n.to_bytes(8, "big"))) for n in (5000, 5999)]
-    assert work.bounds == tuple(reversed(ends) if order else ends)
-    assert (work.scope, work.values, work.events) == (Scope.RANGE, (b"\0\0\0\1", None, None, None), 2)
+    assert key_read.bounds == tuple(reversed(ends) if order else ends)
+    assert (key_read.scope, key_read.values, key_read.events) == (Scope.RANGE, (b"\0\0\0\1", None, None, None), 2)
 
 
 def test_a_time_of_datastax_at_the_largest_number(tmp_path: Path) -> None:
     """Cassandra refuses it, and nothing here fails at it."""
     last = (1 << 63) - 1
-    (work,) = works(tmp_path, table("int", "time"), (of_datastax(("int", 1), ("long", last // 1000)), KAFKA))
-    assert work.bounds is not None
-    assert work.bounds[1] == Bound(True, (last.to_bytes(8, "big"),))
+    (key_read,) = admitted_reads(
+        tmp_path, table("int", "time"), (of_datastax(("int", 1), ("long", last // 1000)), KAFKA)
+    )
+    assert key_read.bounds is not None
+    assert key_read.bounds[1] == Bound(True, (last.to_bytes(8, "big"),))
 
 
 @pytest.mark.parametrize(
@@ -460,40 +466,44 @@ def test_numbers_and_keys_out_of_range(tmp_path: Path, change: Change, size: int
     codec = KeyCodec(Table("ks", "t", uuid.uuid1(), tuple(columns)))
     event = Event("t", 1, 2, 3, codec.encode((b"x" * size, b"y")), encode(change))
     admitted = gate.admit([event], [], codec)
-    assert (len(admitted.poison), admitted.works) == (1, {})
+    assert (len(admitted.poison), admitted.key_reads) == (1, {})
 
 
 def test_a_key_of_datastax_without_clustering_values_is_of_the_partition(tmp_path: Path) -> None:
-    of = table("tinyint", "time", "int")
+    definition = table("tinyint", "time", "int")
     key = of_datastax(("int", 128), ("long", None), ("int", None))
-    (work,) = works(tmp_path, of, (key, PULSAR))
-    assert (work.values, work.scope, work.bounds) == ((b"\x80", None, None), Scope.PARTITION, None)
+    (key_read,) = admitted_reads(tmp_path, definition, (key, PULSAR))
+    assert (key_read.values, key_read.scope, key_read.bounds) == ((b"\x80", None, None), Scope.PARTITION, None)
 
 
 def test_frames_of_a_registry_are_taken_off(tmp_path: Path) -> None:
     key, frame = of_datastax(("int", 255)), b"\0\0\0\0\7"
-    (work,) = works(tmp_path, table("tinyint"), (frame + key, frame + KAFKA), (key, KAFKA))
-    assert (work.values, work.events) == ((b"\xff",), 2)
+    (key_read,) = admitted_reads(tmp_path, table("tinyint"), (frame + key, frame + KAFKA), (key, KAFKA))
+    assert (key_read.values, key_read.events) == ((b"\xff",), 2)
 
 
 def test_clustering_values_of_no_bytes(tmp_path: Path) -> None:
     """With others they are a row's key; alone they are published with their partition."""
-    of = table("int", "int", "uuid")
-    one, both = (b"\0\0\0\1", b"", uuid.UUID(NODE).bytes), (b"\0\0\0\1", b"", b"")
+    definition = table("int", "int", "uuid")
+    clustering_of_row, both = (b"\0\0\0\1", b"", uuid.UUID(NODE).bytes), (b"\0\0\0\1", b"", b"")
     statics = encode(Change(DIGEST, NODE, Scope.STATIC))
     row = encode(Change(DIGEST, NODE))
-    codec = KeyCodec(of)
-    first, second = works(
-        tmp_path, of, (codec.encode(one), row), (codec.encode(both), statics), (codec.encode(both), row)
+    codec = KeyCodec(definition)
+    first, second = admitted_reads(
+        tmp_path,
+        definition,
+        (codec.encode(clustering_of_row), row),
+        (codec.encode(both), statics),
+        (codec.encode(both), row),
     )
-    assert (first.values, first.scope) == (one, Scope.ROW)
+    assert (first.values, first.scope) == (clustering_of_row, Scope.ROW)
     assert (second.values, second.scope) == ((b"\0\0\0\1", None, None), Scope.PARTITION)
 
 
 def test_a_key_from_before_its_type_got_fields(tmp_path: Path) -> None:
     """ALTER TYPE ADD, while events wait on the topic: for Cassandra it is the row whose new fields are null."""
 
-    def of(fields: int) -> Table:
+    def table_with(fields: int) -> Table:
         point = CqlType(
             "udt", (parse("int"), parse("text"), parse("int"))[:fields], True, "point", ("x", "y", "z")[:fields]
         )
@@ -510,6 +520,11 @@ def test_a_key_from_before_its_type_got_fields(tmp_path: Path) -> None:
     long = (b"\0\0\0\1", b"\0\0\0\1" + sized(x + null + null), x + null + null, b"c")
     row = encode(Change(None, None))
     for before in (1, 2):
-        (work,) = works(tmp_path, of(3), (KeyCodec(of(before)).encode(short), row), (KeyCodec(of(3)).encode(long), row))
-        assert (work.values, work.events) == (long, 2)
-        assert work.key == KeyCodec(of(3)).encode(long)
+        (key_read,) = admitted_reads(
+            tmp_path,
+            table_with(3),
+            (KeyCodec(table_with(before)).encode(short), row),
+            (KeyCodec(table_with(3)).encode(long), row),
+        )
+        assert (key_read.values, key_read.events) == (long, 2)
+        assert key_read.key == KeyCodec(table_with(3)).encode(long)

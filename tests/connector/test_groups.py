@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.cassandra_rows._key_groups import Grouping, Span
+from helenus_connector.cassandra_rows._requests import refuses_groups
+from helenus_connector.testing.cassandra import MemorySession
 from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 
 
 def made(keys: list[Key], partition: int, columns: int, size: int = 4) -> list[tuple[Span, list[Key]]]:
@@ -52,7 +61,7 @@ def test_rows_of_shared_partitions_are_read_by_partition() -> None:
     assert {span for span, _ in made(rows, 1, 2)} == {Span(1, 2)}
 
 
-def test_rows_of_partitions_of_their_own_are_read_together_where_the_rest_agrees() -> None:
+def test_rows_share_a_statement_that_differ_in_the_partition_key_alone() -> None:
     rows = [(b"%d" % p, b"now") for p in range(8)]
     assert [(span, len(keys)) for span, keys in made(rows, 1, 2)] == [(Span(0, 1), 4)] * 2
 
@@ -61,12 +70,12 @@ def test_large_rows_are_read_in_smaller_groups() -> None:
     """Also those that were held when it turned out."""
     sizes = [6]
     rows = [(b"%d" % p, b"%d" % c) for p in range(3) for c in range(5)] + [(b"hot", b"%d" % c) for c in range(6)]
-    found = []
+    group_reads = []
     for _, keys in Grouping(1, 2, 8, lambda _: None).groups(rows, lambda: sizes[-1]):
-        found.append(keys)
+        group_reads.append(keys)
         sizes.append(2)
-    assert [len(keys) for keys in found] == [6, *[2, 2, 1] * 3]
-    assert sorted(key for keys in found for key in keys) == sorted(rows)
+    assert [len(keys) for keys in group_reads] == [6, *[2, 2, 1] * 3]
+    assert sorted(key for keys in group_reads for key in keys) == sorted(rows)
 
 
 def test_the_cheapest_grouping_counts_what_a_statement_can_read() -> None:
@@ -83,3 +92,22 @@ def test_a_grouping_by_replicas_counts_its_replicas() -> None:
     rows = [(b"sensor %d" % n, b"%d" % time) for n in range(40) for time in range(5)]
     groups = list(Grouping(1, 2, 100, lambda key: key).groups(rows, lambda: 100))
     assert [span for span, _ in groups] == [Span(1, 2)] * 40
+
+
+@pytest.mark.parametrize(
+    ("releases", "kind", "refused"),
+    [
+        (["3.11.19", "4.1.10"], "list<int>", True),
+        (["4.0.19", "5.0.9"], "list<int>", False),
+        (["3.11.19"], "frozen<list<int>>", False),
+        ([None], "list<int>", False),
+    ],
+)
+def test_cassandra_3_takes_no_group_of_rows_with_collections(
+    releases: list[str | None], kind: str, refused: bool
+) -> None:
+    keys = [Column("k", parse("int"), "partition_key", 0), Column("c", parse("int"), "clustering", 0)]
+    table = Table("ks", "t", uuid.uuid1(), (*keys, Column("v", parse(kind))))
+    hosts = [SimpleNamespace(release_version=release) for release in releases]
+    assert refuses_groups(MemorySession(hosts), table) == refused
+    assert not refuses_groups(MemorySession(hosts), replace(table, columns=(keys[0], table.columns[2])))

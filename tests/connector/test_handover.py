@@ -91,7 +91,7 @@ spark.stop()
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     directory = tmp_path_factory.mktemp("handover")
     (directory / "run").mkdir()
     keys = {**LEAST, "spark.master": "local[2]", "spark.driver.extraJavaOptions": java_options()}
@@ -104,17 +104,17 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def test_batches_come_in_turn_in_the_pool_and_the_job_group_of_their_query(said: list[dict[str, Any]]) -> None:
-    assert said[0] == {"numbers": [0, 1, 2, 3, 4], "pools": ["mine"], "is_of_query": True, "rows": True}
+def test_batches_run_in_order_in_the_pool_and_job_group_of_their_query(reports: list[dict[str, Any]]) -> None:
+    assert reports[0] == {"numbers": [0, 1, 2, 3, 4], "pools": ["mine"], "is_of_query": True, "rows": True}
 
 
-def test_what_a_batch_raises_ends_its_query(said: list[dict[str, Any]]) -> None:
-    assert said[1] == {"error": True}
+def test_what_a_batch_raises_ends_its_query(reports: list[dict[str, Any]]) -> None:
+    assert reports[1] == {"error": True}
 
 
-def test_a_query_that_stops_ends_its_job_and_waits_for_its_batch(said: list[dict[str, Any]]) -> None:
-    assert said[2] == {"ended": True, "error": False}
+def test_a_query_that_stops_ends_its_job_and_waits_for_its_batch(reports: list[dict[str, Any]]) -> None:
+    assert reports[2] == {"ended": True, "error": False}
 
 
-def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(said: list[dict[str, Any]]) -> None:
-    assert said[3] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": True}
+def test_queries_do_not_mix_up_batches_and_python_listens_for_no_call(reports: list[dict[str, Any]]) -> None:
+    assert reports[3] == {"left": [0, 1, 2], "right": [0, 1, 2], "gateway": True}

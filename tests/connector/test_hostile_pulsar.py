@@ -65,19 +65,21 @@ def read_all(data: bytes) -> None:
     assert entry.count > 0
     for make in (events, records, texts):
         try:
-            found = make(PLACE, entry)
+            parsed_messages = make(PLACE, entry)
         except HelenusError as error:
             if error.kind is not Kind.BROKER_REFUSED or len(str(error)) > 1000:
                 raise AssertionError from error
             continue
-        assert sum(len(one.value() or b"") for one in found) <= entry.content_size + len(found)
+        assert sum(
+            len(parsed_message.value() or b"") for parsed_message in parsed_messages
+        ) <= entry.content_size + len(parsed_messages)
 
 
 @slow
 @given(data=st.data())
 def test_entries(data: st.DataObject) -> None:
-    found = data.draw(damaged(VALID))
-    for entry in (found, checked(found)):
+    damaged_entry = data.draw(damaged(VALID))
+    for entry in (damaged_entry, checked(damaged_entry)):
         hostile.read(read_all, entry, ())
 
 
@@ -166,8 +168,8 @@ def test_compressed_blocks(codec: int, content: bytes, data: st.DataObject) -> N
     size = data.draw(st.sampled_from([len(content), *NUMBERS]))
 
     def read() -> None:
-        found = READ[codec](block, size)
-        assert len(found) == size
+        content_read = READ[codec](block, size)
+        assert len(content_read) == size
 
     # One byte of Zstd may be 32 KiB, and is, if its frame says so.
     hostile.run(read, len(block) + (80 * len(block) if codec == 3 else 3 * len(block)), ValueError)
@@ -210,8 +212,8 @@ resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 hostile.take_{kind}()
 print("done")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (0, "done\n"), process.stderr
 
 
 def take_claim() -> None:

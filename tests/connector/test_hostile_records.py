@@ -96,8 +96,8 @@ def hostile_events(draw: st.DrawFn) -> Event:
     value, key = event.value or b"", event.key or b""
     if draw(st.integers(0, 3)):
         # Where the cells are, most damages change nothing else.
-        at = draw(st.integers(0, 1)) * value.find(b"]}")
-        value = value[: at + 2] + draw(damaged(value[at + 2 :]))
+        position = draw(st.integers(0, 1)) * value.find(b"]}")
+        value = value[: position + 2] + draw(damaged(value[position + 2 :]))
     else:
         key = draw(damaged(key))
     return event._replace(value=value, key=key)
@@ -120,16 +120,16 @@ def test_what_the_gate_reads(event: Event) -> None:
 
 
 @slow
-@given(some=st.lists(hostile_events(), min_size=1, max_size=3))
-def test_rows_that_are_kept(some: list[Event]) -> None:
+@given(damaged_events=st.lists(hostile_events(), min_size=1, max_size=3))
+def test_rows_that_are_kept(damaged_events: list[Event]) -> None:
     """One that is none is poison; the others are merged, and what is kept can be read again."""
     store = DictStore()
     try:
-        found = list(RowMerge(TABLE, CODEC, store, 0, 864_000).take([*some, *EVENTS], NOW))
+        changes = list(RowMerge(TABLE, CODEC, store, 0, 864_000).take([*damaged_events, *EVENTS], NOW))
     except SchemaChanged:  # it names columns that the table has not
         return
-    assert not [merged for merged in found if isinstance(merged, PoisonEvent) and merged.event not in some]
-    assert any(isinstance(merged, RowChange) for merged in found)
+    assert not [merged for merged in changes if isinstance(merged, PoisonEvent) and merged.event not in damaged_events]
+    assert any(isinstance(merged, RowChange) for merged in changes)
     list(RowMerge(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 1))
 
 
@@ -227,9 +227,9 @@ def test_records_that_are_verified(form: dict[str, str], data: st.DataObject) ->
     topic.add(record)
 
     size = 2 * sum(len(each or b"") for each in (*record[:2], *(header[1] for header in listed)))
-    found = hostile.run(topic.entries, size + 2000)
-    assert found
-    assert len(pa.RecordBatch.from_pylist([entry._asdict() for entry in found])) == len(found)
+    topic_entries = hostile.run(topic.entries, size + 2000)
+    assert topic_entries
+    assert len(pa.RecordBatch.from_pylist([entry._asdict() for entry in topic_entries])) == len(topic_entries)
 
 
 SCHEMAS = [
@@ -298,12 +298,12 @@ def test_a_path_that_is_none_of_its_column(kind: str, path: bytes) -> None:
     bad = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE), "m": cells}, time=9)]))
     good = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE)}, time=9)]), offset=1)
     store = DictStore()
-    found = list(RowMerge(table, KeyCodec(table), store, 0, 864_000).take([*bad, *good], NOW))
+    changes = list(RowMerge(table, KeyCodec(table), store, 0, 864_000).take([*bad, *good], NOW))
     # 16 bytes are a UUID, whatever follows; CQL takes no bytes for a value of any type.
-    assert [op(merged) for merged in found if merged.event in bad] in ([PoisonEvent], ["c"])
-    assert [op(merged) for merged in found if merged.event in good] in (["c"], [])
-    assert "c" in [op(merged) for merged in found]
-    assert len(path) == 100 or [op(merged) for merged in found] == [PoisonEvent, "c"]
+    assert [op(merged) for merged in changes if merged.event in bad] in ([PoisonEvent], ["c"])
+    assert [op(merged) for merged in changes if merged.event in good] in (["c"], [])
+    assert "c" in [op(merged) for merged in changes]
+    assert len(path) == 100 or [op(merged) for merged in changes] == [PoisonEvent, "c"]
 
 
 NUMERALS = [b"1", b"-5", b"9" * 12, b"9" * 30, b"9" * 5000]

@@ -26,23 +26,23 @@ class Slices:
         if self.error is not None:
             raise self.error
         with file.open("rb") as rows:
-            given = list(CPickleSerializer().load_stream(rows))
-        assert len(given) == len(parts)
-        return [found for part in given for found in function(iter([part]))]
+            task_parts = list(CPickleSerializer().load_stream(rows))
+        assert len(task_parts) == len(parts)
+        return [result for part in task_parts for result in function(iter([part]))]
 
 
 SLICES = cast(job.SparkJobs, Slices())
 
 
-def sizes(given: Iterator[TaskRanges]) -> Iterator[int]:
-    for parts in given:
+def sizes(tasks_offered: Iterator[TaskRanges]) -> Iterator[int]:
+    for parts in tasks_offered:
         yield parts.most_bytes
 
 
 def test_each_task_has_what_was_offered_for_it(tmp_path: Path) -> None:
-    for most in ([7, 8], [], [9]):
-        job.offer(tmp_path / "parts", [TaskRanges([TopicRanges((), "fail", 0)], size) for size in most])
-        assert job.run(SLICES, tmp_path / "parts", lambda _: sizes) == most
+    for sizes_offered in ([7, 8], [], [9]):
+        job.offer(tmp_path / "parts", [TaskRanges([TopicRanges((), "fail", 0)], size) for size in sizes_offered])
+        assert job.run(SLICES, tmp_path / "parts", lambda _: sizes) == sizes_offered
 
 
 def test_no_batch_runs_what_was_offered_for_another(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_error_of_a_task_is_ours_again(tmp_path: Path) -> None:
     assert not (tmp_path / "parts").exists()
 
 
-def test_where_spark_encrypts_its_files_nothing_goes_by_one_of_ours(tmp_path: Path) -> None:
+def test_with_encrypted_spark_files_jobs_go_through_spark_alone(tmp_path: Path) -> None:
     context = MagicMock(_encryption_enabled=True)
     context.parallelize.return_value.mapPartitions.return_value.collect.return_value = [7]
     job.offer(tmp_path / "parts", [TaskRanges([], 7)])

@@ -101,22 +101,22 @@ def test_events_of_several_partitions_come_in_chunks_of_one_partition_each(stack
         producer.produce("several", value, key, n % 3)
         wanted.setdefault(n % 3, []).append((n // 3, key, value))
     assert producer.flush(30) == 0
-    places = [OffsetRange("several", p, 10, len(of) - 10) for p, of in wanted.items()]
-    found: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
+    places = [OffsetRange("several", p, 10, len(of_partition) - 10) for p, of_partition in wanted.items()]
+    events_by_partition: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
     failures: list[object] = []
     for chunk in read(servers, places, "fail", lambda *lost: failures.append(lost), lambda *e: failures.append(e)):
         assert {m.partition() for m in chunk} == {chunk[0].partition()}
         events, _ = events_of(chunk)
         assert {(e.topic, e.partition) for e in events} == {("several", chunk[0].partition())}
-        found.setdefault(events[0].partition, []).extend((e.offset, e.key, e.value) for e in events)
-    assert found == {p: of[10:-10] for p, of in wanted.items()}
+        events_by_partition.setdefault(events[0].partition, []).extend((e.offset, e.key, e.value) for e in events)
+    assert events_by_partition == {p: of_partition[10:-10] for p, of_partition in wanted.items()}
     assert not failures
 
 
 def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Stack, tmp_path: Path) -> None:
     topic = Topic(stack, "events-ks.t")
-    given = {"bootstrap.servers": topic.servers["bootstrap.servers"], "checkpoint.dir": str(tmp_path)}
-    worker = WorkerSettings.from_properties(given, "worker")
+    properties = {"bootstrap.servers": topic.servers["bootstrap.servers"], "checkpoint.dir": str(tmp_path)}
+    worker = WorkerSettings.from_properties(properties, "worker")
     table = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json"}
     connector = ConnectorSettings.from_properties(table, "t")
     plan = QueryPlan(worker, {topic.name: connector}, str(tmp_path))
@@ -127,23 +127,23 @@ def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Sta
     assert before[topic.name]
     assert topic.planner.ids([topic.name, "none"]) == before
     reader = BatchPlanner(str(plan.file))
-    at = {"tick": 0, "topics": {}}
+    position = {"tick": 0, "topics": {}}
     deadline = time.monotonic() + 60
-    while at["topics"] != {topic.name: {"0": 10}}:
+    while position["topics"] != {topic.name: {"0": 10}}:
         assert time.monotonic() < deadline
-        at = reader.latest_offset(at, ReadMaxRows(1))
+        position = reader.latest_offset(position, ReadMaxRows(1))
     topic.recreate()
     topic.append(20)
     while not reader._errors:
         assert time.monotonic() < deadline
-        end = reader.latest_offset(at, ReadMaxRows(1))
+        end = reader.latest_offset(position, ReadMaxRows(1))
         assert end["topics"].get(topic.name, {}) in ({"0": 10}, {"0": 20})
     assert reader._errors[topic.name].kind is Kind.OFFSETS_LOST
     assert "was deleted and recreated" in reader._errors[topic.name].what
     replace(plan, connectors={topic.name: connector.model_copy(update={"errors_data_loss": "continue"})}).save()
-    while (end := reader.latest_offset(at, ReadMaxRows(1)))["topics"] != {topic.name: {"0": 20}}:
+    while (end := reader.latest_offset(position, ReadMaxRows(1)))["topics"] != {topic.name: {"0": 20}}:
         assert time.monotonic() < deadline
-    (part,) = (part for task in reader.partitions(at, end) for part in task.parts)  # type: ignore[attr-defined]
+    (part,) = (part for task in reader.partitions(position, end) for part in task.parts)  # type: ignore[attr-defined]
     assert (part.ranges, part.lost, part.error) == ((OffsetRange(topic.name, 0, 0, 20),), 1, None)
 
 
@@ -153,15 +153,15 @@ def test_records_lost_with_a_leader_are_found_though_overwritten(stack: Stack) -
     topic.append(100)
     topic.end(100)
     stack.stop("kafka")
-    (kept,) = stack.directory.glob("kafka/data/truncated-0")
-    shutil.copytree(kept, stack.directory / "kept")
+    (log_directory,) = stack.directory.glob("kafka/data/truncated-0")
+    shutil.copytree(log_directory, stack.directory / "kept")
     stack.start("kafka")
     first = topic.end(100)
     topic.append(50)
     assert topic.end(150) == first
     stack.stop("kafka")
-    shutil.rmtree(kept)
-    shutil.move(stack.directory / "kept", kept)
+    shutil.rmtree(log_directory)
+    shutil.move(stack.directory / "kept", log_directory)
     stack.start("kafka")
     topic.append(200)
     second = topic.end(300)
@@ -177,7 +177,7 @@ def test_records_lost_with_a_leader_are_found_though_overwritten(stack: Stack) -
     assert topic.planner.cut(topic.name, {"0": second}, {"0": 300}) == {}
 
 
-def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
+def test_quiet_partitions_are_not_polled_and_their_new_records_are_found(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More partitions than are asked for each time. None is missed: new ones, in bursts, of a topic made again."""
@@ -196,36 +196,36 @@ def test_quiet_partitions_are_not_asked_for_and_what_comes_there_is_found(
         assert producer.flush(30) == 0
         appended[topic][str(partition)] += count
 
-    def found() -> bool:
+    def is_all_read() -> bool:
         with suppress(HelenusError):  # a new topic may have no leader yet
             planner.partitions(list(topics))  # as before each batch: or the client goes on to take it for missing
             return planner.latest(topics) == appended
         return False
 
     def all_are_quiet() -> bool:
-        return found() and not planner._polled_until
+        return is_all_read() and not planner._polled_until
 
     eventually(all_are_quiet, "no partition is asked for")
     assert len(planner._watch.topic_partitions) == 20
     for topic, partition, count in [("quiet-0", 0, 1), ("quiet-3", 4, 2000), ("quiet-0", 0, 1), ("quiet-1", 2, 1)]:
         append(topic, partition, count)
-        eventually(found, f"{count} records of {topic} are found")
+        eventually(is_all_read, f"{count} records of {topic} are found")
     assert 1 <= len(planner._polled_until) <= 3
     eventually(all_are_quiet, "no partition is asked for again")
     for topic in topics:
         for partition in range(5):
             append(topic, partition, 50)
-    eventually(found, "records of all are found")
+    eventually(is_all_read, "records of all are found")
     topics.pop("quiet-2"), appended.pop("quiet-2")
-    assert found()
+    assert is_all_read()
     assert not {topic for topic, _ in planner._watch.topic_partitions} - topics.keys()
     topics["quiet-2"], appended["quiet-2"] = 5, dict.fromkeys("01234", 50)
-    assert found()
+    assert is_all_read()
     eventually(all_are_quiet, "no partition is asked for at the end")
     planner.close()
 
 
-def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
+def test_unread_records_of_a_partition_do_not_delay_another_partitions(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or what comes there is found only when a request has waited in vain for the others. Half of it at once is enough:
@@ -247,7 +247,7 @@ def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
         producer.produce("pairs", b"x", partition=partition)
         assert producer.flush(30) == 0
 
-    def found(partition: int) -> bool:
+    def is_read(partition: int) -> bool:
         return planner.latest({"pairs": 40})["pairs"][str(partition)] == 1
 
     eventually(are_quiet, "no partition is asked for")
@@ -255,10 +255,10 @@ def test_a_partition_is_not_left_out_while_records_of_another_are_not_taken_yet(
     for first in range(0, 20, 2):
         append(first)
         time.sleep(0.2)
-        eventually(lambda first=first: found(first), "the record is found", 0.02)
+        eventually(lambda first=first: is_read(first), "the record is found", 0.02)
         append(first + 1)
         start = time.monotonic()
-        eventually(lambda second=first + 1: found(second), "the other's record is found", 0.02)
+        eventually(lambda second=first + 1: is_read(second), "the other's record is found", 0.02)
         waits.append(time.monotonic() - start)
     assert sorted(waits)[4] < WAITS_S / 4
     planner.close()
@@ -284,5 +284,5 @@ def test_a_topic_that_was_not_read_yet_is_read_at_once(stack: Stack) -> None:
     assert sorted(waits)[4] < 0.25
 
 
-def none_are(*what: object) -> None:
-    raise AssertionError(what)
+def none_are(*arguments: object) -> None:
+    raise AssertionError(arguments)

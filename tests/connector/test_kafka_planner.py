@@ -28,12 +28,12 @@ class Admin:
 
     def list_offsets(self, wanted: dict[TopicPartition, Any], request_timeout: float) -> dict[TopicPartition, Any]:
         answers: dict[TopicPartition, Any] = {}
-        for place in wanted:
-            answers[place] = Future()
-            if place.topic in self.errors:
-                answers[place].set_exception(KafkaException(KafkaError(self.errors[place.topic])))
+        for topic_partition in wanted:
+            answers[topic_partition] = Future()
+            if topic_partition.topic in self.errors:
+                answers[topic_partition].set_exception(KafkaException(KafkaError(self.errors[topic_partition.topic])))
             else:
-                answers[place].set_result(SimpleNamespace(offset=self.end, leader_epoch=3))
+                answers[topic_partition].set_result(SimpleNamespace(offset=self.end, leader_epoch=3))
         return answers
 
 
@@ -64,28 +64,31 @@ def test_a_refused_topic_is_logged_once_and_left_out() -> None:
 
 def test_chunks_are_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand events of 64 kB would be more than a task can hold."""
-    asked: list[int] = []
+    counts_requested: list[int] = []
 
     class Consumer:
-        at = 0
+        next_offset = 0
 
         def __getattr__(self, name: str) -> Any:
             return lambda *_, **__: None
 
         def consume(self, count: int, timeout: float) -> list[MemoryMessage]:
-            asked.append(count)
-            self.at += count
-            return [MemoryMessage("t", 0, n, key=b"k" * 65_535, value=b"v") for n in range(self.at - count, self.at)]
+            counts_requested.append(count)
+            self.next_offset += count
+            return [
+                MemoryMessage("t", 0, n, key=b"k" * 65_535, value=b"v")
+                for n in range(self.next_offset - count, self.next_offset)
+            ]
 
     monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
     chunks = list(_kafka_reader.read({}, [OffsetRange("t", 0, 0, 2_000)], "fail", lambda *_: None, lambda *_: None))
     assert sum(map(len, chunks)) == 2_000
-    assert max(asked) * 65_536 <= 32 << 20
-    assert max(asked[1:]) * 65_536 <= 8 << 20
+    assert max(counts_requested) * 65_536 <= 32 << 20
+    assert max(counts_requested[1:]) * 65_536 <= 8 << 20
 
 
-@pytest.mark.parametrize("taken", [1, 3, 100])
-def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 3, 100])
+def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, chunk_size: int) -> None:
     """Offset 2 of partition 0 is a transaction's marker: its end comes as a message with an error."""
     end = KafkaError(KafkaError._PARTITION_EOF)
     events = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -102,13 +105,15 @@ def test_a_partition_ends_beside_others_events(monkeypatch: pytest.MonkeyPatch, 
             return lambda *_, **__: None
 
         def consume(self, count: int, timeout: float) -> list[ClientMessage]:
-            some = sent[: min(count, taken)]
-            del sent[: len(some)]
-            return some
+            messages = sent[: min(count, chunk_size)]
+            del sent[: len(messages)]
+            return messages
 
     monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
     places = [OffsetRange("t", 0, 0, 3), OffsetRange("t", 1, 0, 2)]
-    chunks = list(_kafka_reader.read({}, places, "fail", lambda *_: None, lambda *place: failed.append(place)))
+    chunks = list(
+        _kafka_reader.read({}, places, "fail", lambda *_: None, lambda *offset_range: failed.append(offset_range))
+    )
     assert sorted((m.partition(), m.offset()) for chunk in chunks for m in chunk) == events
     assert not failed
 
@@ -120,9 +125,14 @@ class Group:
         self.given: list[dict[str, int]] = []
         self.error: KafkaException | None = None
 
-    def alter_consumer_group_offsets(self, asked: list[Any], request_timeout: float) -> dict[str, Future[Any]]:
-        (group,) = asked
-        self.given.append({f"{place.topic}/{place.partition}": place.offset for place in group.topic_partitions})
+    def alter_consumer_group_offsets(self, requests: list[Any], request_timeout: float) -> dict[str, Future[Any]]:
+        (group,) = requests
+        self.given.append(
+            {
+                f"{topic_partition.topic}/{topic_partition.partition}": topic_partition.offset
+                for topic_partition in group.topic_partitions
+            }
+        )
         answer: Future[Any] = Future()
         answer.set_exception(self.error) if self.error else answer.set_result(group)
         return {group.group_id: answer}

@@ -24,18 +24,20 @@ class Consumer:
         self.assigned: dict[tuple[str, int], int] = {}
 
     def incremental_assign(self, places: list[Any]) -> None:
-        self.assigned |= {(place.topic, place.partition): place.offset for place in places}
+        self.assigned |= {
+            (topic_partition.topic, topic_partition.partition): topic_partition.offset for topic_partition in places
+        }
 
     def incremental_unassign(self, places: list[Any]) -> None:
-        for place in places:
-            del self.assigned[place.topic, place.partition]
+        for topic_partition in places:
+            del self.assigned[topic_partition.topic, topic_partition.partition]
 
     def poll(self, seconds: float) -> Any:
         return self.given.pop(0) if self.given else None
 
-    def consume(self, most: int, timeout: float) -> list[Any]:
-        taken, self.given = self.given, []
-        return taken
+    def consume(self, max_messages: int, timeout: float) -> list[Any]:
+        messages, self.given = self.given, []
+        return messages
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -106,14 +108,14 @@ class Asked:
     def list_offsets(self, wanted: dict[Any, Any], request_timeout: float) -> dict[Any, Any]:
         self.asked.append(len(wanted))
         answers: dict[Any, Any] = {}
-        for place in wanted:
-            answers[place] = Future()
-            if place.topic in self.refused:
+        for topic_partition in wanted:
+            answers[topic_partition] = Future()
+            if topic_partition.topic in self.refused:
                 error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-                answers[place].set_exception(KafkaException(error))
+                answers[topic_partition].set_exception(KafkaException(error))
             else:
-                end = self.ends.get((place.topic, place.partition), 0)
-                answers[place].set_result(SimpleNamespace(offset=end, leader_epoch=1))
+                end = self.ends.get((topic_partition.topic, topic_partition.partition), 0)
+                answers[topic_partition].set_result(SimpleNamespace(offset=end, leader_epoch=1))
         return answers
 
 

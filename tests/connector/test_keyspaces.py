@@ -78,7 +78,7 @@ def test_a_connector_for_each_keyspace_that_has_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keyspace", "table", "found"),
+    ("keyspace", "table", "connector_names"),
     [
         ("sh.*", ".*", {"db-shop"}),
         ("shop|bank", "orders", {"db-shop"}),
@@ -86,9 +86,9 @@ def test_a_connector_for_each_keyspace_that_has_tables(tmp_path: Path) -> None:
         ("none.*", ".*", set()),
     ],
 )
-def test_which_keyspaces_match(keyspace: str, table: str, found: set[str], tmp_path: Path) -> None:
+def test_which_keyspaces_match(keyspace: str, table: str, connector_names: set[str], tmp_path: Path) -> None:
     worker = started(tmp_path, Schema(shop__orders=True, bank__moves=True), keyspace=keyspace, table=table)
-    assert set(worker.connectors.names()) == found
+    assert set(worker.connectors.names()) == connector_names
 
 
 def test_a_keyspace_that_comes_later_joins(tmp_path: Path) -> None:
@@ -153,10 +153,13 @@ def test_a_pattern_is_for_a_worker_s_file_alone(tmp_path: Path) -> None:
 
 def test_commands_have_each_of_them() -> None:
     settings = ConnectorSettings.from_properties(ALL, "n")
-    found = each(settings, Schema(shop__orders=True, bank__moves=True))
-    assert [(one.name, one.keyspace) for one in found] == [("db-bank", "bank"), ("db-shop", "shop")]
-    one = settings.model_copy(update={"keyspace": "shop"})
-    assert each(one, Schema()) == [one]
+    connector_settings = each(settings, Schema(shop__orders=True, bank__moves=True))
+    assert [(of_keyspace.name, of_keyspace.keyspace) for of_keyspace in connector_settings] == [
+        ("db-bank", "bank"),
+        ("db-shop", "shop"),
+    ]
+    single_settings = settings.model_copy(update={"keyspace": "shop"})
+    assert each(single_settings, Schema()) == [single_settings]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +181,8 @@ def test_write_times_that_a_node_does_not_show(state: str, releases: list[str | 
     table = Table("ks", "t", uuid.uuid1(), tuple(parsed), cdc=True)
     hosts = [SimpleNamespace(release_version=release) for release in releases]
     session: Any = SimpleNamespace(cluster=SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: hosts)))
-    given = {"keyspace": "ks", "table": "t", "output.format": "json", "state": state, "query.group": "g"}
-    settings = ConnectorSettings.from_properties({"name": "c", **given}, "c")
+    properties = {"keyspace": "ks", "table": "t", "output.format": "json", "state": state, "query.group": "g"}
+    settings = ConnectorSettings.from_properties({"name": "c", **properties}, "c")
     error = control.tables._obstacle(settings, table, session)
     assert (error is not None) == bool(refused)
     if error is not None:

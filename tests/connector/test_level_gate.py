@@ -524,7 +524,7 @@ KEY = (int32(1),)
 
 
 def records(staged: Staged) -> list[tuple[Any, Any]]:
-    return staged.of("data-ks.t")
+    return staged.records_of("data-ks.t")
 
 
 def test_a_change_that_a_read_shows_is_published_when_it_expires(waited: Waited) -> None:

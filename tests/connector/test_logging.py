@@ -54,8 +54,8 @@ logging.getLogger("library").debug("a library")
 
 def run(code: str, directory: Path) -> tuple[str, list[str]]:
     """Standard output, and the events of standard error, which has JSON lines."""
-    done = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=True)
-    return done.stdout, [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    process = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=True)
+    return process.stdout, [json.loads(line)["event"] for line in process.stderr.splitlines()]
 
 
 @pytest.fixture(scope="module")

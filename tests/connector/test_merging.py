@@ -93,12 +93,17 @@ class Read:
         return self._event.value
 
 
-def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], places: tuple[int, ...]) -> pd.DataFrame:
+def read(
+    monkeypatch: pytest.MonkeyPatch, events_by_partition: dict[int, Sequence[Event]], places: tuple[int, ...]
+) -> pd.DataFrame:
     """What the source gives for a batch of these events, by partition, at the time `NOW`."""
-    chunks = ([[Read(e, p) for e in of[at : at + 3]] for at in range(0, len(of), 3)] for p, of in some.items())
+    chunks = (
+        [[Read(e, p) for e in of_partition[first : first + 3]] for first in range(0, len(of_partition), 3)]
+        for p, of_partition in events_by_partition.items()
+    )
     in_turns = [chunk for turn in zip_longest(*chunks) for chunk in turn if chunk]
     monkeypatch.setattr(_task_reader, "read", lambda *_: (chunk for chunk in in_turns))
-    ranges = tuple(OffsetRange("events-ks.t", partition, 0, 100) for partition in some)
+    ranges = tuple(OffsetRange("events-ks.t", partition, 0, 100) for partition in events_by_partition)
     plan = QueryPlan(WorkerSettings.from_properties(LEAST, "worker"), {}, "/tmp/none", places=places)
     parts = TaskRanges([TopicRanges(ranges, "fail", 0)], 1, float(NOW))  # of one byte: the limit does not count
     return pd.concat([batch.to_pandas() for batch in _task_reader.read_places(plan, parts)])
@@ -108,22 +113,22 @@ def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged
     operator = RowsOperator(lambda: TABLE, 60, True, True)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
-    found = [one for pack in rows["merged"].dropna() for one in unpack_changes(pack)]
+    changes = [change for pack in rows["merged"].dropna() for change in unpack_changes(pack)]
     ended = pickle.loads(rows["ended"].dropna().iloc[0])
     assert isinstance(ended, PlaceResult)
-    return found, ended
+    return changes, ended
 
 
 def test_events_of_a_place_come_in_their_order_and_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = {0: events(*(insert(c, 1, v=c) for c in range(5))), 1: events(insert(9, 1, v=9))}
-    rows = read(monkeypatch, some, places=(40, 50))
+    events_by_partition = {0: events(*(insert(c, 1, v=c) for c in range(5))), 1: events(insert(9, 1, v=9))}
+    rows = read(monkeypatch, events_by_partition, places=(40, 50))
     of_first = rows[rows["place"] == 40]
     assert list(of_first["turn"]) == list(range(len(of_first)))
     assert set(rows["place"]) == {40, 50}
     state = MapState()
     backwards = of_first.iloc[::-1]  # as a shuffle may give them
-    found, ended = merged([backwards.iloc[:2], backwards.iloc[2:]], state)
-    assert [(m.op, m.after and m.after["v"]) for m in found] == [("c", i(c)) for c in range(5)]
+    changes, ended = merged([backwards.iloc[:2], backwards.iloc[2:]], state)
+    assert [(m.op, m.after and m.after["v"]) for m in changes] == [("c", i(c)) for c in range(5)]
     assert (ended.partition, ended.read, ended.row_count, ended.next_due) == (0, 5, 5, None)
 
 
@@ -139,27 +144,27 @@ def test_a_repeated_batch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_copies_of_a_batch_are_not_shuffled_and_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = insert(1, 1, v=1), insert(1, 2, v=2)
+    first, two = insert(1, 1, v=1), insert(1, 2, v=2)
     light = events(two, node=THIRD, cells=False)
-    some = [
-        *events(one, two),
-        *events(one, two, node=OTHER),
+    batch = [
+        *events(first, two),
+        *events(first, two, node=OTHER),
         *light,
         *events(two, node=OTHER),
         *events(insert(2, 1, v=1)),
     ]
-    rows = read(monkeypatch, {0: some}, (0,))
+    rows = read(monkeypatch, {0: batch}, (0,))
     packs = [pack for pack in rows["events"] if pack is not None]
     assert [len(unpack_events(pack)) for pack in packs] == [2, 2, 1], (
         "what has no cells goes on, as a row may have to be read, and so does what a node logs twice"
     )
-    found, ended = merged([rows], MapState())
-    assert [(m.op, m.after and m.after["v"]) for m in found] == [("c", i(1)), ("u", i(2)), ("c", i(1))]
+    changes, ended = merged([rows], MapState())
+    assert [(m.op, m.after and m.after["v"]) for m in changes] == [("c", i(1)), ("u", i(2)), ("c", i(1))]
     assert (ended.read, ended.copies, ended.nodes_with_cells) == (7, 4, {NODE, OTHER})
     state = MapState()
-    merged([read(monkeypatch, {0: some[:2]}, (0,))], state)
-    found, ended = merged([read(monkeypatch, {0: some[2:4]}, (0,))], state)
-    assert (found, ended.read, ended.copies) == ([], 2, 2), "in another batch the state knows them"
+    merged([read(monkeypatch, {0: batch[:2]}, (0,))], state)
+    changes, ended = merged([read(monkeypatch, {0: batch[2:4]}, (0,))], state)
+    assert (changes, ended.read, ended.copies) == ([], 2, 2), "in another batch the state knows them"
 
 
 def test_what_was_not_read_stops_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +186,7 @@ def test_a_missing_row_of_the_source_is_an_error() -> None:
 
 def test_what_was_merged_comes_through_a_pack() -> None:
     event = Event("t", 3, 7, 1000, b"k", None)
-    some = [
+    changes = [
         RowChange(3, b"k", Scope.ROW, "u", {"v": None, "w": b"1"}, {"v": b"2", "w": b""}, 5, 9, event),
         RowChange(3, b"k", Scope.RANGE, "d", write_time=5, bounds=(Bound(True, (b"1",)), None)),
         ReadRequest(3, b"k", Scope.STATIC, 9, 5, None, 1),
@@ -189,37 +194,44 @@ def test_what_was_merged_comes_through_a_pack() -> None:
         PoisonEvent(event, "why"),
         GapEvent(event),
     ]
-    unpacked = [one for pack in pack_changes(some * 600) for one in unpack_changes(pack)]
-    assert unpacked == some * 600
-    assert [type(one) for one in unpacked] == [type(one) for one in some * 600]
+    unpacked = [change for pack in pack_changes(changes * 600) for change in unpack_changes(pack)]
+    assert unpacked == changes * 600
+    assert [type(change) for change in unpacked] == [type(change) for change in changes * 600]
 
 
 def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A single change may have been too large for them: of a node that sends others with cells it says nothing."""
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "state": "rows", "query.group": "g"}
-    task = Task(0, ConnectorSettings.from_properties(given, "test"), ready=True)
+    properties = {
+        "name": "n",
+        "keyspace": "ks",
+        "table": "t",
+        "output.format": "json",
+        "state": "rows",
+        "query.group": "g",
+    }
+    task = Task(0, ConnectorSettings.from_properties(properties, "test"), ready=True)
     parts: tuple[Any, Any] = SimpleNamespace(), SimpleNamespace()
     merger = RowsQuery(WorkerSettings.from_properties(LEAST, "worker"), parts[0], "g", tmp_path, parts[1])
     connector = Connector({}, task.settings, tasks={"t": task})
 
-    def said(*some: Event) -> str | None:
-        merger._note_missing_cells(task, [merged([read(monkeypatch, {0: some}, (0,))], MapState())[1]])
+    def reason(*batch: Event) -> str | None:
+        merger._note_missing_cells(task, [merged([read(monkeypatch, {0: batch}, (0,))], MapState())[1]])
         return connector.status().tasks[0].trace
 
     row = insert(1, 1, v=1)
     light, celled = events(row, cells=False), events(row, node=OTHER)
     with capture_logs() as logs:
-        assert said(*celled) is None
-        found = said(*light, *celled)
-        assert found == said(*celled) == said(*light)
-    assert found is not None
-    assert NODE in found
-    assert OTHER not in found
-    assert "set cells.include.list=ks.t" in found
+        assert reason(*celled) is None
+        first_reason = reason(*light, *celled)
+        assert first_reason == reason(*celled) == reason(*light)
+    assert first_reason is not None
+    assert NODE in first_reason
+    assert OTHER not in first_reason
+    assert "set cells.include.list=ks.t" in first_reason
     assert [log["event"] for log in logs] == ["state.without_cells"], "once"
-    assert said(*light, *events(row)) is None
+    assert reason(*light, *events(row)) is None
     snapshot = events(row)[0]._replace(value=request(Scope.ROW, Origin.SNAPSHOT))
-    assert said(snapshot) is None
+    assert reason(snapshot) is None
 
 
 @pytest.mark.parametrize(
@@ -236,9 +248,9 @@ def test_nodes_whose_changes_have_no_cells_are_named(monkeypatch: pytest.MonkeyP
 def test_records_are_made_by_no_older_definition(of_merge: str, of_stage: str, of_records: str, is_one: bool) -> None:
     """A column that is merged, and in no record, would be missing until its row changes again."""
     merge, stage, records = (table_of("t", f"k int pk, {columns}") for columns in (of_merge, of_stage, of_records))
-    given = {"name": "n", "keyspace": "ks", "table": "t", "columns": "(?!hidden).*", "output.format": "json"}
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "columns": "(?!hidden).*", "output.format": "json"}
     made = MergedStage.__new__(MergedStage)
-    made.settings, made._name, made._table = ConnectorSettings.from_properties(given, "test"), "ks.t", stage
+    made.settings, made._name, made._table = ConnectorSettings.from_properties(properties, "test"), "ks.t", stage
     made._versions = SimpleNamespace(current=SimpleNamespace(table=records))  # type: ignore[assignment]
     columns = {(column.name, column.type) for column in merge.values}
     if is_one:

@@ -27,15 +27,15 @@ def read(name: str, /, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(name, labels)
 
 
-def of(labels: Labels) -> dict[str, str]:
+def as_labels(labels: Labels) -> dict[str, str]:
     return dict(zip(("connector", "keyspace", "table"), labels, strict=True))
 
 
 def test_series_start_at_zero_and_end_with_their_table() -> None:
     for name in ("records_total", "lag_events", "events_lost_total", "query_seconds_total", "keys_unconfirmed"):
-        assert read(f"helenus_connector_{name}", **of(ORDERS)) == 0
+        assert read(f"helenus_connector_{name}", **as_labels(ORDERS)) == 0
     for outcome in metrics.OUTCOMES:
-        assert read("helenus_connector_events_total", **of(ORDERS), outcome=outcome) == 0
+        assert read("helenus_connector_events_total", **as_labels(ORDERS), outcome=outcome) == 0
     metrics.TABLE_ERRORS.labels(*ORDERS, "cassandra-read").inc()
     metrics.state(ORDERS, "RUNNING")
     metrics.forget(ORDERS)
@@ -46,7 +46,7 @@ def test_series_start_at_zero_and_end_with_their_table() -> None:
 def test_a_task_has_one_state_at_a_time() -> None:
     for now in ("RUNNING", "FAILED"):
         metrics.state(ORDERS, now)
-        states = {s: read("helenus_connector_task_state", **of(ORDERS), state=s) for s in metrics.STATES}
+        states = {s: read("helenus_connector_task_state", **as_labels(ORDERS), state=s) for s in metrics.STATES}
         assert [name for name, value in states.items() if value] == [now]
 
 
@@ -55,11 +55,11 @@ def test_a_state_that_did_not_change_is_set_again_after_its_series_ended() -> No
     for _ in range(2):
         metrics.state(ORDERS, "RUNNING")
         metrics.connector_state("shop", "RUNNING")
-        assert read("helenus_connector_task_state", **of(ORDERS), state="RUNNING") == 1
+        assert read("helenus_connector_task_state", **as_labels(ORDERS), state="RUNNING") == 1
         assert read("helenus_connector_state", connector="shop", state="RUNNING") == 1
         metrics.forget(ORDERS)
         metrics.connector_state("shop", None)
-        assert read("helenus_connector_task_state", **of(ORDERS), state="RUNNING") is None
+        assert read("helenus_connector_task_state", **as_labels(ORDERS), state="RUNNING") is None
         assert read("helenus_connector_state", connector="shop", state="RUNNING") is None
 
 

@@ -56,7 +56,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
 
 def said(staged: Staged) -> list[tuple[str, Any]]:
     """Operations and values of the data topic's records, in their order."""
-    return [(value["op"], value["after"] and value["after"]["v"]) for _, value in staged.of(DATA)]
+    return [(value["op"], value["after"] and value["after"]["v"]) for _, value in staged.records_of(DATA)]
 
 
 def test_nothing_is_coalesced_and_nothing_read(staged: Staged) -> None:
@@ -87,7 +87,7 @@ def test_the_definition_is_asked_for_after_a_read_alone(staged: Staged, monkeypa
 def test_the_order_is_that_of_the_log_and_not_of_write_times(staged: Staged) -> None:
     staged.stage.run(events(wrote(1, time=T + 9), wrote(2)), (), True)
     assert said(staged) == [("c", 1), ("c", 2)]
-    assert [value["source"]["ts_us"] for _, value in staged.of(DATA)] == [T + 9, T]
+    assert [value["source"]["ts_us"] for _, value in staged.records_of(DATA)] == [T + 9, T]
 
 
 def test_copies_are_dropped_within_a_batch_and_after_it(staged: Staged) -> None:
@@ -139,7 +139,7 @@ def test_a_snapshots_rows_are_read(staged: Staged) -> None:
     staged.live[K, int32(1)] = Image((int32(5),), T)
     with capture_logs() as logs:
         staged.run(Change(None, None, Scope.ROW, origin=Origin.SNAPSHOT_FIRST), staged.codec.encode((K, int32(1))))
-    ((key, value),) = staged.of(DATA)
+    ((key, value),) = staged.records_of(DATA)
     assert key == {"k": 7, "c": 1}
     assert (value["op"], value["after"], value["written"]) == ("r", {"k": 7, "c": 1, "v": 5}, None)
     assert value["source"]["snapshot"] == "first"
@@ -162,7 +162,7 @@ def test_markers_are_records_without_a_read_of_their_rows(staged: Staged) -> Non
     bounds = [Marker(1, (int32(2),), ((T + 1, 1_700_000_000),)), Marker(6, (int32(4),), ((T + 1, 1_700_000_000),))]
     outcome = staged.stage.run(events(whole, Update(TABLE, K, bounds, lowest=(T, 1_700_000_000, 0))), (), True)
     assert said(staged) == [("d", None), ("d", None)]
-    assert [key for key, _ in staged.of(DATA)] == [{"k": 7, "c": None}] * 2
+    assert [key for key, _ in staged.records_of(DATA)] == [{"k": 7, "c": None}] * 2
     first, second = (dict(record.headers) for record in staged.appended)
     assert first["scope"] == b"partition"
     assert second["scope"] == b"range"
@@ -206,7 +206,7 @@ def test_a_field_that_is_not_known_yet_is_no_loss(tmp_path: Path, monkeypatch: p
     value = b"".join(int32(4) + int32(field) for field in (1, 2))
     update = Update(wide, K, [Row((int32(1),), {"a": Cell(value)}, time=T)], lowest=(T, 1_700_000_000, 0))
     staged.stage.run(events(update), (), True)
-    assert [value["after"]["a"] for _, value in staged.of(DATA)] == [{"x": 1, "y": 2}]
+    assert [value["after"]["a"] for _, value in staged.records_of(DATA)] == [{"x": 1, "y": 2}]
 
 
 @pytest.mark.parametrize("form", [NONE, {**NONE, "output.format": "cep44"}], ids=["debezium", "cep44"])
@@ -222,7 +222,7 @@ def test_dropped_then_readded_column_hides_old_cells(
         return Update(again, K, [row], lowest=(T - 1, 1_700_000_000, 0))
 
     staged.stage.run(events(both(T), both(T + 2)), (), True)
-    found = [value["written"]["columns"] for _, value in staged.of(DATA)]
+    found = [value["written"]["columns"] for _, value in staged.records_of(DATA)]
     assert found == [[], ["v", "m"]]
 
 
@@ -271,7 +271,7 @@ def test_a_change_is_a_record_of_its_cells_when_it_is_at_its_level(
         counts.append(len(said(staged)))
     assert counts == [0] * (needed - 1) + [1] * (7 - needed)
     assert said(staged) == [("c", 5)]
-    assert staged.of(DATA)[0][1]["source"]["node"] == str(nodes[needed - 1]), "the copy that completed it"
+    assert staged.records_of(DATA)[0][1]["source"]["node"] == str(nodes[needed - 1]), "the copy that completed it"
     assert waiting.counts(EVENTS)[0] == 0
 
 

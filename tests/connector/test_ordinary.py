@@ -68,9 +68,9 @@ def raw(n: int) -> bytes:
     return struct.pack(">i", n)
 
 
-def said(work: KeyRead) -> object:
+def attributes_of(key_read: KeyRead) -> object:
     """All that a work holds: two of them are never equal, and where it is compiled it has no dict."""
-    return work.__reduce__()[1:] if resolved_module.COMPILED else vars(work)
+    return key_read.__reduce__()[1:] if resolved_module.COMPILED else vars(key_read)
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
@@ -151,18 +151,20 @@ def test_works_of_changes(
     made, expected = KeyReads(CODEC, 6, 4), KeyReads(CODEC, 6, 4)
     ordinary.collect_row_reads(iter(changes), made.by_name, made._taken, 6, has_rows, seen[0].append, made.add)
     deletes = int(Effect.GONE | Effect.DELETES)
-    for one in changes:
-        expected.add(one)
-        may_delete = one.change.effect & deletes or one.change.expires_at is not None
-        if one.id is not None and (may_delete or one.change.scope is Scope.TABLE):
-            seen[1].append(one)
-    for one, copies in zip(changes, more, strict=False):
-        one.copies += copies
-    for works in (made, expected):
-        works.add_due((), lambda *_: 5)
-    for one, other in ((made.by_name, expected.by_name), (made.verified, expected.verified)):
-        assert list(one) == list(other)
-        assert [said(work) for work in one.values()] == [said(work) for work in other.values()]
+    for change in changes:
+        expected.add(change)
+        may_delete = change.change.effect & deletes or change.change.expires_at is not None
+        if change.id is not None and (may_delete or change.change.scope is Scope.TABLE):
+            seen[1].append(change)
+    for change, copies in zip(changes, more, strict=False):
+        change.copies += copies
+    for key_reads in (made, expected):
+        key_reads.add_due((), lambda *_: 5)
+    for reads, other in ((made.by_name, expected.by_name), (made.verified, expected.verified)):
+        assert list(reads) == list(other)
+        assert [attributes_of(key_read) for key_read in reads.values()] == [
+            attributes_of(key_read) for key_read in other.values()
+        ]
     assert (made.waiting, made.gone) == (expected.waiting, expected.gone)
     assert seen[0] == seen[1]
 
@@ -239,7 +241,7 @@ def image(draw: st.DrawFn) -> Image | None:
 
 
 @st.composite
-def work(draw: st.DrawFn) -> KeyRead:
+def drawn_key_read(draw: st.DrawFn) -> KeyRead:
     made = KeyRead("events", 0, raw(1), (raw(1),), draw(st.sampled_from([Scope.ROW] * 9 + [Scope.PARTITION])))
     names = draw(st.lists(st.binary(min_size=1, max_size=1), max_size=3, unique=True))
     effects_of = effects.filter(lambda effect: 0 <= effect < 1 << 32)
@@ -267,143 +269,156 @@ deletions = st.builds(
 
 @settings(max_examples=400, deadline=None)
 @given(
-    each=work(),
-    found=image(),
+    each=drawn_key_read(),
+    image_read=image(),
     reported=st.integers(0, 3),
     shows_all=st.booleans(),
     deletes=st.booleans(),
-    known=st.lists(deletions, max_size=1),
-    more=work(),
+    row_deletions=st.lists(deletions, max_size=1),
+    more=drawn_key_read(),
 )
 def test_works_that_are_read(
     ordinary: SimpleNamespace,
     gated: Gated,
     each: KeyRead,
-    found: Image | None,
+    image_read: Image | None,
     reported: int,
     shows_all: bool,
     deletes: bool,
-    known: list[ReportedDeletion],
+    row_deletions: list[ReportedDeletion],
     more: KeyRead,
 ) -> None:
-    """Though others of its events partition were deleted, as `deletes` says; of this row `known` deletions are."""
+    """Though others of its events partition were deleted, as `deletes` says; of this row `row_deletions` are."""
     reader: Any = SimpleNamespace(shows_all_times=shows_all, table=SimpleNamespace(clustering=()))
     gated.batch._reader = reader
     attempt: Any = gated.batch._begin_attempt(False)
     prepared: list[KeyRead] = []
 
-    def prepare(one: KeyRead) -> None:
-        prepared.append(one)
-        attempt.prepare(one)
+    def prepare(key_read: KeyRead) -> None:
+        prepared.append(key_read)
+        attempt.prepare(key_read)
 
     expected = copy.copy(each)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gated.gate, "count_replicas", lambda *_: reported)
         patch.setattr(type(gated.caches.cache_for("events", 0)), "has_deletions", deletes)
-        patch.setattr(attempt.evidence, "_deletions", lambda *_: known if deletes else [])
+        patch.setattr(attempt.evidence, "_deletions", lambda *_: row_deletions if deletes else [])
         least = attempt.evidence.nodes_needed(each.consistency)
-        again = {(raw(1),): [more]} if more.events else {}
-        answers = [((raw(1),), found)]
-        asked = {(raw(1),): each}
+        reads_to_join = {(raw(1),): [more]} if more.events else {}
+        answers = [((raw(1),), image_read)]
+        reads_by_key = {(raw(1),): each}
         nodes, is_undone = gated.gate.count_replicas, attempt.evidence.is_undone
         group = ordinary.prove_row_reads(
-            asked, answers, again, 7.5, least, nodes, lambda _: deletes, is_undone, shows_all, prepare
+            reads_by_key, answers, reads_to_join, 7.5, least, nodes, lambda _: deletes, is_undone, shows_all, prepare
         )
-        expected.read_at, expected.after = 7.5, found
+        expected.read_at, expected.after = 7.5, image_read
         attempt.prepare(expected)
-    assert [said(one) for one in group] == [said(one) for one in ([expected, more] if again else [expected])]
-    is_undone = bool(deletes and known) and (
-        not row_of(found).times or any(one.undone_by(row_of(found)) for one in known)
+    assert [attributes_of(key_read) for key_read in group] == [
+        attributes_of(key_read) for key_read in ([expected, more] if reads_to_join else [expected])
+    ]
+    is_undone = bool(deletes and row_deletions) and (
+        not row_of(image_read).times or any(deletion.undone_by(row_of(image_read)) for deletion in row_deletions)
     )
-    is_shown = found is not None and not is_undone
+    is_shown = image_read is not None and not is_undone
     plain = each.unconfirmed is None and each.verifying is None
     if (
         plain
         and is_shown
-        and all(found.shows_write(one.write_time) and not one.effect for one in each.awaited.values())
+        and all(image_read.shows_write(change.write_time) and not change.effect for change in each.awaited.values())
     ):  # type: ignore[union-attr]
-        assert not any(each is one for one in prepared), "the ordinary case goes the short way"
+        assert not any(each is key_read for key_read in prepared), "the ordinary case goes the short way"
 
 
-@given(works=st.lists(work(), max_size=5), data=st.data())
-def test_works_that_are_done(ordinary: SimpleNamespace, works: list[KeyRead], data: st.DataObject) -> None:
-    left = {}
-    for one in works:
-        one.partition = data.draw(st.integers(0, 2))
-        one.published, one.dead_lettered = data.draw(st.booleans()), data.draw(st.booleans())
-        one.proof = data.draw(st.sampled_from([PROVEN, Proof({b"x": UnprovenChange(None)}), Proof({}, [b"x"])]))
+@given(key_reads=st.lists(drawn_key_read(), max_size=5), data=st.data())
+def test_works_that_are_done(ordinary: SimpleNamespace, key_reads: list[KeyRead], data: st.DataObject) -> None:
+    copies_left = {}
+    for key_read in key_reads:
+        key_read.partition = data.draw(st.integers(0, 2))
+        key_read.published, key_read.dead_lettered = data.draw(st.booleans()), data.draw(st.booleans())
+        key_read.proof = data.draw(st.sampled_from([PROVEN, Proof({b"x": UnprovenChange(None)}), Proof({}, [b"x"])]))
         if data.draw(st.integers(0, 5)) == 0:
-            left[id(one)] = 1
+            copies_left[id(key_read)] = 1
     marked: list[Any] = []
-    rest: list[KeyRead] = []
-    events = ordinary.mark_confirmed(works, left, lambda *of: marked.append(of), rest.append)
+    others: list[KeyRead] = []
+    events = ordinary.mark_confirmed(key_reads, copies_left, lambda *arguments: marked.append(arguments), others.append)
     plain = [
-        one
-        for one in works
-        if one.published
-        and one.proof is PROVEN
-        and one.unconfirmed is None
-        and one.verifying is None
-        and not one.dead_lettered
-        and id(one) not in left
+        key_read
+        for key_read in key_reads
+        if key_read.published
+        and key_read.proof is PROVEN
+        and key_read.unconfirmed is None
+        and key_read.verifying is None
+        and not key_read.dead_lettered
+        and id(key_read) not in copies_left
     ]
-    assert events == sum(one.events for one in plain)
-    places = {(one.topic, one.partition): list[bytes]() for one in plain}
-    for one in plain:
-        places[one.topic, one.partition] += one.awaited
-    assert marked == [(*place, changes, True) for place, changes in places.items()]
-    assert [id(one) for one in rest] == [id(one) for one in works if not any(one is other for other in plain)]
+    assert events == sum(key_read.events for key_read in plain)
+    places = {(key_read.topic, key_read.partition): list[bytes]() for key_read in plain}
+    for key_read in plain:
+        places[key_read.topic, key_read.partition] += key_read.awaited
+    assert marked == [(*topic_partition, changes, True) for topic_partition, changes in places.items()]
+    assert [id(key_read) for key_read in others] == [
+        id(key_read) for key_read in key_reads if not any(key_read is other for other in plain)
+    ]
 
 
-@given(works=st.lists(work(), max_size=8), clustered=st.booleans())
-def test_rows_by_the_level_to_read_them_at(ordinary: SimpleNamespace, works: list[KeyRead], clustered: bool) -> None:
-    found, others = ordinary.group_by_level(works, clustered)
-    of_rows = [one for one in works if one.scope is Scope.ROW or not clustered]
-    alone = [one for one in of_rows if one.unconfirmed is None and one.verifying is None]
-    for level, members in found.items():
-        assert [id(one) for one in members] == [id(one) for one in alone if one.consistency == level]
-    assert sum(map(len, found.values())) == len(alone)
-    assert [id(one) for one in others] == [id(one) for one in works if not any(one is other for other in alone)]
+@given(key_reads=st.lists(drawn_key_read(), max_size=8), clustered=st.booleans())
+def test_rows_by_the_level_to_read_them_at(
+    ordinary: SimpleNamespace, key_reads: list[KeyRead], clustered: bool
+) -> None:
+    by_level, others = ordinary.group_by_level(key_reads, clustered)
+    of_rows = [key_read for key_read in key_reads if key_read.scope is Scope.ROW or not clustered]
+    alone = [key_read for key_read in of_rows if key_read.unconfirmed is None and key_read.verifying is None]
+    for level, members in by_level.items():
+        assert [id(key_read) for key_read in members] == [
+            id(key_read) for key_read in alone if key_read.consistency == level
+        ]
+    assert sum(map(len, by_level.values())) == len(alone)
+    assert [id(key_read) for key_read in others] == [
+        id(key_read) for key_read in key_reads if not any(key_read is other for other in alone)
+    ]
 
 
-@given(works=st.lists(work(), max_size=8), data=st.data())
-def test_what_is_published_where(ordinary: SimpleNamespace, works: list[KeyRead], data: st.DataObject) -> None:
-    for one in works:
-        one.partition, one.key = data.draw(st.integers(0, 2)), data.draw(st.binary(max_size=2))
-        one.read_rows = data.draw(st.sampled_from([None, None, lambda _: iter(())]))
-    found, expected = defaultdict[Any, PublishedKeys](PublishedKeys), defaultdict[Any, PublishedKeys](PublishedKeys)
-    for each in (found, expected):
+@given(key_reads=st.lists(drawn_key_read(), max_size=8), data=st.data())
+def test_what_is_published_where(ordinary: SimpleNamespace, key_reads: list[KeyRead], data: st.DataObject) -> None:
+    for key_read in key_reads:
+        key_read.partition, key_read.key = data.draw(st.integers(0, 2)), data.draw(st.binary(max_size=2))
+        key_read.read_rows = data.draw(st.sampled_from([None, None, lambda _: iter(())]))
+    published_keys, expected = (
+        defaultdict[Any, PublishedKeys](PublishedKeys),
+        defaultdict[Any, PublishedKeys](PublishedKeys),
+    )
+    for each in (published_keys, expected):
         each["events", 0].keys.append(b"")
         each["events", 0].touches(b"")
-    ordinary.note_published(iter(works), found)
-    for one in works:
-        expected[one.topic, one.partition].add(one.key, one.read_rows is not None)
-    assert found == expected
+    ordinary.note_published(iter(key_reads), published_keys)
+    for key_read in key_reads:
+        expected[key_read.topic, key_read.partition].add(key_read.key, key_read.read_rows is not None)
+    assert published_keys == expected
 
 
 @given(written=st.lists(st.one_of(st.none(), st.just(b""), st.integers(-(2**63), 2**63 - 1)), max_size=4))
 def test_the_newest_of_write_times(ordinary: SimpleNamespace, written: list[Any]) -> None:
     cells = tuple(struct.pack(">q", time) if isinstance(time, int) else time for time in written)
-    known = [time for time in written if isinstance(time, int)]
-    assert ordinary.newest_write_time(cells) == max(known, default=None)
+    known_times = [time for time in written if isinstance(time, int)]
+    assert ordinary.newest_write_time(cells) == max(known_times, default=None)
 
 
 def test_images_and_the_keys_that_they_are_of(ordinary: SimpleNamespace) -> None:
     rows = [(raw(n), raw(n), b"x", struct.pack(">q", T + n), None) for n in range(3)]
-    found = ordinary.make_images(rows, 1, 3, 2, TIMED, lambda row: len(row))
-    assert found[1] == Image((raw(1), b"x"), T + 1, (struct.pack(">q", T + 1), None), TIMED, 5)
+    images = ordinary.make_images(rows, 1, 3, 2, TIMED, lambda row: len(row))
+    assert images[1] == Image((raw(1), b"x"), T + 1, (struct.pack(">q", T + 1), None), TIMED, 5)
     assert ordinary.make_images([(raw(1),)], 1, 1, 0, TIMED, None) == [Image((raw(1),), None, (), TIMED)]
-    by_key = {(raw(n),): image for n, image in enumerate(found)}
-    asked = [(raw(n),) for n in (2, 5, 0)]
-    assert ordinary.match_keys(asked, by_key, None, False) == (
-        [(asked[0], found[2]), (asked[2], found[0])],
-        [asked[1]],
+    by_key = {(raw(n),): image for n, image in enumerate(images)}
+    keys_to_match = [(raw(n),) for n in (2, 5, 0)]
+    assert ordinary.match_keys(keys_to_match, by_key, None, False) == (
+        [(keys_to_match[0], images[2]), (keys_to_match[2], images[0])],
+        [keys_to_match[1]],
         2,
     )
-    assert ordinary.match_keys(asked, by_key, lambda key: key, True)[0] == [
-        (asked[0], found[2]),
-        (asked[1], None),
-        (asked[2], found[0]),
+    assert ordinary.match_keys(keys_to_match, by_key, lambda key: key, True)[0] == [
+        (keys_to_match[0], images[2]),
+        (keys_to_match[1], None),
+        (keys_to_match[2], images[0]),
     ]
 
 
@@ -421,7 +436,7 @@ REPAIR = encode(Change(None, None, origin=Origin.REPAIR))
 
 @st.composite
 def resolved(draw: st.DrawFn) -> KeyRead:
-    made = draw(work())
+    made = draw(drawn_key_read())
     made.key, made.values = CODEC.encode((raw(1),)), draw(st.sampled_from([(raw(1),), (raw(1),), (b"",)]))
     value = st.one_of(st.none(), st.sampled_from([raw(5), b"", b"x", b"\xff", b"ab" * 3000]))
     pairs = struct.pack(">ii1si4s", 1, 1, b"k", 4, raw(5))
@@ -437,19 +452,19 @@ def resolved(draw: st.DrawFn) -> KeyRead:
 
 
 @given(
-    one=resolved(),
+    key_read=resolved(),
     headers=st.lists(st.sampled_from(["schema_id", "writetime", "expires", "origin", "op", "node"]), unique=True),
     compat=st.sampled_from(["exact", "exact", "datastax"]),
 )
-def test_records_of_rows(shapes: ModuleType, one: KeyRead, headers: list[str], compat: str) -> None:
-    given = {**SETTINGS, "headers": ",".join(headers), "key.compat": compat}
+def test_records_of_rows(shapes: ModuleType, key_read: KeyRead, headers: list[str], compat: str) -> None:
+    properties = {**SETTINGS, "headers": ",".join(headers), "key.compat": compat}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row, "RowRecords", shapes.RowRecords)
-        shape: Any = RowShape(TABLE, ConnectorSettings.from_properties(given, "test"), Ids())  # type: ignore[arg-type]
-    (found,) = shape.rows([one])
-    (expected,) = shape.records(one)
-    assert found is None or (expected.cause is None and found == expected.record)
-    cells = one.after.values if one.after else ()
-    bad = b"" in one.values or b"" in cells or b"\xff" in cells or b"bad" in cells or cells[:1] == (b"x",)
-    if compat == "exact" and "node" not in headers and one.op is None and not bad and cells[:1] != (b"ab" * 3000,):
-        assert found is not None, "the ordinary case goes the short way"
+        shape: Any = RowShape(TABLE, ConnectorSettings.from_properties(properties, "test"), Ids())  # type: ignore[arg-type]
+    (record,) = shape.rows([key_read])
+    (expected,) = shape.records(key_read)
+    assert record is None or (expected.cause is None and record == expected.record)
+    cells = key_read.after.values if key_read.after else ()
+    bad = b"" in key_read.values or b"" in cells or b"\xff" in cells or b"bad" in cells or cells[:1] == (b"x",)
+    if compat == "exact" and "node" not in headers and key_read.op is None and not bad and cells[:1] != (b"ab" * 3000,):
+        assert record is not None, "the ordinary case goes the short way"

@@ -63,14 +63,17 @@ class Run:
     def read(self, name: str, events: int) -> None:
         """A batch of its events is done."""
         group = self.connectors.all()[name].settings.query_group
-        held, ends = self.connectors.held_positions(group), {p: at + events for p, at in self.position(name).items()}
-        assert held.release(TOPIC, ends, held.epoch(TOPIC))
+        held_positions, ends = (
+            self.connectors.held_positions(group),
+            {p: offset + events for p, offset in self.position(name).items()},
+        )
+        assert held_positions.release(TOPIC, ends, held_positions.epoch(TOPIC))
         self.batch += 1
         line = json.dumps({"tick": 0, "topics": {TOPIC: ends}})
         for kind, text in (("offsets", f"v1\n{{}}\n{line}"), ("commits", "v1\n{}")):
             (self.directory / group / kind).mkdir(parents=True, exist_ok=True)
             (self.directory / group / kind / str(self.batch)).write_text(text)
-        held.begin_batch()
+        held_positions.begin_batch()
 
 
 def test_a_new_name_begins_at_the_first_event_and_an_old_one_where_it_was(tmp_path: Path) -> None:
@@ -179,7 +182,7 @@ def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFacto
             try:
                 run.put(name, group)
             except ConfigError:  # another one reads the topic there
-                assert group in {of for other, of in groups.items() if other != name}
+                assert group in {group_of_other for other, group_of_other in groups.items() if other != name}
                 continue
             finally:
                 if before is not None:
@@ -201,13 +204,13 @@ def test_each_name_goes_on_where_it_stood(tmp_path_factory: pytest.TempPathFacto
             assert run.position(name) == position
             if action == "read":
                 run.read(name, events := rng.randrange(1, 9))
-                positions[key] = {p: at + events for p, at in position.items()}
+                positions[key] = {p: offset + events for p, offset in position.items()}
 
 
 def test_hundreds_of_tables_are_claimed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each save is synced to the disk."""
     saves: list[object] = []
-    monkeypatch.setattr(durable, "save", lambda *given: saves.append(given[0]))
+    monkeypatch.setattr(durable, "save", lambda *arguments: saves.append(arguments[0]))
     run = Run(tmp_path)
     run.put("a", table=",".join(f"t{number}" for number in range(300)), data_topic="data-${table}")
     tasks = [*run.connectors.all()["a"].tasks.values()]

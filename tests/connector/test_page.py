@@ -60,25 +60,27 @@ def test_a_page_asks_its_origin_without_the_login_of_its_address(package: str, n
 
 def test_the_overview_says_what_the_status_and_the_metrics_say(tmp_path: Path) -> None:
     with shop(tmp_path) as api:
-        found = api.ask("GET", "/overview?history=true")[1]
-        of = {one["name"]: one for one in found["connectors"]}
-        for name, one in of.items():
+        overview = api.ask("GET", "/overview?history=true")[1]
+        connectors_by_name = {connector["name"]: connector for connector in overview["connectors"]}
+        for name, shown_connector in connectors_by_name.items():
             tasks = api.ask("GET", f"/connectors/{name}/status")[1]["tasks"]
-            assert [(t["state"], t.get("trace")) for t in tasks] == [(t["state"], t["reason"]) for t in one["tables"]]
-        (stock,) = of["stock"]["tables"]
+            assert [(t["state"], t.get("trace")) for t in tasks] == [
+                (t["state"], t["reason"]) for t in shown_connector["tables"]
+            ]
+        (stock,) = connectors_by_name["stock"]["tables"]
         assert (stock["state"], stock["reason"][:27]) == ("UNASSIGNED", "waits for its events topic ")
-        assert found["trouble"].startswith("stock: waits for its events topic") or "users" in found["trouble"]
+        assert overview["trouble"].startswith("stock: waits for its events topic") or "users" in overview["trouble"]
         metrics = api.call("GET", "/metrics").text
         for connector, table, kind in (("stock", "stock", "waiting"), ("users", "users", "table-unsupported")):
             labels = f'connector="{connector}",keyspace="shop",kind="{kind}",table="{table}"'
             assert f"helenus_connector_reason{{{labels}}} 1.0" in metrics
-        orders = next(one for one in of["orders"]["tables"] if one["table"] == "orders")
+        orders = next(table for table in connectors_by_name["orders"]["tables"] if table["table"] == "orders")
         assert (orders["gate_changes"], orders["unconfirmed_events"]) == (12, 37)
-        assert of["orders"]["snapshots"][0]["rows"] == 412_000
-        lines = next(one for one in of["orders"]["tables"] if one["table"] == "order_lines")
+        assert connectors_by_name["orders"]["snapshots"][0]["rows"] == 412_000
+        lines = next(table for table in connectors_by_name["orders"]["tables"] if table["table"] == "order_lines")
         assert lines["state"] == "RUNNING"
         assert "the registry answered 503" in lines["last_error"]["text"]
-        assert {len(points["lag"]) for *_, points in found["history"]["tables"]} == {POINTS}
+        assert {len(points["lag"]) for *_, points in overview["history"]["tables"]} == {POINTS}
 
 
 def test_a_browser_only_reads_where_everybody_gets_in(tmp_path: Path) -> None:
@@ -100,9 +102,9 @@ def test_a_browser_only_reads_where_everybody_gets_in(tmp_path: Path) -> None:
 def test_the_history_is_bounded(tmp_path: Path) -> None:
     with shop(tmp_path) as api:
         history = History()
-        for at in range(3 * POINTS):
-            history.note(at * STEP_S)
-            history.note(at * STEP_S + 1)
+        for step in range(3 * POINTS):
+            history.note(step * STEP_S)
+            history.note(step * STEP_S + 1)
         assert {len(points["lag"]) for points in history.points().values()} == {POINTS}
         assert len(history.points()) == len([t for c in api.connectors.all().values() for t in c.tasks])
 
@@ -114,8 +116,8 @@ def test_how_long_a_reader_is_behind() -> None:
     assert ends.lag("t", {"0": 5}, {"0": 20}, 30) == 10
     assert ends.lag("t", {"0": 9}, {"0": 20}, 40) == 10, "those up to 9 are done; the next were seen at 30"
     assert ends.lag("t", {"0": 20}, {"0": 20}, 50) == 0
-    for at in range(1500):
-        seconds = ends.lag("t", {"0": 20}, {"0": 21 + at}, 100 + at)
+    for second in range(1500):
+        seconds = ends.lag("t", {"0": 20}, {"0": 21 + second}, 100 + second)
     assert seconds == 1499, "the oldest one stays however many looks there are"
 
 
@@ -175,8 +177,8 @@ def test_a_login_in_the_address(tmp_path: Path) -> None:
         shown(driver, api.base.replace("//", "//ops:password@"))
         assert "does not answer" not in driver.find_element("id", "notes").text
         states = {
-            one.find_element("tag name", "h2").text: one.find_element("class name", "state")
-            for one in driver.find_elements("tag name", "article")
+            article.find_element("tag name", "h2").text: article.find_element("class name", "state")
+            for article in driver.find_elements("tag name", "article")
         }
         assert states["users"].text == "RUNNING, 1 of 1 table FAILED"
         assert "bad" in states["users"].get_attribute("class")

@@ -31,7 +31,7 @@ LIVE, DELETES, ROW, GONE = Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE
 SHOWN, ABSENT, SILENT, AGAINST = Witness
 
 
-def said(
+def witness_of(
     effect: int, time: int, *times: "int | None", deletion: ReportedDeletion | None = None, timed: TimedColumns = TIMED
 ) -> Witness:
     """Of a row with these write times; without any there is none."""
@@ -96,7 +96,7 @@ def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
     ],
 )
 def test_how_a_row_shows_a_change_of_time_5(effect: int, times: tuple[int | None, ...], expected: Witness) -> None:
-    assert said(effect, 5, *times) is expected
+    assert witness_of(effect, 5, *times) is expected
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_how_a_row_shows_a_change_of_time_5(effect: int, times: tuple[int | None
 def test_a_later_deletion_explains_why_a_write_is_not_there(
     deletion: ReportedDeletion, times: tuple[int | None, ...], expected: Witness
 ) -> None:
-    assert said(LIVE | V, 5, *times, deletion=deletion) is expected
+    assert witness_of(LIVE | V, 5, *times, deletion=deletion) is expected
 
 
 def test_an_inserted_row_outlives_its_cells() -> None:
-    assert said(LIVE | ROW | V, 5, deletion=ReportedDeletion(6, V)) is AGAINST
-    assert said(LIVE | ROW | V, 5, None, None, deletion=ReportedDeletion(6, V)) is ABSENT
-    assert said(LIVE | ROW | V, 5, deletion=ReportedDeletion(6, ALL_COLUMNS)) is ABSENT
+    assert witness_of(LIVE | ROW | V, 5, deletion=ReportedDeletion(6, V)) is AGAINST
+    assert witness_of(LIVE | ROW | V, 5, None, None, deletion=ReportedDeletion(6, V)) is ABSENT
+    assert witness_of(LIVE | ROW | V, 5, deletion=ReportedDeletion(6, ALL_COLUMNS)) is ABSENT
 
 
 def test_a_row_with_deleted_values_will_change() -> None:
@@ -139,16 +139,16 @@ def test_what_has_expired_is_no_contradiction() -> None:
 
 def test_columns_of_many_cells_and_those_without_times_say_little() -> None:
     many = TimedColumns.from_columns([Column("v", parse("set<int>")), COLUMNS[1]], [])
-    assert said(LIVE | V, 5, 5, None, timed=many) is SHOWN
-    assert said(LIVE | V, 5, 9, None, timed=many) is SILENT, "another element's time"
-    assert said(LIVE | V, 5, 3, None, timed=many) is SILENT, "the element may have been deleted since"
-    assert said(LIVE | V, 5, None, 9, timed=many) is AGAINST
-    assert said(DELETES | V, 5, 9, None, timed=many) is SILENT
-    assert said(GONE, 5, 9, None, timed=many) is SILENT
+    assert witness_of(LIVE | V, 5, 5, None, timed=many) is SHOWN
+    assert witness_of(LIVE | V, 5, 9, None, timed=many) is SILENT, "another element's time"
+    assert witness_of(LIVE | V, 5, 3, None, timed=many) is SILENT, "the element may have been deleted since"
+    assert witness_of(LIVE | V, 5, None, 9, timed=many) is AGAINST
+    assert witness_of(DELETES | V, 5, 9, None, timed=many) is SILENT
+    assert witness_of(GONE, 5, 9, None, timed=many) is SILENT
     hidden = TimedColumns.from_columns(COLUMNS[1:], [Column("v", parse("set<int>"))])
-    assert said(LIVE | V | W, 5, 5, timed=hidden) is SHOWN
-    assert said(LIVE | V, 5, 9, timed=hidden) is SILENT
-    assert said(LIVE | V | W, 5, 9, timed=hidden) is SILENT
+    assert witness_of(LIVE | V | W, 5, 5, timed=hidden) is SHOWN
+    assert witness_of(LIVE | V, 5, 9, timed=hidden) is SILENT
+    assert witness_of(LIVE | V | W, 5, 9, timed=hidden) is SILENT
 
 
 def test_the_deletion_of_one_element_takes_no_column_away() -> None:
@@ -156,16 +156,16 @@ def test_the_deletion_of_one_element_takes_no_column_away() -> None:
     row = RowEvidence(True, (4, 9), many)
     assert not ReportedDeletion(6, V).undone_by(row), "others of its elements stay"
     assert ReportedDeletion(6, ALL_COLUMNS).undone_by(row)
-    assert said(LIVE | V, 5, None, 9, timed=many, deletion=ReportedDeletion(6, V)) is not ABSENT, (
+    assert witness_of(LIVE | V, 5, None, 9, timed=many, deletion=ReportedDeletion(6, V)) is not ABSENT, (
         "it may be of another one"
     )
-    assert said(LIVE | V, 5, None, 9, timed=many, deletion=ReportedDeletion(6, ALL_COLUMNS)) is ABSENT
+    assert witness_of(LIVE | V, 5, None, 9, timed=many, deletion=ReportedDeletion(6, ALL_COLUMNS)) is ABSENT
 
 
 def test_a_second_write_of_the_same_time_is_another_change() -> None:
     """As clients set times of their own."""
-    assert said(LIVE | V, 5, None, 5) is AGAINST
-    assert said(LIVE | V, 5, 5, 5) is SHOWN
+    assert witness_of(LIVE | V, 5, None, 5) is AGAINST
+    assert witness_of(LIVE | V, 5, 5, 5) is SHOWN
     image = Image((b"", b""), 5, [None, (5).to_bytes(8, "big")], TIMED)
     assert (image.shows_write(5), image.shows_write(5, LIVE | V), image.shows_write(5, LIVE | W)) == (True, False, True)
 
@@ -175,11 +175,11 @@ def test_columns_that_share_a_bit_count_as_one() -> None:
     first, second = next((a, b) for a in names for b in names if a < b and column_bit(a) == column_bit(b))
     shared = TimedColumns.from_columns([Column(first, parse("int")), Column(second, parse("int"))], [])
     effect = LIVE | column_bit(first)
-    assert said(effect, 5, 9, 9, timed=shared) is SHOWN
-    assert said(effect, 5, 9, 3, timed=shared) is SILENT
-    assert said(effect, 5, 9, None, timed=shared) is SILENT
-    assert said(DELETES | column_bit(first), 5, None, 3, timed=shared) is SILENT
-    assert said(GONE, 5, 9, 3, timed=shared) is AGAINST
+    assert witness_of(effect, 5, 9, 9, timed=shared) is SHOWN
+    assert witness_of(effect, 5, 9, 3, timed=shared) is SILENT
+    assert witness_of(effect, 5, 9, None, timed=shared) is SILENT
+    assert witness_of(DELETES | column_bit(first), 5, None, 3, timed=shared) is SILENT
+    assert witness_of(GONE, 5, 9, 3, timed=shared) is AGAINST
     assert not ReportedDeletion(5, column_bit(first)).undone_by(RowEvidence(True, (3, None), shared))
 
 
@@ -204,7 +204,7 @@ def test_time_alone_proves_what_a_row_cannot_say() -> None:
     )
 )
 def test_awaited_changes_as_bytes(awaited: dict[bytes, UnprovenChange]) -> None:
-    found = unpack_changes(stamp_changes(pack_changes(awaited), 7.0))
-    assert found == {name: a._replace(seen=7.0) if math.isnan(a.seen) else a for name, a in awaited.items()}
-    assert all(a.waited(a.seen + 3) == pytest.approx(3, abs=1e-3) for a in found.values())
+    unpacked = unpack_changes(stamp_changes(pack_changes(awaited), 7.0))
+    assert unpacked == {name: a._replace(seen=7.0) if math.isnan(a.seen) else a for name, a in awaited.items()}
+    assert all(a.waited(a.seen + 3) == pytest.approx(3, abs=1e-3) for a in unpacked.values())
     assert UnprovenChange(None).waited(1e9) == 0

@@ -40,19 +40,19 @@ class Driven(Staged):
     def shows(self, value: int) -> None:
         self.live.update(rows(((int32(1), int32(1)), int32(value))))
 
-    def batch(self, *changes: tuple[bytes, Change], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
+    def batch(self, *changes: tuple[bytes, Change], due_keys: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
         events = [Event(EVENTS, 0, 7, 1000, key, encode(change)) for key, change in changes]
-        outcome = self.stage.run(events, due, trust_images=True)
+        outcome = self.stage.run(events, due_keys, trust_images=True)
         self.unconfirmed.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         return outcome
 
-    def due(self) -> list[UnconfirmedKey]:
+    def due_keys(self) -> list[UnconfirmedKey]:
         self.now = max(self.now + 10, self.unconfirmed.next_due() or 0)
         return self.unconfirmed.select_due(self.now, 10)
 
     @property
     def values(self) -> list[Any]:
-        return [value and value["v"] for _, value in self.of(DATA)]
+        return [value and value["v"] for _, value in self.records_of(DATA)]
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ each_marker = pytest.mark.parametrize("marked", MARKED, ids=["partition", "range
 def test_an_unconfirmed_marker_while_other_keys_are_published(driven: Driven, marked: Change) -> None:
     driven.batch((driven.whole, marked))
     driven.batch((driven.codec.encode((int32(2), int32(1))), confirmed()))
-    driven.batch(due=driven.due())
+    driven.batch(due_keys=driven.due_keys())
     assert driven.values == [None, 1, None], "the row of another partition, that is not there"
 
 
@@ -124,7 +124,7 @@ def test_a_row_published_while_a_marker_is_unconfirmed(
         driven.batch((driven.row, confirmed()))
     assert driven.values == [None, 1, 2]
     driven.shows(1)
-    driven.batch(due=driven.due())
+    driven.batch(due_keys=driven.due_keys())
     assert driven.values == [None, 1, 2, None, 1]
 
 
@@ -135,11 +135,11 @@ def test_an_unconfirmed_row_published_by_a_marker(driven: Driven, reads: Reads, 
     driven.shows(2)
     if at_once:
         reads.before_rows = lambda: driven.shows(1)
-        driven.batch((driven.whole, marked), due=driven.due())
+        driven.batch((driven.whole, marked), due_keys=driven.due_keys())
     else:
         driven.batch((driven.whole, marked))
         driven.shows(1)
-        driven.batch(due=[p for p in driven.due() if p.key == driven.row])
+        driven.batch(due_keys=[p for p in driven.due_keys() if p.key == driven.row])
     assert driven.values == [1, None, 2, 1]
 
 
@@ -157,9 +157,9 @@ def test_a_row_whose_read_fails_while_a_marker_publishes_it(
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
     reads.before_rows = fails
-    driven.batch((driven.whole, marked), due=driven.due())
+    driven.batch((driven.whole, marked), due_keys=driven.due_keys())
     driven.shows(1)
-    driven.batch(due=[p for p in driven.due() if p.key == driven.row])
+    driven.batch(due_keys=[p for p in driven.due_keys() if p.key == driven.row])
     assert driven.values == [1, None, 2, 1]
 
 
@@ -167,8 +167,8 @@ def test_a_marker_whose_scope_has_another_row_of_the_same_value(driven: Driven) 
     driven.batch((driven.whole, MARKED[0]))
     driven.live.clear()
     driven.live.update(rows(((int32(1), int32(2)), int32(1))))
-    driven.batch(due=driven.due())
-    assert [(key["c"], value) for key, value in driven.of(DATA)] == [
+    driven.batch(due_keys=driven.due_keys())
+    assert [(key["c"], value) for key, value in driven.records_of(DATA)] == [
         (None, None),
         (1, {"v": 1}),
         (None, None),
@@ -182,10 +182,10 @@ def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) 
     driven.batch((driven.whole, gone))
     driven.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, driven.unconfirmed._file)
     driven.batch((driven.whole, gone))
-    (due,) = driven.due()
-    assert due.scope is Scope.PARTITION
-    driven.batch(due=[due])
-    assert [key["c"] for key, _ in driven.of(DATA)] == [None, 1, None, 1]
+    (waiting_key,) = driven.due_keys()
+    assert waiting_key.scope is Scope.PARTITION
+    driven.batch(due_keys=[waiting_key])
+    assert [key["c"] for key, _ in driven.records_of(DATA)] == [None, 1, None, 1]
 
 
 @each_marker
@@ -193,7 +193,7 @@ def test_a_marker_that_is_published_in_part(driven: Driven, reads: Reads, marked
     """The read that its proof asks for fails in the middle: its published part would hide the other rows."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
-    due = driven.due()
+    due_keys = driven.due_keys()
 
     def fails() -> None:
         reads.after_range = lambda: None
@@ -201,10 +201,10 @@ def test_a_marker_that_is_published_in_part(driven: Driven, reads: Reads, marked
 
     driven.unconfirmed.forget_images(EVENTS)
     reads.after_range = fails
-    driven.batch(due=due)
+    driven.batch(due_keys=due_keys)
     assert driven.values == [None, 1, None, 2, None, 2], "published again, completely, from the replicas that are there"
     driven.shows(1)
-    driven.batch(due=driven.due())
+    driven.batch(due_keys=driven.due_keys())
     assert driven.values == [None, 1, None, 2, None, 2, None, 1], "and it waits on"
 
 
@@ -212,9 +212,9 @@ def test_a_marker_that_is_published_in_part(driven: Driven, reads: Reads, marked
 def test_a_marker_published_in_part_publishes_no_other_key_again(driven: Driven, reads: Reads, marked: Change) -> None:
     other = driven.codec.encode((int32(2), int32(1)))
     driven.batch((driven.whole, marked), (other, change(Scope.ROW)))
-    before, due = len(driven.values), driven.due()
-    assert {waits.key for waits in due} == {driven.whole, other}
-    (of_marker,) = (waits for waits in due if waits.key == driven.whole)
+    before, due_keys = len(driven.values), driven.due_keys()
+    assert {waits.key for waits in due_keys} == {driven.whole, other}
+    (of_marker,) = (waits for waits in due_keys if waits.key == driven.whole)
     of_marker.image = None
 
     def fails() -> None:
@@ -222,7 +222,7 @@ def test_a_marker_published_in_part_publishes_no_other_key_again(driven: Driven,
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
     reads.after_range = fails
-    driven.batch(due=due)
+    driven.batch(due_keys=due_keys)
     assert driven.values[before:] == [None, 1, None, 1], "the marker again, and not the other row, which is as it was"
 
 
@@ -233,17 +233,19 @@ def test_nothing_of_a_batch_is_held_when_it_is_over(driven: Driven, marked: Chan
     gc.disable()
     try:
         driven.batch((driven.whole, marked), (driven.row, change(Scope.ROW)))
-        assert [type(held) for held in gc.get_objects() if isinstance(held, (KeyRead, AdmittedChange))] == []
+        assert [
+            type(live_object) for live_object in gc.get_objects() if isinstance(live_object, (KeyRead, AdmittedChange))
+        ] == []
     finally:
         gc.enable()
 
 
 @each_marker
-@pytest.mark.parametrize("known", [True, False])
-def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Change, known: bool) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Change, is_known: bool) -> None:
     """A guardrail does not allow its level: it waits, and its rows follow if it was published."""
     driven.batch((driven.whole, marked))
-    if not known:
+    if not is_known:
         driven.shows(2)
         driven.unconfirmed.forget_images(EVENTS)
     calls = iter([True, True])
@@ -253,8 +255,8 @@ def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Ch
             raise SchemaChanged("guardrail: ALL is not allowed")
 
     reads.after_range = refused
-    driven.batch(due=driven.due())
-    assert driven.values[-2:] == [None, 1 if known else 2]
+    driven.batch(due_keys=driven.due_keys())
+    assert driven.values[-2:] == [None, 1 if is_known else 2]
     assert len(driven.unconfirmed) == 1
 
 
@@ -270,7 +272,7 @@ def test_a_marker_published_at_the_lower_level_is_published_once(driven: Driven,
                 raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
         reads.after_range = fails
-        driven.batch(due=driven.due())
+        driven.batch(due_keys=driven.due_keys())
     assert len(driven.values) == before, "its image is known"
 
 
@@ -279,7 +281,7 @@ def test_a_marker_that_cannot_be_published_completely(driven: Driven, reads: Rea
     """No replicas are there: nothing of it is done."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
-    due = driven.due()
+    due_keys = driven.due_keys()
 
     def fails() -> None:
         raise HelenusError(Kind.CASSANDRA_READ, "all nodes are away")
@@ -287,7 +289,7 @@ def test_a_marker_that_cannot_be_published_completely(driven: Driven, reads: Rea
     driven.unconfirmed.forget_images(EVENTS)
     reads.after_range = fails
     with pytest.raises(HelenusError, match="all nodes"):
-        driven.batch(due=due)
+        driven.batch(due_keys=due_keys)
 
 
 def test_records_of_a_purged_attempt_do_not_count_as_published(
@@ -297,7 +299,7 @@ def test_records_of_a_purged_attempt_do_not_count_as_published(
     monkeypatch.setattr(driven.stage._gate._replicas, "factor", lambda: 3)
     driven.batch((driven.row, change(Scope.ROW)))
     driven.shows(2)
-    due, flushes = driven.due(), iter([True])
+    due_keys, flushes = driven.due_keys(), iter([True])
 
     def flush(timeout: float) -> None:
         if next(flushes, False):
@@ -311,9 +313,9 @@ def test_records_of_a_purged_attempt_do_not_count_as_published(
 
     monkeypatch.setattr(driven.stage.log, "flush", flush)
     monkeypatch.setattr(driven.stage.log, "close", lambda: None, raising=False)
-    driven.batch(due=due)
+    driven.batch(due_keys=due_keys)
     assert driven.values == [1]
-    driven.batch(due=driven.due())
+    driven.batch(due_keys=driven.due_keys())
     assert driven.values == [1, 2]
 
 
@@ -328,8 +330,8 @@ def test_a_read_that_is_refused_for_the_proof_alone(driven: Driven, reads: Reads
     reads.before_rows = refused
     with pytest.raises(HelenusError, match="refuses to read rows: guardrail"):
         driven.batch((driven.row, confirmed()))
-    driven.batch(due=driven.due())
+    driven.batch(due_keys=driven.due_keys())
     assert driven.values == [1]
     reads.before_rows = lambda: None
-    driven.batch(due=driven.due())
+    driven.batch(due_keys=driven.due_keys())
     assert driven.values == [1, 2]

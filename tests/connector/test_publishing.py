@@ -48,72 +48,72 @@ class Shape:
     """Makes an ordinary record of each key but those of one byte."""
 
     def rows(self, group: list[ResolvedKey]) -> list[Record | None]:
-        return [None if len(one.key) == 1 else Record(one.key, b"v" * (one.partition + 3), []) for one in group]
+        return [None if len(key.key) == 1 else Record(key.key, b"v" * (key.partition + 3), []) for key in group]
 
 
 def publishing(module: ModuleType, own: list[ResolvedKey]) -> Any:
     versions = SimpleNamespace(
         current=SimpleNamespace(shape=Shape(), topic="data", table=SimpleNamespace(full_name="t"))
     )
-    undeliverable = SimpleNamespace(bury_key=lambda log, one, failure: own.append(one))
+    undeliverable = SimpleNamespace(bury_key=lambda log, key, failure: own.append(key))
     return module.Publisher(versions, SimpleNamespace(), undeliverable)
 
 
 @st.composite
 def resolved(draw: st.DrawFn) -> ResolvedKey:
-    one = ResolvedKey("events", draw(st.integers(0, 3)), draw(st.binary(min_size=1, max_size=3)), (), Scope.ROW)
-    one.newest = draw(st.none() | st.integers(-5, 5))
-    one.is_confirmed, one.is_released = draw(st.booleans()), draw(st.integers(0, 5)) == 0
-    one.last_digest = b"digest" if draw(st.integers(0, 5)) == 0 else None
-    one.failure = HelenusError(Kind.POISON_EVENT, "its own way")  # what is not ordinary ends there
-    return one
+    key = ResolvedKey("events", draw(st.integers(0, 3)), draw(st.binary(min_size=1, max_size=3)), (), Scope.ROW)
+    key.newest = draw(st.none() | st.integers(-5, 5))
+    key.is_confirmed, key.is_released = draw(st.booleans()), draw(st.integers(0, 5)) == 0
+    key.last_digest = b"digest" if draw(st.integers(0, 5)) == 0 else None
+    key.failure = HelenusError(Kind.POISON_EVENT, "its own way")  # what is not ordinary ends there
+    return key
 
 
-@given(group=st.lists(resolved(), max_size=8), known=st.none() | st.integers(-2, 2))
-def test_a_group(module: ModuleType, group: list[ResolvedKey], known: int | None) -> None:
+@given(group=st.lists(resolved(), max_size=8), newest_before=st.none() | st.integers(-2, 2))
+def test_a_group(module: ModuleType, group: list[ResolvedKey], newest_before: int | None) -> None:
     announced: list[ResolvedKey] = []
     own: list[ResolvedKey] = []
-    log, outcome = Log(), BatchOutcome(records=2, newest_write_time=known)
+    log, outcome = Log(), BatchOutcome(records=2, newest_write_time=newest_before)
     batch = SimpleNamespace(note_publishing=announced.extend, note_failure=None)
     publishing(module, own).publish(log, batch, group, outcome)
-    ordinary = [one for one in group if len(one.key) > 1 and one.last_digest is None and not one.is_released]
-    small = [one for one in ordinary if one.partition + 3 <= MOST]
-    records = [Record(one.key, b"v" * (one.partition + 3), []) for one in small]
-    assert [id(one) for one in announced] == [id(one) for one in ordinary]
-    assert [id(one) for one in own] == [id(one) for one in group if not any(one is other for other in small)]
-    assert log.taken == [("data", one.partition, record) for one, record in zip(small, records, strict=True)]
-    written = [time for time in (known, *(one.newest for one in small)) if time is not None]
+    ordinary = [key for key in group if len(key.key) > 1 and key.last_digest is None and not key.is_released]
+    small = [key for key in ordinary if key.partition + 3 <= MOST]
+    records = [Record(key.key, b"v" * (key.partition + 3), []) for key in small]
+    assert [id(key) for key in announced] == [id(key) for key in ordinary]
+    assert [id(key) for key in own] == [id(key) for key in group if not any(key is other for other in small)]
+    assert log.taken == [("data", key.partition, record) for key, record in zip(small, records, strict=True)]
+    written = [time for time in (newest_before, *(key.newest for key in small)) if time is not None]
     assert outcome == BatchOutcome(records=2 + len(small), newest_write_time=max(written, default=None))
-    assert [one.published for one in group] == [any(one is other for other in small) for one in group]
-    for one, record in zip(small, records, strict=True):
-        assert (one.records, one.digest) == (1, b"" if one.is_confirmed else digest_of_record(record))
+    assert [key.published for key in group] == [any(key is other for other in small) for key in group]
+    for key, record in zip(small, records, strict=True):
+        assert (key.records, key.digest) == (1, b"" if key.is_confirmed else digest_of_record(record))
 
 
 def test_a_log_that_is_away(module: ModuleType) -> None:
-    one = ResolvedKey("events", 0, b"key", (), Scope.ROW)
+    key = ResolvedKey("events", 0, b"key", (), Scope.ROW)
     batch = SimpleNamespace(note_publishing=list, note_failure=None)
     with pytest.raises(HelenusError, match="away"):
-        publishing(module, []).publish(Log(is_away=True), batch, [one], BatchOutcome())
-    assert not one.published
+        publishing(module, []).publish(Log(is_away=True), batch, [key], BatchOutcome())
+    assert not key.published
 
 
 def test_what_is_resolved_is_the_same_plain_and_compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     source = Path(interface.__file__).with_name("resolved_key.py")
     for form in (twice.plain(source), twice.compiled(source, tmp_path_factory)):
-        one = form.ResolvedKey("t", 1, b"k", (b"v",), Scope.ROW, None, 3)
-        assert (one.topic, one.partition, one.key, one.values, one.scope, one.parts) == (
+        key = form.ResolvedKey("t", 1, b"k", (b"v",), Scope.ROW, None, 3)
+        assert (key.topic, key.partition, key.key, key.values, key.scope, key.parts) == (
             "t", 1, b"k", (b"v",), Scope.ROW, 3,
         )  # fmt: skip
         nothing = (
             "bounds event newest write_time expires before after read_rows last_digest failure cells op written"
         ).split()
-        assert [getattr(one, name) for name in nothing] == [None] * len(nothing)
+        assert [getattr(key, name) for name in nothing] == [None] * len(nothing)
         no = "continues is_confirmed is_released published dead_lettered".split()
-        assert [getattr(one, name) for name in no] == [False] * len(no)
-        assert (one.events, one.records, one.digest, one.is_read) == (0, 0, b"", True)
-        one.cells = b"cells"
-        assert not one.is_read
-        one.written = said = object()
-        assert one.written is said
-        one.read_rows = lambda of: iter([of])
-        assert list(one.rows()) == [one]
+        assert [getattr(key, name) for name in no] == [False] * len(no)
+        assert (key.events, key.records, key.digest, key.is_read) == (0, 0, b"", True)
+        key.cells = b"cells"
+        assert not key.is_read
+        key.written = written_cells = object()
+        assert key.written is written_cells
+        key.read_rows = lambda keys: iter([keys])
+        assert list(key.rows()) == [key]

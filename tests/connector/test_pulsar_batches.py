@@ -25,7 +25,7 @@ def batches(log: Log, broker: Broker) -> list[int]:
         log.append("t", 0, b"%d" % (n // 2), b"v")
     log.flush(10)
     log.close()
-    return [said.num_messages for said in broker.said("send")]
+    return [request.num_messages for request in broker.requests("send")]
 
 
 def test_a_batch_has_records_of_many_keys(brokers: list[Broker]) -> None:  # noqa: F811
@@ -50,7 +50,7 @@ def test_records_wait_for_others_unless_there_are_many(
     log.append("t", 1, b"k", b"v")
     log.append("t", 0, b"k", b"v")
     eventually(lambda: brokers[0].stored, every=0.02)
-    assert [said.num_messages for said in brokers[0].said("send")] == [FULL]
+    assert [request.num_messages for request in brokers[0].requests("send")] == [FULL]
     log.flush(10)
-    assert [said.num_messages for said in brokers[0].said("send")] == [FULL, 1]
+    assert [request.num_messages for request in brokers[0].requests("send")] == [FULL, 1]
     log.close()

@@ -70,13 +70,13 @@ def write(config: PulsarConfig, topic: str, partitions: int, sizes: list[int], f
 
 def got(config: PulsarConfig, *places: OffsetRange, data_loss: str = "fail") -> list[PulsarMessage]:
     failures: list[HelenusError] = []
-    found = [
+    messages = [
         message
         for chunk in read(config, places, data_loss, lambda *_: None, lambda _, error: failures.append(error))
         for message in chunk
     ]
     assert not failures, failures
-    return found
+    return messages
 
 
 def numbers(messages: list[PulsarMessage]) -> list[int]:
@@ -106,10 +106,10 @@ def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: PulsarPlan
     offsets = [m.offset() for m in everything]
     assert offsets == sorted(set(offsets))
     assert end == offsets[-1] + 1
-    bounds = [start, *offsets, *(at + 1 for at in offsets)]
+    bounds = [start, *offsets, *(event_offset + 1 for event_offset in offsets)]
     pairs = [sorted(random.sample(bounds, 2)) for _ in range(20)]
     for low, high in [*pairs, *((start, high) for high in bounds)]:
-        inside = [n for n, at in enumerate(offsets) if low <= at < high]
+        inside = [n for n, event_offset in enumerate(offsets) if low <= event_offset < high]
         assert numbers(got(config, OffsetRange("ranges", 0, low, high))) == inside
 
 
@@ -124,12 +124,12 @@ def test_a_range_is_cut_to_a_number_of_events(config: PulsarConfig, planner: Pul
     write(config, "cut", 2, [300, 1, 500])
     ends = planner.latest({"cut": 2})["cut"]
     for partition in (0, 1):
-        at, seen = 0, 0
-        while at < ends[str(partition)]:
-            end = planner.advance(OffsetRange("cut", partition, at, ends[str(partition)]), 250)
-            found = numbers(got(config, OffsetRange("cut", partition, at, end)))
-            assert found == list(range(seen, min(seen + 250, 801)))
-            at, seen = end, seen + len(found)
+        position, seen = 0, 0
+        while position < ends[str(partition)]:
+            end = planner.advance(OffsetRange("cut", partition, position, ends[str(partition)]), 250)
+            numbers_read = numbers(got(config, OffsetRange("cut", partition, position, end)))
+            assert numbers_read == list(range(seen, min(seen + 250, 801)))
+            position, seen = end, seen + len(numbers_read)
         assert seen == 801
     assert planner.advance(OffsetRange("cut", 0, 0, ends["0"]), 10_000) == ends["0"]
 
@@ -157,25 +157,25 @@ def test_messages_that_a_subscription_has_not_read(config: PulsarConfig) -> None
 
 def test_reading_on_and_reading_again(config: PulsarConfig, planner: PulsarPlanner, stack: Stack) -> None:
     """As micro-batches do: from where the last one ended, and the same range again after the broker was killed."""
-    total, at = 0, 0
+    total, position = 0, 0
     ranges = []
     for _ in range(5):
         total = write(config, "again", 1, [10, 3], total)
         end = planner.latest({"again": 1})["again"]["0"]
-        ranges.append((OffsetRange("again", 0, at, end), total))
+        ranges.append((OffsetRange("again", 0, position, end), total))
         assert numbers(got(config, ranges[-1][0])) == list(range(total - 13, total))
-        at = end
+        position = end
     stack.kill("pulsar")
     with pytest.raises(HelenusError) as error:
         planner.latest({"again": 1})
     assert error.value.kind is Kind.BROKER_UNREACHABLE
     stack.start("pulsar")
-    for place, last in ranges:
-        assert numbers(got(config, place)) == list(range(last - 13, last))
-    assert planner.latest({"again": 1})["again"]["0"] == at
+    for offset_range, last in ranges:
+        assert numbers(got(config, offset_range)) == list(range(last - 13, last))
+    assert planner.latest({"again": 1})["again"]["0"] == position
     total = write(config, "again", 1, [2], total)
     end = planner.latest({"again": 1})["again"]["0"]
-    assert numbers(got(config, OffsetRange("again", 0, at, end))) == [65, 66]
+    assert numbers(got(config, OffsetRange("again", 0, position, end))) == [65, 66]
 
 
 def test_a_step_back_by_time(config: PulsarConfig, planner: PulsarPlanner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +185,9 @@ def test_a_step_back_by_time(config: PulsarConfig, planner: PulsarPlanner, monke
     time.sleep(0.5)
     total = write(config, "times", 2, [20], first)
     ends = planner.latest({"times": 2})["times"]
-    for partition, at in planner.since({"times": 2}, then)["times"].items():
-        found = numbers(got(config, OffsetRange("times", int(partition), at, ends[partition])))
-        assert found == list(range(first, total))
+    for partition, first_offset in planner.since({"times": 2}, then)["times"].items():
+        numbers_read = numbers(got(config, OffsetRange("times", int(partition), first_offset, ends[partition])))
+        assert numbers_read == list(range(first, total))
     assert planner.since({"times": 2}, then + 3_600_000) == {"times": {"0": -1, "1": -1}}
     expected = planner.since({"times": 2}, then)
     monkeypatch.setattr(pulsar_events, "_clients", {})
@@ -201,18 +201,18 @@ def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planne
     assert config.admin_url
     admin = Admin(config.admin_url, config.access)
 
-    def done() -> int:
+    def entries_acknowledged() -> int:
         """The last entry that the subscription does not keep."""
         stats = admin.ask("GET", "persistent/public/default/kept-partition-0/internalStats")
         return int(stats["cursors"]["helenus-c"]["markDeletePosition"].split(":")[1])
 
-    for at in (offsets[0], offsets[5], offsets[10], offsets[15]):
-        planner.commit("helenus-c", {"kept": {"0": at}})
-        assert done() == parts(at)[1] - 1, "an entry that is read in part is kept"
+    for committed in (offsets[0], offsets[5], offsets[10], offsets[15]):
+        planner.commit("helenus-c", {"kept": {"0": committed}})
+        assert entries_acknowledged() == parts(committed)[1] - 1, "an entry that is read in part is kept"
     planner.commit("helenus-c", {"kept": {"0": offsets[29] + 1}})
-    assert done() == parts(offsets[29])[1]
+    assert entries_acknowledged() == parts(offsets[29])[1]
     planner.commit("helenus-c", {"kept": {"0": offsets[3]}})
-    assert done() == parts(offsets[29])[1], "it never goes back"
+    assert entries_acknowledged() == parts(offsets[29])[1], "it never goes back"
 
 
 def test_a_group_taken_by_another_planner_or_deleted(
@@ -226,11 +226,11 @@ def test_a_group_taken_by_another_planner_or_deleted(
     topic = "persistent/public/default/moves"
     planner.commit("helenus-c", ends)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(other.commit, "helenus-c", ends)
-        while not asked.done():
+        commit_done = pool.submit(other.commit, "helenus-c", ends)
+        while not commit_done.done():
             planner.latest({"moves": 2})  # one that does not answer the broker now loses what it has
     with pytest.raises(HelenusError, match="already connected"):
-        asked.result()
+        commit_done.result()
     planner.keep({"helenus-d": ["moves"]})
     other.commit("helenus-c", ends)
     assert other.gone("helenus-c", ends) == []
@@ -251,39 +251,39 @@ def test_events_that_the_broker_drops_before_they_are_read(config: PulsarConfig)
     """As by a message TTL. What was read may go, and so may what the subscription still waits for stay."""
     assert config.admin_url
     admin = Admin(config.admin_url, config.access)
-    place = "persistent/public/default/dropped-partition-0"
+    partition_path = "persistent/public/default/dropped-partition-0"
 
-    def look(at: int) -> tuple[int, bool]:
+    def look(start: int) -> tuple[int, bool]:
         """Where the topic ends, and whether events from an offset on are gone, to a planner that begins."""
         planner = PulsarPlanner(config)
         end = planner.latest({"dropped": 1})["dropped"]["0"]
-        gone = planner.gone("helenus-c", {"dropped": {"0": at}})
+        gone = planner.gone("helenus-c", {"dropped": {"0": start}})
         assert gone in ([], [("dropped", "0")])
-        planner.commit("helenus-c", {"dropped": {"0": at}})
+        planner.commit("helenus-c", {"dropped": {"0": start}})
         planner.close()
         return end, bool(gone)
 
     write(config, "dropped", 1, [1] * 5)
-    at, _ = look(0)
-    assert look(at) == (at, False)
-    admin.ask("PUT", f"{place}/unload")
-    trim(admin, place, parts(at)[0])
-    end, gone = look(at)
-    assert (end in (-1, at), gone) == (True, False)
+    position, _ = look(0)
+    assert look(position) == (position, False)
+    admin.ask("PUT", f"{partition_path}/unload")
+    trim(admin, partition_path, parts(position)[0])
+    end, gone = look(position)
+    assert (end in (-1, position), gone) == (True, False)
     write(config, "dropped", 1, [1] * 3)
-    at, gone = look(at)
+    position, gone = look(position)
     assert not gone, "it goes on in another ledger, and all is read"
     write(config, "dropped", 1, [1] * 3)
-    admin.ask("PUT", f"{place}/unload")
+    admin.ask("PUT", f"{partition_path}/unload")
     write(config, "dropped", 1, [1])
     time.sleep(2)
     total = write(config, "dropped", 1, [1])
-    admin.ask("POST", f"{place}/subscription/helenus-c/expireMessages/1")
-    assert look(at)[1] is False, "they have expired, and are there"
-    trim(admin, place, parts(at)[0])
-    end, gone = look(at)
+    admin.ask("POST", f"{partition_path}/subscription/helenus-c/expireMessages/1")
+    assert look(position)[1] is False, "they have expired, and are there"
+    trim(admin, partition_path, parts(position)[0])
+    end, gone = look(position)
     assert gone
-    assert numbers(got(config, OffsetRange("dropped", 0, at, end)))[-1] == total - 1
+    assert numbers(got(config, OffsetRange("dropped", 0, position, end)))[-1] == total - 1
     planner = PulsarPlanner(config)
     assert planner.gone("helenus-c", {"dropped": {"0": end}}) == []
     planner.close()
@@ -296,18 +296,18 @@ def test_a_topic_that_is_recreated_is_read_from_its_start_and_its_loss_is_known(
     assert config.admin_url
     write(config, "recreated", 1, [1] * 10)
     end = planner.latest({"recreated": 1})["recreated"]["0"]
-    at = got(config, OffsetRange("recreated", 0, 0, end))[4].offset() + 1
-    assert planner.gone("helenus-c", {"recreated": {"0": at}}) == []
-    planner.commit("helenus-c", {"recreated": {"0": at}})
+    committed = got(config, OffsetRange("recreated", 0, 0, end))[4].offset() + 1
+    assert planner.gone("helenus-c", {"recreated": {"0": committed}}) == []
+    planner.commit("helenus-c", {"recreated": {"0": committed}})
     before = planner.leaders()["recreated"]
-    assert planner.cut("recreated", before, {"0": at}) == {}
+    assert planner.cut("recreated", before, {"0": committed}) == {}
     Admin(config.admin_url, config.access).ask("DELETE", "persistent/public/default/recreated/partitions?force=true")
     write(config, "recreated", 1, [1] * 20)
     ends: dict[str, dict[str, int]] = {}
     eventually(lambda: ends.update(planner.latest(planner.partitions(["recreated"]))) or bool(ends), every=0.2)
     assert ends["recreated"]["0"] > end
-    assert numbers(got(config, OffsetRange("recreated", 0, at, ends["recreated"]["0"]))) == list(range(20))
-    (first,) = planner.cut("recreated", before, {"0": at}).values()
+    assert numbers(got(config, OffsetRange("recreated", 0, committed, ends["recreated"]["0"]))) == list(range(20))
+    (first,) = planner.cut("recreated", before, {"0": committed}).values()
     assert numbers(got(config, OffsetRange("recreated", 0, first, ends["recreated"]["0"]))) == list(range(20))
     assert planner.cut("recreated", before, {"0": end}) == {}, "all of the one before was read"
     after = planner.leaders()["recreated"]
@@ -319,14 +319,17 @@ def test_a_topic_that_is_recreated_is_read_from_its_start_and_its_loss_is_known(
     assert planner.cut("recreated", after, {"0": first}) == {}
 
 
-def trim(admin: Admin, place: str, ledger: int) -> None:
+def trim(admin: Admin, partition_path: str, ledger: int) -> None:
     """Have a partition drop what nobody waits for, until it has not that ledger."""
-    topic = place.rsplit("-partition-", 1)[0]
+    topic = partition_path.rsplit("-partition-", 1)[0]
 
     def dropped() -> bool:
         admin.ask("POST", f"{topic}/retention", NO_RETENTION)
-        admin.ask("POST", f"{place}/trim")
-        return all(kept["ledgerId"] != ledger for kept in admin.ask("GET", f"{place}/internalStats")["ledgers"])
+        admin.ask("POST", f"{partition_path}/trim")
+        return all(
+            ledger_left["ledgerId"] != ledger
+            for ledger_left in admin.ask("GET", f"{partition_path}/internalStats")["ledgers"]
+        )
 
     eventually(dropped, every=0.2)
 
@@ -342,11 +345,11 @@ def test_a_topic_without_partitions(config: PulsarConfig, planner: PulsarPlanner
     log.close()
     assert planner.partitions(["whole", "no such"]) == {"whole": 1, "no such": 0}
     end = planner.latest({"whole": 1})["whole"]["0"]
-    found = got(config, OffsetRange("whole", 0, 0, end))
-    assert numbers(found) == list(range(30))
+    messages = got(config, OffsetRange("whole", 0, 0, end))
+    assert numbers(messages) == list(range(30))
     middle = planner.advance(OffsetRange("whole", 0, 0, end), 7)
     assert numbers(got(config, OffsetRange("whole", 0, middle, end))) == list(range(7, 30))
-    assert planner.since({"whole": 1}, 0)["whole"]["0"] == found[0].offset()
+    assert planner.since({"whole": 1}, 0)["whole"]["0"] == messages[0].offset()
     planner.commit("helenus-c", {"whole": {"0": end}})
     assert planner.gone("helenus-c", {"whole": {"0": end}}) == []
 
@@ -360,8 +363,8 @@ def test_a_key_that_no_agent_wrote(config: PulsarConfig, planner: PulsarPlanner)
         producer.send(b"1", partition_key=key)
     talking.close()
     end = planner.latest({"texts": 1})["texts"]["0"]
-    found = got(config, OffsetRange("texts", 0, 0, end))
-    assert [m.key() for m in found[1:]] == [b"abc", "ä€".encode(), b"a b==", None]
+    messages = got(config, OffsetRange("texts", 0, 0, end))
+    assert [m.key() for m in messages[1:]] == [b"abc", "ä€".encode(), b"a b==", None]
 
 
 def test_a_topic_that_ended_before(config: PulsarConfig, planner: PulsarPlanner) -> None:
@@ -382,8 +385,13 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
     config: PulsarConfig, planner: PulsarPlanner, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even to close a reader is answered then."""
-    kept = pulsar_events._OpenPartitions()
-    for name, value in (("TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_open_partitions", kept)):
+    open_partitions = pulsar_events._OpenPartitions()
+    for name, value in (
+        ("TIMEOUT_S", 2.0),
+        ("_READ_TIMEOUT_S", 3.0),
+        ("_clients", {}),
+        ("_open_partitions", open_partitions),
+    ):
         monkeypatch.setattr(pulsar_events, name, value)
     write(config, "hangs", 2, [5, 5])
     ends = planner.latest({"hangs": 2})["hangs"]
@@ -402,5 +410,5 @@ def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
         stack.resume("pulsar")
     assert failures == [(0, Kind.BROKER_UNREACHABLE), (1, Kind.BROKER_UNREACHABLE)]
     assert numbers(got(config, *places)) == [*range(10), *range(10)]
-    for held in kept.brokers.values():
-        held.close()
+    for broker in open_partitions.brokers.values():
+        broker.close()

@@ -35,37 +35,37 @@ class Topics:
         for name in ("partitioned_metadata", "subscribe", "last_id", "ack", "close_consumer"):
             broker.answers[name] = getattr(self, name)
 
-    def held(self) -> set[tuple[str, str]]:
+    def open_consumers(self) -> set[tuple[str, str]]:
         """Topics with subscriptions; "" for one that leaves no trace."""
         return {(topic, "" if name.startswith("helenus-look-") else name) for topic, name in self.consumers.values()}
 
-    def partitioned_metadata(self, asked: Any) -> list[bytes]:
-        topic = asked.topic.rpartition("/")[2]
-        found = {"partitions": int(topic not in self.whole)}
-        error = {"error": self.refused[topic], "message": "no"} if topic in self.refused else found
-        return [command("partitioned_metadata_response", request_id=asked.request_id, **error)]
+    def partitioned_metadata(self, request: Any) -> list[bytes]:
+        topic = request.topic.rpartition("/")[2]
+        partitions = {"partitions": int(topic not in self.whole)}
+        error = {"error": self.refused[topic], "message": "no"} if topic in self.refused else partitions
+        return [command("partitioned_metadata_response", request_id=request.request_id, **error)]
 
-    def subscribe(self, asked: Any) -> list[bytes]:
-        topic = asked.topic.rpartition("/")[2].removesuffix("-partition-0")
-        self.consumers[asked.consumer_id] = topic, asked.subscription
-        return [] if self.slow else [command("success", request_id=asked.request_id)]
+    def subscribe(self, request: Any) -> list[bytes]:
+        topic = request.topic.rpartition("/")[2].removesuffix("-partition-0")
+        self.consumers[request.consumer_id] = topic, request.subscription
+        return [] if self.slow else [command("success", request_id=request.request_id)]
 
-    def last_id(self, asked: Any) -> list[bytes]:
-        topic, group = self.consumers[asked.consumer_id]
+    def last_id(self, request: Any) -> list[bytes]:
+        topic, group = self.consumers[request.consumer_id]
         self.asked.append((topic, group))
         if topic in self.refused:
-            return [command("error", request_id=asked.request_id, error=self.refused[topic], message="no")]
+            return [command("error", request_id=request.request_id, error=self.refused[topic], message="no")]
         last = {"ledgerId": 7, "entryId": 9}
-        return [command("last_id_response", request_id=asked.request_id, last_message_id=last)]
+        return [command("last_id_response", request_id=request.request_id, last_message_id=last)]
 
-    def ack(self, asked: Any) -> list[bytes]:
-        self.acknowledged.append(self.consumers[asked.consumer_id])
-        return [command("ack_response", request_id=asked.request_id)]
+    def ack(self, request: Any) -> list[bytes]:
+        self.acknowledged.append(self.consumers[request.consumer_id])
+        return [command("ack_response", request_id=request.request_id)]
 
-    def close_consumer(self, asked: Any) -> list[bytes]:
-        del self.consumers[asked.consumer_id]
+    def close_consumer(self, request: Any) -> list[bytes]:
+        del self.consumers[request.consumer_id]
         self.closed += 1
-        return [command("success", request_id=asked.request_id)]
+        return [command("success", request_id=request.request_id)]
 
 
 @pytest.fixture
@@ -87,18 +87,18 @@ def test_unused_consumers_are_closed(planner: PulsarPlanner, topics: Topics) -> 
         planner.commit(group, {topic: {"0": LAST}})
     planner.latest({"a": 1, "b": 1, "c": 1})
     everything = {("a", "g"), ("b", "g"), ("c", "h"), ("a", ""), ("b", ""), ("c", "")}
-    assert topics.held() == everything
+    assert topics.open_consumers() == everything
     planner.keep({"g": ["a", "b"], "h": ["c"]})
-    assert topics.held() == everything
+    assert topics.open_consumers() == everything
     planner.keep({"g": ["a"], "i": ["c"]})
-    assert topics.held() == {("a", "g"), ("a", ""), ("c", "")}
+    assert topics.open_consumers() == {("a", "g"), ("a", ""), ("c", "")}
     planner.keep({})
-    assert topics.held() == set()
+    assert topics.open_consumers() == set()
     # It is as if nothing had been asked before: the subscription may have been deleted meanwhile.
     topics.acknowledged.clear()
     planner.gone("g", {"a": {"0": 0}})
     planner.commit("g", {"a": {"0": LAST}})
-    assert topics.held() == {("a", "g")}
+    assert topics.open_consumers() == {("a", "g")}
     assert topics.acknowledged == [("a", "g")]
 
 
@@ -125,25 +125,23 @@ def test_a_topic_refused_later_is_logged_once_and_left_out(planner: PulsarPlanne
 
 def test_a_topic_that_is_counted_again_is_followed_as_before(planner: PulsarPlanner, topics: Topics) -> None:
     """Once in a while all are. One that was deleted meanwhile may be another when it is there again."""
-    asked: list[bool] = []
+    first_asked_alone: list[bool] = []
     for refused in ({}, {}, {"a": NOT_FOUND}):
         topics.refused = refused
         assert planner.partitions(["a", "b"]) == {"a": int(not refused), "b": 1}
         topics.refused = {}
         topics.asked.clear()
         planner.gone("g", {"a": {"0": 0}})
-        asked.append(topics.asked == [("a", "g")])
+        first_asked_alone.append(topics.asked == [("a", "g")])
     topics.refused = {"a": NOT_FOUND}
     assert planner.latest({"a": 1, "b": 1}) == {"b": {"0": LAST}}
     topics.refused = {}
     topics.asked.clear()
     planner.gone("g", {"a": {"0": 0}})
-    assert [*asked, topics.asked == [("a", "g")]] == [True, False, True, True]
+    assert [*first_asked_alone, topics.asked == [("a", "g")]] == [True, False, True, True]
 
 
-def test_a_topic_without_partitions_that_cannot_be_counted_has_none_all_the_same(
-    planner: PulsarPlanner, topics: Topics
-) -> None:
+def test_an_uncountable_topic_without_partitions_has_none(planner: PulsarPlanner, topics: Topics) -> None:
     topics.whole = {"a"}
     planner.partitions(["a", "b"])
     topics.refused = {"a": NOT_ALLOWED}
@@ -170,4 +168,4 @@ def test_a_late_consumer_is_closed(planner: PulsarPlanner, topics: Topics, monke
     with pytest.raises(HelenusError, match="does not answer"):
         planner.commit("g", {"a": {"0": LAST}})
     eventually(lambda: topics.closed, every=0.02)
-    assert topics.held() == set()
+    assert topics.open_consumers() == set()

@@ -31,11 +31,11 @@ TIME_MS = 1_700_000_000_000
 LZ4, ZLIB, ZSTD, SNAPPY = 1, 2, 3, 4
 
 
-def pushed(consumer: int, at: int, data: bytes) -> bytes:
+def pushed(consumer: int, position: int, data: bytes) -> bytes:
     """A broker's frame with a message, or a batch of them."""
-    ledger, number, _ = parts(at)
-    said = command("message", consumer_id=consumer, message_id={"ledgerId": ledger, "entryId": number})
-    return struct.pack(">I", len(said) - 4 + len(data)) + said[4:] + data
+    ledger, number, _ = parts(position)
+    frame = command("message", consumer_id=consumer, message_id={"ledgerId": ledger, "entryId": number})
+    return struct.pack(">I", len(frame) - 4 + len(data)) + frame[4:] + data
 
 
 def stored(payload: bytes, count: int | None, is_checked: bool = True, **more: Any) -> bytes:
@@ -73,62 +73,62 @@ class Topic:
     def add(self, ledger: int, number: int, data: bytes, count: int = 1) -> None:
         self.entries[offset(ledger, number, 0)] = count, data
 
-    def partitioned_metadata(self, asked: Any) -> list[bytes]:
-        return [command("partitioned_metadata_response", request_id=asked.request_id, partitions=4)]
+    def partitioned_metadata(self, request: Any) -> list[bytes]:
+        return [command("partitioned_metadata_response", request_id=request.request_id, partitions=4)]
 
-    def subscribe(self, asked: Any) -> list[bytes]:
-        start = asked.start_message_id
-        at = 0 if start.ledgerId == NONE else offset(start.ledgerId, start.entryId, 0)
-        assert (asked.topic, asked.durable) == ("persistent://public/default/t-partition-1", False)
-        assert asked.consumer_id not in self.next, "a broker would take it for the consumer that it has"
-        self.starts.append(at)
-        self.next[asked.consumer_id], self.permits[asked.consumer_id] = at, 0
-        return [command("success", request_id=asked.request_id)]
+    def subscribe(self, request: Any) -> list[bytes]:
+        start = request.start_message_id
+        start_offset = 0 if start.ledgerId == NONE else offset(start.ledgerId, start.entryId, 0)
+        assert (request.topic, request.durable) == ("persistent://public/default/t-partition-1", False)
+        assert request.consumer_id not in self.next, "a broker would take it for the consumer that it has"
+        self.starts.append(start_offset)
+        self.next[request.consumer_id], self.permits[request.consumer_id] = start_offset, 0
+        return [command("success", request_id=request.request_id)]
 
-    def flow(self, asked: Any) -> list[bytes]:
-        number = asked.consumer_id
-        self.permits[number] += asked.messagePermits
-        found = []
-        for at, (count, data) in sorted(self.entries.items()):
-            if at >= self.next[number] and self.permits[number] > 0:
+    def flow(self, request: Any) -> list[bytes]:
+        number = request.consumer_id
+        self.permits[number] += request.messagePermits
+        frames = []
+        for position, (count, data) in sorted(self.entries.items()):
+            if position >= self.next[number] and self.permits[number] > 0:
                 if self.breaks_after == 0:
                     self.breaks_after = -1
-                    return [*found, command("close_consumer", consumer_id=number)]
+                    return [*frames, command("close_consumer", consumer_id=number)]
                 self.breaks_after -= 1
-                found.append(pushed(number, at, data))
+                frames.append(pushed(number, position, data))
                 self.permits[number] -= count
-                self.next[number] = at + 1
-        return found
+                self.next[number] = position + 1
+        return frames
 
-    def last_id(self, asked: Any) -> list[bytes]:
+    def last_id(self, request: Any) -> list[bytes]:
         last = {"ledgerId": NONE, "entryId": NONE}
         if self.entries:
-            at = max(self.entries)
-            ledger, number, _ = parts(at)
-            last = {"ledgerId": ledger, "entryId": number, "batch_index": self.entries[at][0] - 1}
-        return [command("last_id_response", request_id=asked.request_id, last_message_id=last)]
+            newest = max(self.entries)
+            ledger, number, _ = parts(newest)
+            last = {"ledgerId": ledger, "entryId": number, "batch_index": self.entries[newest][0] - 1}
+        return [command("last_id_response", request_id=request.request_id, last_message_id=last)]
 
-    def ack(self, asked: Any) -> list[bytes]:
-        (read,) = asked.message_id
+    def ack(self, request: Any) -> list[bytes]:
+        (read,) = request.message_id
         self.acknowledged.append(offset(read.ledgerId, read.entryId, 0))
         if self.is_cut_off:
             for transport in self.broker.open:
                 transport.abort()
         return []
 
-    def close_consumer(self, asked: Any) -> list[bytes]:
-        self.closed.append(asked.consumer_id)
+    def close_consumer(self, request: Any) -> list[bytes]:
+        self.closed.append(request.consumer_id)
         return []
 
 
 @pytest.fixture
 def topic(brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:  # noqa: F811
-    kept = pulsar_reader._OpenPartitions()
-    monkeypatch.setattr(pulsar_reader, "_open_partitions", kept)
+    open_partitions = pulsar_reader._OpenPartitions()
+    monkeypatch.setattr(pulsar_reader, "_open_partitions", open_partitions)
     monkeypatch.setattr(pulsar_reader, "TIMEOUT_S", 2.0)
     yield Topic(brokers[0])
-    for held in kept.brokers.values():
-        held.close()
+    for broker in open_partitions.brokers.values():
+        broker.close()
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def config(topic: Topic) -> PulsarConfig:
 
 
 def got(config: PulsarConfig, start: int, end: int, make: Any = None) -> list[PulsarMessage]:
-    found, failures = attempt(config, start, end, make)
+    messages_read, failures = attempt(config, start, end, make)
     assert not failures, failures
-    return found
+    return messages_read
 
 
 def attempt(
@@ -151,8 +151,8 @@ def attempt(
     return [message for chunk in chunks for message in chunk], failures
 
 
-def numbers(found: list[PulsarMessage]) -> list[int]:
-    return [int(message.value() or b"") for message in found]
+def numbers(messages_read: list[PulsarMessage]) -> list[int]:
+    return [int(message.value() or b"") for message in messages_read]
 
 
 def test_every_form_of_an_entry(topic: Topic, config: PulsarConfig) -> None:
@@ -167,44 +167,44 @@ def test_every_form_of_an_entry(topic: Topic, config: PulsarConfig) -> None:
         payload = b"".join(entry(b"k\xff%d" % n, b"%d" % n, (), False) for n in range(5 + 3 * number, 8 + 3 * number))
         squeezed = pa.compress(payload, codec, asbytes=True)
         topic.add(9, 2 + number, stored(squeezed, 3, compression=number, uncompressed_size=len(payload)), 3)
-    found = got(config, 0, offset(9, 6, 2) + 1)
-    assert numbers(found) == [*range(11), *range(14, 20)]
-    assert [m.key() for m in found] == [b"k\xff%d" % n for n in numbers(found)]
+    messages_read = got(config, 0, offset(9, 6, 2) + 1)
+    assert numbers(messages_read) == [*range(11), *range(14, 20)]
+    assert [m.key() for m in messages_read] == [b"k\xff%d" % n for n in numbers(messages_read)]
     ids = [(7, 0, 0), *((7, 1, i) for i in range(3)), (9, 0, 0), *((9, n, i) for n in (2, 3, 5, 6) for i in range(3))]
-    assert [parts(m.offset()) for m in found] == ids
-    assert {m.timestamp() for m in found} == {(1, TIME_MS)}
-    assert {(m.topic(), m.partition()) for m in found} == {("t", 1)}
+    assert [parts(m.offset()) for m in messages_read] == ids
+    assert {m.timestamp() for m in messages_read} == {(1, TIME_MS)}
+    assert {(m.topic(), m.partition()) for m in messages_read} == {("t", 1)}
     eventually(lambda: topic.acknowledged == [offset(9, 6, 0)], "nobody waits until the broker has it", 0.01)
 
 
 def test_any_two_offsets_bound_a_range_of_one_that_reads_on(topic: Topic, config: PulsarConfig) -> None:
     """Each begins where the one before ended, or elsewhere."""
-    at, total = [], 0
+    offsets, total = [], 0
     for number, size in enumerate((3, 1, 2, 5, 1)):
         topic.add(7, 2 * number, batch(total, size), size)
-        at += [offset(7, 2 * number, i) for i in range(size)]
+        offsets += [offset(7, 2 * number, i) for i in range(size)]
         total += size
-    bounds = sorted({0, *at, *(one + 1 for one in at)})
+    bounds = sorted({0, *offsets, *(message_offset + 1 for message_offset in offsets)})
     for _ in range(30):
         low, high = sorted(random.sample(bounds, 2))
-        for start, end in ((low, high), (high, at[-1] + 1)):
-            inside = [n for n, one in enumerate(at) if start <= one < end]
+        for start, end in ((low, high), (high, offsets[-1] + 1)):
+            inside = [n for n, message_offset in enumerate(offsets) if start <= message_offset < end]
             assert numbers(got(config, start, end)) == inside, (start, end)
 
 
-def test_more_is_asked_for_before_all_is_used_and_none_beyond_the_end(topic: Topic, config: PulsarConfig) -> None:
+def test_permits_are_requested_early_and_not_beyond_the_range(topic: Topic, config: PulsarConfig) -> None:
     for number in range(40):
         topic.add(7, number, batch(number * 400, 400), 400)
     end = offset(7, 19, 399) + 1
     assert numbers(got(config, 0, end)) == list(range(8_000))
     assert len(topic.starts) == 1
-    asked = [said.messagePermits for said in topic.broker.said("flow")]
-    assert sum(asked) < 8_000 + 2_000, asked
+    permits = [request.messagePermits for request in topic.broker.requests("flow")]
+    assert sum(permits) < 8_000 + 2_000, permits
     assert numbers(got(config, end, offset(7, 39, 399) + 1)) == list(range(8_000, 16_000))
     assert len(topic.starts) == 1, "it reads on"
 
 
-def test_a_consumer_that_the_broker_closes_is_made_again_where_it_was(topic: Topic, config: PulsarConfig) -> None:
+def test_a_consumer_that_the_broker_closes_resumes_where_it_was(topic: Topic, config: PulsarConfig) -> None:
     """As when a topic moves to another broker."""
     for number in range(6):
         topic.add(7, number, batch(number * 300, 300), 300)
@@ -227,12 +227,12 @@ def test_connections_that_are_gone_when_it_reads_on(topic: Topic, config: Pulsar
 
 def test_a_topic_that_ends_before_its_range(topic: Topic, config: PulsarConfig) -> None:
     topic.add(7, 0, batch(0, 3), 3)
-    found, failures = attempt(config, 0, offset(8, 0, 0))
-    assert numbers(found) == [0, 1, 2]
+    messages_read, failures = attempt(config, 0, offset(8, 0, 0))
+    assert numbers(messages_read) == [0, 1, 2]
     assert [error.kind for error in failures] == [Kind.OFFSETS_LOST]
     topic.entries.clear()
-    found, failures = attempt(config, offset(7, 0, 0), offset(8, 0, 0))
-    assert not found
+    messages_read, failures = attempt(config, offset(7, 0, 0), offset(8, 0, 0))
+    assert not messages_read
     assert [error.kind for error in failures] == [Kind.OFFSETS_LOST]
 
 
@@ -242,8 +242,8 @@ def test_nothing_comes_though_there_is_more(
     monkeypatch.setattr(pulsar_reader, "_READ_TIMEOUT_S", 0.2)
     topic.add(7, 0, batch(0, 3), 3)
     topic.broker.answers["flow"] = lambda _: []
-    found, failures = attempt(config, 0, offset(7, 0, 2) + 1)
-    assert not found
+    messages_read, failures = attempt(config, 0, offset(7, 0, 2) + 1)
+    assert not messages_read
     assert [error.kind for error in failures] == [Kind.BROKER_UNREACHABLE]
     assert "no events come" in failures[0].what
     topic.broker.answers["flow"] = topic.flow
@@ -251,7 +251,7 @@ def test_nothing_comes_though_there_is_more(
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "what"),
+    ("data", "kind", "message_text"),
     [
         (batch(3, 2)[:-1] + b"x", Kind.BROKER_UNREACHABLE, "checksum"),
         (batch(3, 2, encryption_algo="AES"), Kind.BROKER_REFUSED, "7:1 cannot be read: it is encrypted"),
@@ -262,7 +262,7 @@ def test_nothing_comes_though_there_is_more(
     ],
 )
 def test_an_entry_that_cannot_be_read_fails_its_range(
-    topic: Topic, config: PulsarConfig, data: bytes, kind: Kind, what: str
+    topic: Topic, config: PulsarConfig, data: bytes, kind: Kind, message_text: str
 ) -> None:
     """None of it, and nothing after it, is passed over."""
     topic.add(7, 0, batch(0, 3), 3)
@@ -270,29 +270,29 @@ def test_an_entry_that_cannot_be_read_fails_its_range(
     topic.add(7, 2, batch(5, 1))
     _, failures = attempt(config, 0, offset(7, 2, 0) + 1)
     assert [error.kind for error in failures] == [kind]
-    assert what in str(failures[0])
+    assert message_text in str(failures[0])
     assert "t, partition 1" in str(failures[0])
     topic.add(7, 1, batch(3, 2), 2)
     assert numbers(got(config, 0, offset(7, 2, 0) + 1)) == list(range(6))
 
 
 def test_records_and_texts(topic: Topic, config: PulsarConfig) -> None:
-    one = entry(b"\x02", b"v", [("a", b"1"), ("b", "ä".encode())], False)
-    topic.add(7, 0, stored(one + entry(b"\x04", None, (), False), 2, schema_version=(3).to_bytes(8, "big")), 2)
+    first_record = entry(b"\x02", b"v", [("a", b"1"), ("b", "ä".encode())], False)
+    topic.add(7, 0, stored(first_record + entry(b"\x04", None, (), False), 2, schema_version=(3).to_bytes(8, "big")), 2)
     topic.add(7, 1, stored(b"", None, null_value=True, null_partition_key=True))
-    found: Any = got(config, 0, offset(7, 1, 0) + 1, records)
-    assert [(m.key(), m.value(), m.version) for m in found] == [
+    messages_read: Any = got(config, 0, offset(7, 1, 0) + 1, records)
+    assert [(m.key(), m.value(), m.version) for m in messages_read] == [
         (b"\x02", b"v", 3),
         (b"\x04", None, 3),
         (None, None, -1),
     ]
-    assert list(found[0].headers()) == [("a", b"1"), ("b", "ä".encode())]
+    assert list(messages_read[0].headers()) == [("a", b"1"), ("b", "ä".encode())]
     topic.add(7, 2, stored(b"{}", None, partition_key="abcd"))
-    (found,) = got(config, offset(7, 2, 0), offset(7, 2, 0) + 1, texts)
-    assert (found.key(), found.value()) == (b"abcd", b"{}")
+    (text_message,) = got(config, offset(7, 2, 0), offset(7, 2, 0) + 1, texts)
+    assert (text_message.key(), text_message.value()) == (b"abcd", b"{}")
 
 
-def test_partitions_beyond_a_few_and_what_came_for_them_are_let_go(
+def test_partitions_with_too_many_buffered_bytes_are_closed(
     topic: Topic, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(2):
@@ -323,19 +323,19 @@ def test_a_thread_that_ends_lets_go_of_its_brokers(topic: Topic, config: PulsarC
     topic.add(7, 0, batch(0, 3), 3)
     loops = []
 
-    def work() -> None:
+    def read_and_end() -> None:
         assert len(got(config, 0, offset(7, 0, 2) + 1)) == 3
-        loops.extend(held.loop for held in pulsar_reader._open_partitions.brokers.values())
+        loops.extend(broker.loop for broker in pulsar_reader._open_partitions.brokers.values())
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=read_and_end)
     thread.start()
     thread.join()
     assert [loop.is_closed() for loop in loops] == [True]
 
 
 def test_a_topic_that_is_gone(topic: Topic, config: PulsarConfig) -> None:
-    topic.broker.answers["partitioned_metadata"] = lambda asked: [
-        command("partitioned_metadata_response", request_id=asked.request_id, error=11, message="no")
+    topic.broker.answers["partitioned_metadata"] = lambda request: [
+        command("partitioned_metadata_response", request_id=request.request_id, error=11, message="no")
     ]
     brokers_of = PulsarBrokers(config)
     partition = PulsarPartition(brokers_of, "t", 1, 0, 0.5)

@@ -13,11 +13,11 @@ from helenus_sinks.pulsar.connection import Access
 
 
 def trusted(config: PulsarConfig, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    given: dict[str, Any] = {}
+    client_options: dict[str, Any] = {}
     monkeypatch.setattr(pulsar_events, "_clients", {})
-    monkeypatch.setattr(pulsar_events.pulsar, "Client", lambda url, **more: given.update(more))
+    monkeypatch.setattr(pulsar_events.pulsar, "Client", lambda url, **more: client_options.update(more))
     pulsar_events._client(config)
-    file: str | None = given["tls_trust_certs_file_path"]
+    file: str | None = client_options["tls_trust_certs_file_path"]
     return file
 
 

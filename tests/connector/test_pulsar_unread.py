@@ -24,8 +24,8 @@ TOPIC, GROUP = "dlq-ks.t", "helenus-replay-n"
 class Message:
     """What pulsar-client has of one."""
 
-    def __init__(self, at: int) -> None:
-        self._id = pulsar.MessageId(0, *parts(at))
+    def __init__(self, position: int) -> None:
+        self._id = pulsar.MessageId(0, *parts(position))
 
     def message_id(self) -> pulsar.MessageId:
         return self._id
@@ -53,32 +53,32 @@ class DeadLetters:
         for name in ("partitioned_metadata", "subscribe", "last_id", "ack", "close_consumer"):
             broker.answers[name] = getattr(self, name)
 
-    def partitioned_metadata(self, asked: Any) -> list[bytes]:
-        return [command("partitioned_metadata_response", request_id=asked.request_id, partitions=1)]
+    def partitioned_metadata(self, request: Any) -> list[bytes]:
+        return [command("partitioned_metadata_response", request_id=request.request_id, partitions=1)]
 
-    def subscribe(self, asked: Any) -> list[bytes]:
-        assert (asked.subscription, asked.durable) == (GROUP, True)
-        return self.close_consumer(asked)
+    def subscribe(self, request: Any) -> list[bytes]:
+        assert (request.subscription, request.durable) == (GROUP, True)
+        return self.close_consumer(request)
 
-    def close_consumer(self, asked: Any) -> list[bytes]:
-        return [command("success", request_id=asked.request_id)]
+    def close_consumer(self, request: Any) -> list[bytes]:
+        return [command("success", request_id=request.request_id)]
 
-    def last_id(self, asked: Any) -> list[bytes]:
+    def last_id(self, request: Any) -> list[bytes]:
         ledger, entry, index = parts(self.dead_letters[-1]) if self.dead_letters else (NONE, NONE, 0)
         fields = {"last_message_id": {"ledgerId": ledger, "entryId": entry, "batch_index": index}}
         if self.mark is not None:
             fields["consumer_mark_delete_position"] = self.mark
-        return [command("last_id_response", request_id=asked.request_id, **fields)]
+        return [command("last_id_response", request_id=request.request_id, **fields)]
 
-    def ack(self, asked: Any) -> list[bytes]:
-        (at,) = asked.message_id
-        self.mark = {"ledgerId": at.ledgerId, "entryId": at.entryId}
-        return [command("ack_response", request_id=asked.request_id)]
+    def ack(self, request: Any) -> list[bytes]:
+        (message_id,) = request.message_id
+        self.mark = {"ledgerId": message_id.ledgerId, "entryId": message_id.entryId}
+        return [command("ack_response", request_id=request.request_id)]
 
     @contextmanager
-    def opened(self, config: PulsarConfig, topic: str, partition: int, at: int) -> Iterator[DeadLetters]:
+    def opened(self, config: PulsarConfig, topic: str, partition: int, position: int) -> Iterator[DeadLetters]:
         assert (topic, partition) == (TOPIC, 0)
-        self.left = [dead_letter for dead_letter in self.dead_letters if dead_letter >= at]
+        self.left = [dead_letter for dead_letter in self.dead_letters if dead_letter >= position]
         yield self
 
     def has_message_available(self) -> bool:
@@ -93,9 +93,9 @@ class DeadLetters:
 
 @pytest.fixture
 def dead_letters(brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> DeadLetters:  # noqa: F811
-    found = DeadLetters(brokers[0], *(offset(7, 0, i) for i in range(3)), offset(7, 1, 0), offset(9, 0, 0))
-    monkeypatch.setattr(pulsar_unread, "opened", found.opened)
-    return found
+    letters = DeadLetters(brokers[0], *(offset(7, 0, i) for i in range(3)), offset(7, 1, 0), offset(9, 0, 0))
+    monkeypatch.setattr(pulsar_unread, "opened", letters.opened)
+    return letters
 
 
 @pytest.fixture

@@ -73,20 +73,20 @@ def test_a_process_connects_before_it_imports_pyspark(tmp_path: Path, family: so
     (tmp_path / "pyspark/runner/__main__.py").write_text(RUNNER)
     (tmp_path / "other/sitecustomize.py").write_text("import os\nos.environ['CHAINED'] = 'yes'\n")
     with listen(tmp_path, family) as listening:
-        given = environment(tmp_path, listening, tmp_path, DIRECTORY, tmp_path / "other")
+        variables = environment(tmp_path, listening, tmp_path, DIRECTORY, tmp_path / "other")
         command = [sys.executable, "-m", "pyspark.runner"]
-        process = subprocess.Popen(command, env=given, cwd=tmp_path / "other", stderr=subprocess.PIPE)
+        process = subprocess.Popen(command, env=variables, cwd=tmp_path / "other", stderr=subprocess.PIPE)
         try:
             with accept(listening) as connection:
                 (tmp_path / "connected").touch()
-                said = connection.makefile("rb").readline()
+                first_line = connection.makefile("rb").readline()
             _, errors = process.communicate(timeout=LIMIT_S)
         finally:
             process.kill()
             process.wait()
     assert (process.returncode, errors) == (0, b"")
-    assert b'"chained": "yes"' in said, "another sitecustomize still counts"
-    assert str(DIRECTORY).encode() not in said
+    assert b'"chained": "yes"' in first_line, "another sitecustomize still counts"
+    assert str(DIRECTORY).encode() not in first_line
 
 
 @pytest.mark.parametrize("module", ["source_runner", "transform_with_state_driver_worker"])
@@ -94,9 +94,9 @@ def test_spark_s_own_runners_take_the_connection(tmp_path: Path, module: str) ->
     """They send their process id over it first."""
     full = {"source_runner": "python_streaming_source_runner"}.get(module, module)
     with listen(tmp_path, socket.AF_UNIX) as listening:
-        given = environment(tmp_path, listening, DIRECTORY)
+        variables = environment(tmp_path, listening, DIRECTORY)
         command = [sys.executable, "-m", f"pyspark.sql.streaming.{full}"]
-        process = subprocess.Popen(command, env=given, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL)
         try:
             with accept(listening) as connection:
                 assert struct.unpack("!i", connection.makefile("rb").read(4)) == (process.pid,)
@@ -113,16 +113,16 @@ def test_pyspark_is_imported_from_where_it_is_compiled(tmp_path: Path) -> None:
     home = Path(pyspark.__file__).parent
     archives = sorted((home / "python/lib").glob("*.zip"))
     assert archives, "else there is nothing to leave out"
-    given = {**os.environ, "SPARK_HOME": str(home), "PYTHONPATH": os.pathsep.join(map(str, [*archives, DIRECTORY]))}
-    found = subprocess.run(
+    variables = {**os.environ, "SPARK_HOME": str(home), "PYTHONPATH": os.pathsep.join(map(str, [*archives, DIRECTORY]))}
+    process = subprocess.run(
         [sys.executable, "-c", "import py4j, pyspark; print(pyspark.__file__, py4j.__file__)"],
-        env=given,
+        env=variables,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert ".zip" not in found.stdout
-    elsewhere = {**given, "SPARK_HOME": str(tmp_path)}
+    assert ".zip" not in process.stdout
+    elsewhere = {**variables, "SPARK_HOME": str(tmp_path)}
     lists = subprocess.run(
         [sys.executable, "-c", "import sys; print(sys.path)"], env=elsewhere, capture_output=True, text=True, check=True
     )
@@ -132,8 +132,8 @@ def test_pyspark_is_imported_from_where_it_is_compiled(tmp_path: Path) -> None:
 def test_others_are_left_alone(tmp_path: Path) -> None:
     """A process that is not awaited connects nowhere, though it has the variables of one that is."""
     with listen(tmp_path, socket.AF_UNIX) as listening:
-        given = environment(tmp_path, listening, DIRECTORY)
-        subprocess.run([sys.executable, "-c", "pass"], env=given, check=True)
+        variables = environment(tmp_path, listening, DIRECTORY)
+        subprocess.run([sys.executable, "-c", "pass"], env=variables, check=True)
         listening.setblocking(False)
         with pytest.raises(BlockingIOError):
             listening.accept()
@@ -141,8 +141,8 @@ def test_others_are_left_alone(tmp_path: Path) -> None:
 
 def test_without_a_listener_pyspark_says_so(tmp_path: Path) -> None:
     with listen(tmp_path, socket.AF_UNIX) as listening:
-        given = environment(tmp_path, listening, DIRECTORY)
+        variables = environment(tmp_path, listening, DIRECTORY)
     command = [sys.executable, "-m", "pyspark.sql.streaming.python_streaming_source_runner"]
-    ended = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert "CANNOT_OPEN_SOCKET" in ended.stderr

@@ -25,9 +25,9 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 class Waits:
     """Instead of a clock: which pauses there were, until there were so many."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_events: int) -> None:
         self.taken: list[float] = []
-        self._most = most
+        self._most = max_events
 
     def is_set(self) -> bool:
         return len(self.taken) == self._most
@@ -96,8 +96,8 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypa
     monkeypatch.setattr(query_runner, "start_query", MagicMock())
     query._begin(SimpleNamespace(newSession=lambda: session, sparkContext=None), MagicMock())
     assert stream.mock_calls
-    left = sorted(str(path.relative_to(tmp_path / "default")) for path in (tmp_path / "default").rglob("*"))
-    assert left == ["commits", "commits/mine", "held", "offsets", "offsets/0"]
+    remaining_files = sorted(str(path.relative_to(tmp_path / "default")) for path in (tmp_path / "default").rglob("*"))
+    assert remaining_files == ["commits", "commits/mine", "held", "offsets", "offsets/0"]
 
 
 def test_files_in_a_checkpoint_that_are_not_sparks_are_named() -> None:
@@ -177,7 +177,9 @@ def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pyt
     checkpoint.mkdir()
     (checkpoint / "writers").write_text(f"{1:<20}")
     with ExitStack() as task, capture_logs():
-        monkeypatch.setattr(query, "_begin", lambda *of: task.enter_context(enter(checkpoint, 2)) or begin(*of))
+        monkeypatch.setattr(
+            query, "_begin", lambda *arguments: task.enter_context(enter(checkpoint, 2)) or begin(*arguments)
+        )
         thread.start()
         assert stopped.wait(10)
         thread.join(0.5)

@@ -41,26 +41,26 @@ def within(row: tuple[bytes, ...], start: Bound | None, end: Bound | None) -> bo
     return True
 
 
-def holds(one: ClusteringSlice, row: tuple[bytes, ...]) -> bool:
-    width = len(one.equal)
-    return row[:width] == one.equal and within(row[width:], one.low, one.high)
+def holds(clustering_slice: ClusteringSlice, row: tuple[bytes, ...]) -> bool:
+    width = len(clustering_slice.equal)
+    return row[:width] == clustering_slice.equal and within(row[width:], clustering_slice.low, clustering_slice.high)
 
 
 @given(ranges())
 def test_slices_hold_the_same_rows_as_the_range(bounds: Bounds) -> None:
-    found = [row for one in slices(bounds) for row in ROWS if holds(one, row)]
-    assert found == [row for row in ROWS if within(row, *bounds)]
+    rows_of_slices = [row for clustering_slice in slices(bounds) for row in ROWS if holds(clustering_slice, row)]
+    assert rows_of_slices == [row for row in ROWS if within(row, *bounds)]
 
 
 @given(ranges())
 def test_a_slice_limits_one_column(bounds: Bounds) -> None:
-    for one in slices(bounds):
-        assert all(limit is None or len(limit.values) == 1 for limit in (one.low, one.high))
+    for clustering_slice in slices(bounds):
+        assert all(limit is None or len(limit.values) == 1 for limit in (clustering_slice.low, clustering_slice.high))
 
 
 def test_every_cql_range_delete_is_one_slice() -> None:
-    one = Bound(True, (b"a", b"b")), Bound(False, (b"a", b"c"))
-    assert slices(one) == [ClusteringSlice((b"a",), Bound(True, (b"b",)), Bound(False, (b"c",)))]
+    bounds = Bound(True, (b"a", b"b")), Bound(False, (b"a", b"c"))
+    assert slices(bounds) == [ClusteringSlice((b"a",), Bound(True, (b"b",)), Bound(False, (b"c",)))]
     assert slices((Bound(True, (b"a",)), Bound(True, (b"a",)))) == [ClusteringSlice((b"a",))]
     assert slices((Bound(False, (b"a", b"b")), Bound(True, (b"a",)))) == [
         ClusteringSlice((b"a",), Bound(False, (b"b",)))

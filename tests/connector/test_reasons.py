@@ -116,9 +116,9 @@ class Shown:
         self._name = name
 
     def trace(self) -> str:
-        of = json.loads(self._worker.get("/connectors?expand=status"))[self._name]["status"]
-        assert of == json.loads(self._worker.get(f"/connectors/{self._name}/status"))
-        return str([of["connector"].get("trace"), *(task.get("trace") for task in of["tasks"])])
+        status = json.loads(self._worker.get("/connectors?expand=status"))[self._name]["status"]
+        assert status == json.loads(self._worker.get(f"/connectors/{self._name}/status"))
+        return str([status["connector"].get("trace"), *(task.get("trace") for task in status["tasks"])])
 
     def readiness(self) -> str:
         return str(self._worker._answer("GET", "/health/ready", None))
@@ -128,8 +128,10 @@ class Shown:
         return str([line for line in (*moment.failures, *moment.waiting) if line.startswith(self._name)])
 
     def page(self) -> str:
-        (one,) = (c for c in json.loads(self._worker.get("/overview"))["connectors"] if c["name"] == self._name)
-        return str([one["reason"], *(table["reason"] for table in one["tables"])])
+        (shown_connector,) = (
+            c for c in json.loads(self._worker.get("/overview"))["connectors"] if c["name"] == self._name
+        )
+        return str([shown_connector["reason"], *(table["reason"] for table in shown_connector["tables"])])
 
     def metrics(self) -> str:
         lines = self._worker.get("/metrics").splitlines()
@@ -138,8 +140,8 @@ class Shown:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    given = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
-    worker = Worker(WorkerSettings.from_properties(given, "worker"), {"db": FILE})
+    properties = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
+    worker = Worker(WorkerSettings.from_properties(properties, "worker"), {"db": FILE})
     worker._load()
     worker.connectors.put("shop", SHOP)
     yield worker
@@ -149,10 +151,10 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     metrics.reasons(worker._reports._reasons, set())
 
 
-def test_what_is_kept_is_read_once_the_directory_is_this_workers(tmp_path: Path) -> None:
+def test_snapshots_are_loaded_after_the_directory_is_claimed(tmp_path: Path) -> None:
     """Another one may go on while this one waits for it."""
-    given = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
-    waiting = Worker(WorkerSettings.from_properties(given, "worker"), {})
+    properties = {"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path), "listeners": "http://127.0.0.1:0"}
+    waiting = Worker(WorkerSettings.from_properties(properties, "worker"), {})
     before = SnapshotStore(tmp_path / "snapshots")
     with before.changing():
         before.for_table("shop", "orders").needed = "12 events expired"
@@ -172,9 +174,9 @@ def test_a_reason_is_shown_everywhere(why: str, worker: Worker, tmp_path: Path) 
     listener = serve(worker.worker, *parts, worker.ready, worker.health)
     try:
         shown = Shown(f"http://127.0.0.1:{listener.port}", name)
-        said = {place.__name__: place() for place in (shown.trace, shown.readiness, shown.top, shown.page)}
-        found = [place for place, what in said.items() if text in what]
-        assert found == ["trace", "readiness", "top", "page"], said
+        shown_texts = {show.__name__: show() for show in (shown.trace, shown.readiness, shown.top, shown.page)}
+        views_with_reason = [view for view, shown_text in shown_texts.items() if text in shown_text]
+        assert views_with_reason == ["trace", "readiness", "top", "page"], shown_texts
         assert f'kind="{kind}"' in shown.metrics()
     finally:
         listener.shutdown()
@@ -213,7 +215,7 @@ def test_nothing_is_called_running_whose_query_does_not_start(
     worker._queries.clear()
 
 
-def test_a_task_that_is_tried_again_in_a_query_that_does_not_start_does_not_run(worker: Worker) -> None:
+def test_a_retried_task_whose_query_has_no_batch_is_unassigned(worker: Worker) -> None:
     """As with state=rows, whose query ends with each failure."""
     worker._spark, the_task(worker).trouble = object(), AWAY
     for has_done_batches, state in ((False, "UNASSIGNED"), (True, "RUNNING")):
@@ -225,7 +227,7 @@ def test_a_task_that_is_tried_again_in_a_query_that_does_not_start_does_not_run(
     worker._queries.clear()
 
 
-def test_what_tasks_wait_for_says_more_than_that_no_batch_is_done(worker: Worker) -> None:
+def test_what_tasks_wait_for_precedes_that_no_batch_is_done(worker: Worker) -> None:
     the_task(worker).waiting = "waits for its events topic"
     worker._note_hindrances()
     status = worker.connectors.status("shop")
@@ -237,6 +239,6 @@ def test_a_file_that_failed_is_looked_at_again(worker: Worker, tmp_path: Path) -
     of_file(["shop"])(worker, tmp_path)
     assert worker.connectors.status("db").state == "FAILED", "not by itself"
     worker.connectors.restart("db", only_failed=True)
-    found = worker._keyspaces.find_connectors(Keyspaces(["shop"]), may_wait=False)  # type: ignore[arg-type]
-    assert list(found) == ["db-shop"]
+    found_connectors = worker._keyspaces.find_connectors(Keyspaces(["shop"]), may_wait=False)  # type: ignore[arg-type]
+    assert list(found_connectors) == ["db-shop"]
     assert "db" not in worker.connectors.all_with_files()

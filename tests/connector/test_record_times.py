@@ -49,12 +49,16 @@ class Partition:
 
     def lives(self) -> dict[int, int]:
         """When each row that lives was written."""
-        found = {}
+        live_rows = {}
         for c, time in self.rows.items():
-            gone = [self.gone, self.deleted.get(c, -1), *(at for first, at in self.ranges if c >= first)]
+            gone = [
+                self.gone,
+                self.deleted.get(c, -1),
+                *(deleted_at for first, deleted_at in self.ranges if c >= first),
+            ]
             if time > max(gone):
-                found[c] = time
-        return found
+                live_rows[c] = time
+        return live_rows
 
     @property
     def static_at(self) -> int | None:
@@ -67,8 +71,8 @@ class Reader(MemoryReader):
     partition: Partition
 
     def statics(self, key: Any, consistency: int) -> Image | None:
-        at = self.partition.static_at
-        return None if at is None else Image((int32(1), None), at)
+        static_at = self.partition.static_at
+        return None if static_at is None else Image((int32(1), None), static_at)
 
     def range(self, key: Any, bounds: Any, consistency: int) -> Any:
         for key_of, image in self.live.items():
@@ -124,8 +128,8 @@ class History:
         if kind in ("partition", "range"):
             self.markers.add(time)
         self.staged.live.clear()
-        for number, at in self.partition.lives().items():
-            self.staged.live[K, int32(number)] = Image((None, int32(number)), at)
+        for number, live_at in self.partition.lives().items():
+            self.staged.live[K, int32(number)] = Image((None, int32(number)), live_at)
         self.offset += 1
         digest = f"{self.offset:032x}"
         made = Change(digest, NODES[0], scope=scope, segment=1, position=self.offset, write_time=time, effect=effect)
@@ -134,8 +138,8 @@ class History:
 
     def batch(self, *events: Event) -> None:
         waits = self.waiting.hand_out(100).get(EVENTS, NOTHING_WAITS)
-        due = self.keys.select_due(self.now, 100)
-        outcome = self.staged.stage.run(events, due, False, gate_waits=waits)
+        due_keys = self.keys.select_due(self.now, 100)
+        outcome = self.staged.stage.run(events, due_keys, False, gate_waits=waits)
         self.waiting.apply(EVENTS, outcome.at_gate, self.now, self.now)
         self.waiting.tick(EVENTS, self.now)
         self.keys.apply(outcome.done, outcome.waiting, self.now, outcome.places)
@@ -146,7 +150,7 @@ class History:
             self.batch(*(self.change() for _ in range(self.random.randrange(4))))
         for _ in range(6):
             self.batch()
-        return self.staged.of(DATA)
+        return self.staged.records_of(DATA)
 
 
 def time_of(form: str, value: Any) -> int:
@@ -179,16 +183,16 @@ def test_a_reader_that_goes_by_times_has_the_rows_that_live(
     seen = Partition()
     for record in history.staged.appended:
         key, value = json.loads(record.key or b""), json.loads(record.value or b"")
-        at, headers = time_of("debezium", value), dict(record.headers or ())
+        write_time, headers = time_of("debezium", value), dict(record.headers or ())
         if "scope" in headers and "start" in headers:
-            seen.ranges.append((json.loads(headers["start"])["values"]["c"], at))
+            seen.ranges.append((json.loads(headers["start"])["values"]["c"], write_time))
         elif "scope" in headers:
-            seen.gone = max(seen.gone, at)
+            seen.gone = max(seen.gone, write_time)
         elif key["c"] is None:
-            seen.static = max(seen.static, at)
+            seen.static = max(seen.static, write_time)
         elif value["op"] == "d":
-            seen.deleted[key["c"]] = max(seen.deleted.get(key["c"], -1), at)
+            seen.deleted[key["c"]] = max(seen.deleted.get(key["c"], -1), write_time)
         else:
-            seen.rows[key["c"]] = max(seen.rows.get(key["c"], -1), at)
+            seen.rows[key["c"]] = max(seen.rows.get(key["c"], -1), write_time)
     assert seen.lives() == history.partition.lives()
     assert seen.static_at == history.partition.static_at

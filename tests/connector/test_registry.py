@@ -29,13 +29,13 @@ URL = "value.converter.schema.registry.url"
 USER_INFO = "value.converter.schema.registry.basic.auth.user.info"
 
 
-def of(memory: Path, url: str, **more: str) -> Registry:
+def registry_of(memory: Path, url: str, **more: str) -> Registry:
     return Registry(settings_of(url, **more), memory)
 
 
 def settings_of(url: str, **more: str) -> ConnectorSettings:
-    given = {"name": "n", "keyspace": "ks", "table": "t", URL: url, **more}
-    return ConnectorSettings.from_properties(given, "test")
+    properties = {"name": "n", "keyspace": "ks", "table": "t", URL: url, **more}
+    return ConnectorSettings.from_properties(properties, "test")
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
     server: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = tmp_path / "schemas.json"
-    registry = of(memory, f"http://me:s3%2Fcret@127.0.0.1:{server}")
+    registry = registry_of(memory, f"http://me:s3%2Fcret@127.0.0.1:{server}")
     with caplog.at_level(logging.DEBUG):
         registry.check()
         assert registry.register("a-value", '"string"') == 7
@@ -96,15 +96,18 @@ def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
 
 def test_each_registry_gets_its_own_login_alone(server: int, tmp_path: Path) -> None:
     """Of several in one address; and none follows a redirect."""
-    one, other = "Basic " + base64.b64encode(b"me:one").decode(), "Basic " + base64.b64encode(b"me:other").decode()
+    first_login, other = (
+        "Basic " + base64.b64encode(b"me:one").decode(),
+        "Basic " + base64.b64encode(b"me:other").decode(),
+    )
     for url, logins in (
         (f"http://me:one@127.0.0.1:1,http://127.0.0.1:{server}", {None}),
         (f"http://me:one@127.0.0.1:1,http://me:other@127.0.0.1:{server}/", {other}),
-        (f"http://me:one@LOCALHOST:{server},http://127.0.0.1:{server}", {one}),
-        (f"http://me:one@127.0.0.1:{server}/apart,http://127.0.0.1:{server}", {one}),
+        (f"http://me:one@LOCALHOST:{server},http://127.0.0.1:{server}", {first_login}),
+        (f"http://me:one@127.0.0.1:{server}/apart,http://127.0.0.1:{server}", {first_login}),
     ):
         Answer.logins = []
-        registry = of(tmp_path / "ids", url)
+        registry = registry_of(tmp_path / "ids", url)
         registry.check()
         registry.close()
         assert set(Answer.logins) == logins, url
@@ -112,7 +115,7 @@ def test_each_registry_gets_its_own_login_alone(server: int, tmp_path: Path) -> 
         Answer.logins = []
         login = "" if more else "me:one@"
         with redirecting(f"http://127.0.0.1:{server}") as port:
-            registry = of(tmp_path / "ids", f"http://{login}127.0.0.1:{port}", **more)
+            registry = registry_of(tmp_path / "ids", f"http://{login}127.0.0.1:{port}", **more)
             with pytest.raises(HelenusError):
                 registry.check()
             registry.close()
@@ -122,8 +125,8 @@ def test_each_registry_gets_its_own_login_alone(server: int, tmp_path: Path) -> 
 def test_an_error_shows_the_address_without_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "s3cret")
     for url in ("http://me:${env:PW}@127.0.0.1:1", "https://127.0.0.1:2,https://me:${env:PW}@127.0.0.1:1"):
-        registry = of(tmp_path / "ids", url)
-        for ask in (registry.check, lambda of=registry: of.register("a-value", '"string"')):
+        registry = registry_of(tmp_path / "ids", url)
+        for ask in (registry.check, lambda own_registry=registry: own_registry.register("a-value", '"string"')):
             with pytest.raises(HelenusError) as failed:
                 ask()
             assert failed.value.kind is Kind.REGISTRY_UNREACHABLE
@@ -141,7 +144,7 @@ def test_an_error_shows_the_address_without_its_login(tmp_path: Path, monkeypatc
 )
 def test_an_invalid_address_shows_no_part_of_a_login(url: str, tmp_path: Path) -> None:
     with pytest.raises(HelenusError) as failed:
-        of(tmp_path / "ids", url)
+        registry_of(tmp_path / "ids", url)
     assert failed.value.kind is Kind.CONFIG
     assert URL in str(failed.value)
     assert "s3" not in str(failed.value)
@@ -149,23 +152,23 @@ def test_an_invalid_address_shows_no_part_of_a_login(url: str, tmp_path: Path) -
 
 def test_two_logins_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match="leave one out") as failed:
-        of(tmp_path / "ids", "http://me:s3cret@h:1", **{USER_INFO: "me:s3cret"})
+        registry_of(tmp_path / "ids", "http://me:s3cret@h:1", **{USER_INFO: "me:s3cret"})
     assert "s3cret" not in str(failed.value)
 
 
 def test_worker_knows_registered_schemas_while_the_registry_is_away(server: int, tmp_path: Path) -> None:
     """A registry that answers is asked all the same: it may have lost its schemas, and give others these ids."""
-    url, kept = f"http://127.0.0.1:{server}", tmp_path / "checkpoint" / "schemas"
+    url, schema_directory = f"http://127.0.0.1:{server}", tmp_path / "checkpoint" / "schemas"
     runs = 0
-    executor = Registry(settings_of(url), tmp_path / "elsewhere", kept)
+    executor = Registry(settings_of(url), tmp_path / "elsewhere", schema_directory)
     assert executor.register("c-value", '"string"') == 7
-    assert not kept.parent.exists(), "an executor's host has no checkpoint"
-    kept.parent.mkdir()
+    assert not schema_directory.parent.exists(), "an executor's host has no checkpoint"
+    schema_directory.parent.mkdir()
 
-    def start(at: str = url) -> Registry:
+    def start(url_now: str = url) -> Registry:
         nonlocal runs
         runs += 1
-        return Registry(settings_of(at), tmp_path / f"run {runs}", kept)
+        return Registry(settings_of(url_now), tmp_path / f"run {runs}", schema_directory)
 
     assert not start().knows("a-value")
     for register in (start().register("a-value", '"string"'), start().keep("a-key", '"long"', '"string"')):
@@ -193,12 +196,12 @@ def test_a_registry_that_was_away_is_asked_again_later(
     Answer.away = True
     assert registry.register("a-value", '"string"') == 7
     Answer.away = False
-    asked = len(Answer.logins)
+    requests_before = len(Answer.logins)
     assert registry.register("a-value", '"string"') == 7
-    assert len(Answer.logins) == asked, "it would take seconds each time"
+    assert len(Answer.logins) == requests_before, "it would take seconds each time"
     monkeypatch.setattr(registry, "_unavailable_until", 0.0)
     assert registry.register("a-value", '"string"') == 7
-    assert len(Answer.logins) > asked
+    assert len(Answer.logins) > requests_before
 
 
 @pytest.mark.parametrize("format", ["key-value-avro", "key-value-json"])
@@ -231,10 +234,10 @@ def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
     row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"), all=list)
     monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
     monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {})
-    tables, asked = TableDefinitions(), len(Answer.logins)
+    tables, requests_before = TableDefinitions(), len(Answer.logins)
     for _ in range(3):
         tables.scan(settings, tmp_path)
-    assert len(Answer.logins) == asked + 1
+    assert len(Answer.logins) == requests_before + 1
     Answer.away = True
     with pytest.raises(HelenusError):
         tables.scan(settings_of(f"http://user:secret@127.0.0.1:{server}"), tmp_path)
@@ -244,13 +247,13 @@ def test_a_registry_is_asked_once_for_connectors_that_are_looked_at_in_a_row(
 
 
 class Latest(Answer):
-    """A registry whose subjects all have the schema `known`, and take any other."""
+    """A registry whose subjects all have the schema `known_schema`, and take any other."""
 
-    known = ""
+    known_schema = ""
     posted: list[str]
 
     def do_GET(self) -> None:
-        latest = {"subject": "s", "version": 1, "id": 3, "schema": self.known, "schemaType": "AVRO"}
+        latest = {"subject": "s", "version": 1, "id": 3, "schema": self.known_schema, "schemaType": "AVRO"}
         self._answer(
             json.dumps(latest).encode() if "/versions/latest" in self.path else b'{"compatibilityLevel": "NONE"}'
         )
@@ -279,8 +282,8 @@ def _of_times(kind: str, field: str = "t") -> str:
 @pytest.mark.parametrize(("was", "now"), [("time-micros", "cql_time"), ("cql_time", "time-micros")])
 def test_times_of_another_unit_are_refused(latest: int, tmp_path: Path, was: str, now: str) -> None:
     """As of DataStax's connector, or of this one before a setting was changed: both are longs to the registry."""
-    Latest.known = _of_times(was)
-    registry = of(tmp_path / "ids", f"http://127.0.0.1:{latest}")
+    Latest.known_schema = _of_times(was)
+    registry = registry_of(tmp_path / "ids", f"http://127.0.0.1:{latest}")
     with pytest.raises(HelenusError, match=r"the topic has t as a time.*set time\.precision\.mode") as error:
         registry.register("data-value", _of_times(now))
     assert error.value.kind is Kind.REGISTRY_REFUSED
@@ -328,7 +331,7 @@ def test_a_changed_mode_is_named(number: str, cql_type: str, tmp_path: Path) -> 
     with HTTPServer(("127.0.0.1", 0), Refusing) as listening:
         Thread(target=listening.serve_forever, daemon=True).start()
         for Refusing.latest in schemas:
-            registry = of(tmp_path / "ids", f"http://127.0.0.1:{listening.server_port}")
+            registry = registry_of(tmp_path / "ids", f"http://127.0.0.1:{listening.server_port}")
             for schema in schemas:
                 with pytest.raises(HelenusError) as refused:
                     registry.register("a-value", schema)
@@ -383,7 +386,7 @@ def hostile() -> Iterator[int]:
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_an_answer_that_is_none(hostile: int, tmp_path: Path, kind: str) -> None:
-    registry = of(tmp_path / "ids", f"http://127.0.0.1:{hostile}/{kind}")
+    registry = registry_of(tmp_path / "ids", f"http://127.0.0.1:{hostile}/{kind}")
     with pytest.raises(HelenusError) as raised:
         registry.register("data-value", '"string"')
     assert raised.value.kind is Kind.REGISTRY_UNREACHABLE
@@ -394,7 +397,7 @@ def test_an_answer_that_is_none(hostile: int, tmp_path: Path, kind: str) -> None
 def test_an_answer_that_does_not_end(hostile: int, tmp_path: Path) -> None:
     """It is not read further than any answer goes."""
     Hostile.hung_up.clear()
-    registry = of(tmp_path / "ids", f"http://127.0.0.1:{hostile}/long")
+    registry = registry_of(tmp_path / "ids", f"http://127.0.0.1:{hostile}/long")
     tracemalloc.start()
     try:
         with pytest.raises(HelenusError, match="an answer of more than 16777216 bytes"):

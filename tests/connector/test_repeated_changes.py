@@ -52,10 +52,10 @@ class Flood:
 
         class Reader(MemoryReader):
             def rows(self, keys: Any, consistency: int) -> Any:
-                asked = list(keys)
-                for key in asked:
+                keys_asked = list(keys)
+                for key in keys_asked:
                     flood.is_read(key)
-                yield from super().rows(asked, consistency)
+                yield from super().rows(keys_asked, consistency)
 
         monkeypatch.setattr(resolver, "RowReader", lambda session, table, settings: Reader(self.staged.live, table))
         self.settings = self.staged.stage.settings
@@ -87,16 +87,18 @@ class Flood:
         ready = sorted((entry for entry in self.log if entry[0] <= self.now), key=lambda entry: entry[0])
         self.log = [entry for entry in self.log if entry[0] > self.now]
         events = []
-        for at, key, digest, time, node in ready:
+        for arrives_at, key, digest, time, node in ready:
             position = next(self.positions)
             change = Change(digest, node, segment=1, position=position, write_time=time, effect=WRITTEN)
-            events.append(Event(EVENTS, 0, position, int(at * 1000), self.staged.codec.encode(key), encode(change)))
+            events.append(
+                Event(EVENTS, 0, position, int(arrives_at * 1000), self.staged.codec.encode(key), encode(change))
+            )
         self.waiting.tick(EVENTS, self.now)
         waits = self.waiting.hand_out(100).get(EVENTS, NOTHING_WAITS)
-        due = self.keys.select_due(self.now, 1000)
-        if not (events or due or waits.overdue):
+        due_keys = self.keys.select_due(self.now, 1000)
+        if not (events or due_keys or waits.overdue):
             return
-        outcome = self.staged.stage.run(events, due, True, gate_waits=waits)
+        outcome = self.staged.stage.run(events, due_keys, True, gate_waits=waits)
         self.waiting.apply(EVENTS, outcome.at_gate, self.now, self.now)
         self.keys.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         self.paused.update(outcome.paused)
@@ -116,7 +118,7 @@ class Flood:
 
     def shown(self) -> dict[int, Any]:
         """The last record of each key."""
-        return {key["k"]: value and value["v"] for key, value in self.staged.of(DATA)}
+        return {key["k"]: value and value["v"] for key, value in self.staged.records_of(DATA)}
 
 
 @pytest.mark.parametrize("gate", ["one", "local_quorum"])
@@ -140,12 +142,14 @@ def test_reads_do_not_feed_themselves(seed: int, gate: str, tmp_path: Path, monk
             flood.write(key, hour, f"{next(digests):032x}", NODES)
             flood.batch()
         assert flood.shown() == {int.from_bytes(key[0], "big"): hour for key in [*torn, (int32(100),)]}
-    mutations = {key: len(found) for key, found in flood.torn.items()}
+    mutations = {key: len(mutations_of_key) for key, mutations_of_key in flood.torn.items()}
     for key in torn:
         # Each change has its pauses: some short ones, and from then on one in five minutes at most.
         assert flood.reads[key] <= mutations[key] * (20 + 2 * 3 * HOUR / LONGEST_PAUSE_S), flood.reads
     if gate == "one":
-        assert set(flood.paused) <= {node for found in flood.torn.values() for _, _, nodes in found for node in nodes}
+        assert set(flood.paused) <= {
+            node for mutations_of_key in flood.torn.values() for _, _, nodes in mutations_of_key for node in nodes
+        }
         assert flood.paused
     # Compacted: it ends.
     flood.torn.clear()

@@ -36,11 +36,11 @@ class Log(MemoryLog):
     def unread(self, _: object, group: str, topic: str, partition: int) -> Iterator[list[Any]]:
         """As `choice.unread`."""
         assert group == "helenus-replay-n"
-        found = self.records(topic)
+        letters = self.records(topic)
         self.appended = [record for record in self.appended if record.topic != topic]
-        if found:
+        if letters:
             assert partition == 0
-            yield [MemoryMessage(topic, r.partition, n, (1, 0), *r[2:]) for n, r in enumerate(found)]
+            yield [MemoryMessage(topic, r.partition, n, (1, 0), *r[2:]) for n, r in enumerate(letters)]
 
     def dead_letter(self, table: str, partition: int, value: bytes) -> None:
         event = SimpleNamespace(topic=f"events-ks.{table}", partition=partition, offset=7, key=b"k", value=value)
@@ -73,9 +73,9 @@ def run(table: str) -> Result:
 def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
     log.dead_letter("a", 1, b"no event")
     log.dead_letter("old", 0, b"no event either")
-    done = run(table)
-    assert done.exit_code == 0, done.output
-    assert [line for line in done.output.splitlines() if line.startswith("n: ")] == [
+    result = run(table)
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.output.splitlines() if line.startswith("n: ")] == [
         "n: 1 event replayed from dlq-ks.a to events-ks.a",
         "n: 0 events replayed from dlq-ks.b to events-ks.b",
     ]
@@ -92,16 +92,16 @@ def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
     ],
 )
 def test_without_dead_letters_the_message_names_their_topic(log: Log, table: str, message: str) -> None:
-    done = run(table)
-    assert done.exit_code == 2
-    assert f"helenus-connector: {message}" in done.output
+    result = run(table)
+    assert result.exit_code == 2
+    assert f"helenus-connector: {message}" in result.output
 
 
 def test_an_events_topic_that_is_gone(log: Log) -> None:
     del log.counts["events-ks.a"]
     log.dead_letter("a", 1, b"no event")
-    done = run("a,b")
-    assert (done.exit_code, "there is no topic events-ks.a" in done.output) == (2, True)
+    result = run("a,b")
+    assert (result.exit_code, "there is no topic events-ks.a" in result.output) == (2, True)
     assert log.records_by_topic["dlq-ks.a"], "it is there yet"
 
 
@@ -114,8 +114,8 @@ def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
     header = ("__connect.errors.left.out", b"value")
     log.appended.append(first._replace(value=None, headers=[*first.headers, header]))
     with capture_logs() as logged:
-        done = run("a")
-    assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output
+        result = run("a")
+    assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in result.output
     (passed_over,) = (entry for entry in logged if entry["event"] == "replay.skipped")
     assert (passed_over["of_other_topics"], passed_over["incomplete"]) == ({"events-ks.b": 1}, 1)
     assert log.records_by_topic == {"events-ks.a": [(1, b"k", b"a", ())] * 2}

@@ -59,8 +59,10 @@ def with_strategy(nodes: list[Any], strategy: object, **more: str) -> Replicas:
 
 
 def settings(**more: str) -> ConnectorSettings:
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json"}
-    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json"}
+    return ConnectorSettings.from_properties(
+        {**properties, **{k.replace("_", "."): v for k, v in more.items()}}, "test"
+    )
 
 
 def is_proven(who: Replicas, reporters: Sequence[Any], directory: Path) -> bool:
@@ -68,9 +70,9 @@ def is_proven(who: Replicas, reporters: Sequence[Any], directory: Path) -> bool:
     gate, codec = Gated(settings(), who, directory), KeyCodec(PAIR)
     values = [encode(Change("a" * 32, str(node.host_id), write_time=5)) for node in reporters]
     events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(values)]
-    (work,) = gate.admit(events, [], codec).works.values()
-    work.read_at, work.after = time.time(), Image((), 5)
-    return not gate.unproven(work)
+    (key_read,) = gate.admit(events, [], codec).key_reads.values()
+    key_read.read_at, key_read.after = time.time(), Image((), 5)
+    return not gate.unproven(key_read)
 
 
 def test_a_node_that_holds_the_key_no_more_does_not_count(tmp_path: Path) -> None:
@@ -105,10 +107,10 @@ def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, 
     waits = UnconfirmedKey(
         "t", 0, KeyCodec(PAIR).encode(KEY), 0, pack_changes({b"other".ljust(16): UnprovenChange(5, 0.0)}), handed=60
     )
-    (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
-    assert work.consistency == ConsistencyLevel.ALL
-    work.read_at, work.after = time.time(), None
-    assert not gate.unproven(work), "a read of all replicas meets the one that reported it"
+    (key_read,) = gate.admit([], [waits], KeyCodec(PAIR)).key_reads.values()
+    assert key_read.consistency == ConsistencyLevel.ALL
+    key_read.read_at, key_read.after = time.time(), None
+    assert not gate.unproven(key_read), "a read of all replicas meets the one that reported it"
 
 
 def test_level_quorum_counts_all_data_centres() -> None:

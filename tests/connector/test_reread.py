@@ -121,9 +121,11 @@ def test_unavailable_replicas_delay_no_other_keys(until: float) -> None:
     away = Unavailable("all of these", consistency=5, required_replicas=3, alive_replicas=2)
     session = Rows(lambda keys: away if KEYS[0][0] in keys else None)
     assert read(session, until=time.monotonic() + until) == set(KEYS[64:])
-    found = unread(session)
-    assert found.keys() == set(KEYS[:64])
-    assert {(one.is_away, one.error.kind) for one in found.values()} == {(True, Kind.CASSANDRA_READ)}
+    errors_by_key = unread(session)
+    assert errors_by_key.keys() == set(KEYS[:64])
+    assert {(unread_error.is_away, unread_error.error.kind) for unread_error in errors_by_key.values()} == {
+        (True, Kind.CASSANDRA_READ)
+    }
 
 
 def test_nodes_that_are_overloaded_are_asked_for_less() -> None:
@@ -137,8 +139,8 @@ def test_a_key_that_was_not_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPat
     session = Rows(lambda _: None)
     ask = session.execute_async
 
-    def masked(*asked: Any, **more: Any) -> Any:
-        answer = ask(*asked, **more).result()
+    def masked(*arguments: Any, **more: Any) -> Any:
+        answer = ask(*arguments, **more).result()
         rows = RowPage((b"\0\0\0\0" * 2, value, time) for _, value, time in answer.current_rows)
         return SimpleNamespace(result=lambda: SimpleNamespace(current_rows=rows, paging_state=None))
 
@@ -150,10 +152,10 @@ def test_a_key_that_was_not_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPat
 
 def test_pages_are_as_small_as_a_guardrail_wants_them() -> None:
     session = Rows(lambda _: None)
-    asked: list[int] = []
+    page_sizes: list[int] = []
 
     def execute(bound: Any, paging_state: bytes | None, host: object = None) -> Any:
-        asked.append(bound.fetch_size)
+        page_sizes.append(bound.fetch_size)
         rows = SimpleNamespace(current_rows=RowPage([(KEYS[0][0], None, None)]), paging_state=None)
 
         def result() -> Any:
@@ -168,7 +170,7 @@ def test_pages_are_as_small_as_a_guardrail_wants_them() -> None:
     reader._row_bytes = 1.0
     for _ in range(2):
         assert [key for key, _ in reader.range(KEYS[0], (None, None), ConsistencyLevel.ONE)] == [KEYS[0]]
-    assert asked == [500, 250, 125, 62, 62]
+    assert page_sizes == [500, 250, 125, 62, 62]
 
 
 def test_partition_keys_that_compare_equal_are_never_in_one_statement() -> None:
@@ -192,9 +194,9 @@ def test_a_key_that_the_server_refuses_and_that_no_other_schema_explains() -> No
     session = Rows(lambda keys: InvalidRequest("Key may not be empty") if KEYS[50][0] in keys else None)
     reader = RowReader(session, TABLE, SETTINGS)
     reader.is_current = True
-    found = dict(reader.rows(KEYS, ConsistencyLevel.ALL))
-    assert {key for key, image in found.items() if isinstance(image, KeyRefused)} == {KEYS[50]}
-    assert found.keys() == set(KEYS)
+    images_by_key = dict(reader.rows(KEYS, ConsistencyLevel.ALL))
+    assert {key for key, image in images_by_key.items() if isinstance(image, KeyRefused)} == {KEYS[50]}
+    assert images_by_key.keys() == set(KEYS)
     with pytest.raises(KeyRefused):
         list(reader.range(KEYS[50], (None, None), ConsistencyLevel.ALL))
 
@@ -212,10 +214,10 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
     """It lags behind the ALTER: a comparison without the key names the columns too."""
     lagging = "the node that lags"
     session = Rows(lambda keys: InvalidRequest("Undefined column name v") if KEYS[50][0] in keys else None)
-    asked: list[object] = []
+    hosts_asked: list[object] = []
 
     def elsewhere(bound: Any, paging_state: Any, host: object = None) -> Any:
-        asked.append(host)
+        hosts_asked.append(host)
         if host == lagging:
             assert "v" in bound.prepared_statement.query_string.split("WHERE")[0]
             session.fails = lambda _: InvalidRequest("Undefined column name v")
@@ -228,7 +230,7 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
     reader.is_current = True
     with pytest.raises(SchemaChanged):
         list(reader.rows(KEYS, ConsistencyLevel.ALL))
-    assert asked[-1] == lagging
+    assert hosts_asked[-1] == lagging
 
 
 def test_a_column_of_many_cells_has_a_time_too() -> None:
@@ -243,8 +245,8 @@ def test_a_key_that_always_times_out_is_left_out_soon(until: float) -> None:
     assert read(session, until=time.monotonic() + until) == {*KEYS} - {KEYS[50]}
     assert len(session.asked) < 30
     session.asked.clear()
-    ((key, one),) = unread(session).items()
-    assert (key, one.is_away) == (KEYS[50], False)
+    ((key, unread_error),) = unread(session).items()
+    assert (key, unread_error.is_away) == (KEYS[50], False)
 
 
 def test_many_keys_that_time_out_are_an_error_of_the_cluster() -> None:

@@ -44,9 +44,9 @@ def i(n: int) -> bytes:
     return n.to_bytes(4, "big", signed=True)
 
 
-def insert(c: int, at: int, **values: int) -> Update:
-    """An INSERT of the row `c` of partition 7, `at` µs after `T`."""
-    return update(Row((i(c),), {name: Cell(i(value)) for name, value in values.items()}, T + at))
+def insert(c: int, time_offset: int, **values: int) -> Update:
+    """An INSERT of the row `c` of partition 7, `time_offset` µs after `T`."""
+    return update(Row((i(c),), {name: Cell(i(value)) for name, value in values.items()}, T + time_offset))
 
 
 def update(*rows: Row | Marker, **more: Any) -> Update:
@@ -57,8 +57,8 @@ class Path:
     """Batches of events through the kept rows, the resolver and a shape. `last` is what a naive sink has: by key."""
 
     def __init__(self, **more: str) -> None:
-        given = {"name": "n", "keyspace": "ks", "table": "t", **more}
-        self.settings = ConnectorSettings.from_properties(given, "test")
+        properties = {"name": "n", "keyspace": "ks", "table": "t", **more}
+        self.settings = ConnectorSettings.from_properties(properties, "test")
         self.store = DictStore()
         table = shown_table(TABLE, self.settings)
         self.resolver = StateResolver("events-ks.t", table, KeyCodec(table))
@@ -68,19 +68,19 @@ class Path:
         version: Any = SimpleNamespace(current=SimpleNamespace(table=TABLE, topic="data"))
         self.appending = RecordAppender(self.settings, version, Undeliverable(self.settings))
 
-    def take(self, some: Sequence[Event], now: float = NOW) -> list[ShapedRecord]:
-        found: list[ShapedRecord] = []
-        for merged in RowMerge(TABLE, KeyCodec(TABLE), self.store, 0, markers=self.settings.markers).take(some, now):
+    def take(self, batch: Sequence[Event], now: float = NOW) -> list[ShapedRecord]:
+        shaped_records: list[ShapedRecord] = []
+        for merged in RowMerge(TABLE, KeyCodec(TABLE), self.store, 0, markers=self.settings.markers).take(batch, now):
             resolved = self.resolver.resolved(merged)
             for shaped in [] if resolved is None else self.shape.records(resolved):
                 assert shaped is not None
                 assert shaped.cause is None
-                found.append(shaped)
+                shaped_records.append(shaped)
                 self.appending.append(self.log, resolved, BatchOutcome(), shaped)
-        return found
+        return shaped_records
 
-    def upsert(self, some: Sequence[Event], now: float = NOW) -> None:
-        for shaped in self.take(some, now):
+    def upsert(self, batch: Sequence[Event], now: float = NOW) -> None:
+        for shaped in self.take(batch, now):
             key, value = (json.loads(part or b"null") for part in shaped.record[:2])
             if key["c"] is not None:
                 self.last[key["c"]] = value
@@ -106,23 +106,27 @@ def test_records_say_what_a_row_was_and_what_became_of_it() -> None:
     assert (tombstone.record.value, op(gone)) == (None, b"d")
 
 
-@pytest.mark.parametrize("given", FORMATS.values(), ids=FORMATS)
-def test_copies_and_what_lost_are_no_records(given: dict[str, str]) -> None:
-    path = Path(**given)
+@pytest.mark.parametrize("format_settings", FORMATS.values(), ids=FORMATS)
+def test_copies_and_what_lost_are_no_records(format_settings: dict[str, str]) -> None:
+    path = Path(**format_settings)
     assert path.take(events(insert(1, 5, v=1)))
     assert not path.take(events(insert(1, 5, v=1), node=OTHER, offset=1))
     assert not path.take(events(insert(1, 4, v=9), offset=2))  # late: an older write
 
 
-@pytest.mark.parametrize(("given", "name"), [(given, name) for name, given in FORMATS.items()], ids=FORMATS)
-def test_a_delete_of_a_partition_is_a_marker_and_a_null_for_each_row(given: dict[str, str], name: str) -> None:
-    path = Path(**given)
+@pytest.mark.parametrize(
+    ("format_settings", "name"), [(format_settings, name) for name, format_settings in FORMATS.items()], ids=FORMATS
+)
+def test_a_delete_of_a_partition_is_a_marker_and_a_null_for_each_row(
+    format_settings: dict[str, str], name: str
+) -> None:
+    path = Path(**format_settings)
     path.take(events(insert(1, 1, v=1), insert(2, 1, v=2)))
-    found = path.take(events(update(deletion=(T + 2, NOW)), offset=2))
-    of_marker = [shaped for shaped in found if "scope" in dict(shaped.record.headers)]
+    shaped_records = path.take(events(update(deletion=(T + 2, NOW)), offset=2))
+    of_marker = [shaped for shaped in shaped_records if "scope" in dict(shaped.record.headers)]
     assert [dict(shaped.record.headers)["scope"] for shaped in of_marker] == [b"partition"]
-    assert found[0] is of_marker[0]
-    of_rows = [shaped for shaped in found if op(shaped) == b"d" and shaped not in of_marker]
+    assert shaped_records[0] is of_marker[0]
+    of_rows = [shaped for shaped in shaped_records if op(shaped) == b"d" and shaped not in of_marker]
     assert len(of_rows) == 2
     if name == "rows":
         assert [shaped.record.value for shaped in of_rows] == [None, None]
@@ -145,10 +149,10 @@ def test_without_markers_static_columns_have_no_records_but_their_own() -> None:
     path.take(events(update(*(Marker(kind, (i(1),), ((T + 3, NOW),)) for kind in (1, 6))), offset=3))
     path.take(events(update(deletion=(T + 5, NOW)), offset=4))
     path.take(events(update(deletion=(T + 9, NOW)), offset=5))  # now there are none
-    said = [json.loads(record.value) for record in path.log.records("data") if record.value is not None]
-    of_statics = [envelope["op"] for envelope in said if (envelope["after"] or envelope["before"])["c"] is None]
+    envelopes = [json.loads(record.value) for record in path.log.records("data") if record.value is not None]
+    of_statics = [envelope["op"] for envelope in envelopes if (envelope["after"] or envelope["before"])["c"] is None]
     assert of_statics == ["c", "d"]
-    assert sum(envelope["op"] == "d" for envelope in said) == 3
+    assert sum(envelope["op"] == "d" for envelope in envelopes) == 3
     assert path.log.records("markers-data-ks.t")
 
 
@@ -171,10 +175,10 @@ def test_static_columns_are_a_record_of_their_own() -> None:
     path = Path(**PLAIN)
     path.take(events(insert(1, 1, v=1)))
     static = update(static=Row((), {"s": Cell(i(3), T + 2)}))
-    found = path.take(events(static, offset=1))
-    assert json.loads(found[0].record.key or b"")["c"] is None
-    assert value(found[0])["s"] == 3
-    assert op(found[0]) == b"c"
+    shaped_records = path.take(events(static, offset=1))
+    assert json.loads(shaped_records[0].record.key or b"")["c"] is None
+    assert value(shaped_records[0])["s"] == 3
+    assert op(shaped_records[0]) == b"c"
     assert decode(events(static)[0].value or b"").scope is Scope.STATIC
     gone = update(static=Row((), {"s": Cell(None, T + 3, deleted_at=NOW)}))
     (shaped,) = path.take(events(gone, offset=2))
@@ -184,5 +188,5 @@ def test_static_columns_are_a_record_of_their_own() -> None:
 def test_static_columns_go_with_their_partition() -> None:
     path = Path(**PLAIN)
     path.take(events(update(static=Row((), {"s": Cell(i(3), T + 2)}))))
-    found = path.take(events(update(deletion=(T + 5, NOW)), offset=1))
-    assert [(shaped.record.value, op(shaped)) for shaped in found] == [(None, b"d"), (None, b"d")]
+    shaped_records = path.take(events(update(deletion=(T + 5, NOW)), offset=1))
+    assert [(shaped.record.value, op(shaped)) for shaped in shaped_records] == [(None, b"d"), (None, b"d")]

@@ -382,15 +382,15 @@ def test_a_connectors_own_file_may_refer_to_anything(secrets: Path) -> None:
         assert api.ask("PATCH", "/connectors/f1/config", {"data.topic": outside})[0] == 400
         assert api.ask("PUT", "/connectors/f2/config", {**file, "name": "f2", "data.topic": "d2"})[0] == 400
         # What was changed over REST, and what was made there, stays so when the worker starts again.
-        kept = json.loads((worker.checkpoint_dir / "connectors.json").read_text())
-    kept["f1"]["config"]["data.topic"] = outside
-    kept["f2"] = {"config": {**CONFIG, "table": "c", "cassandra.password": outside}, "state": "RUNNING", "file": None}
-    (worker.checkpoint_dir / "connectors.json").write_text(json.dumps(kept))
-    again = Connectors(worker, earliest)
-    again.load({"f1": file})
-    assert again.names() == ["f1"]
-    assert again.all()["f1"].settings.data_topic == ""
-    assert again.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore[union-attr]
+        saved = json.loads((worker.checkpoint_dir / "connectors.json").read_text())
+    saved["f1"]["config"]["data.topic"] = outside
+    saved["f2"] = {"config": {**CONFIG, "table": "c", "cassandra.password": outside}, "state": "RUNNING", "file": None}
+    (worker.checkpoint_dir / "connectors.json").write_text(json.dumps(saved))
+    restarted = Connectors(worker, earliest)
+    restarted.load({"f1": file})
+    assert restarted.names() == ["f1"]
+    assert restarted.all()["f1"].settings.data_topic == ""
+    assert restarted.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("key", sorted(SERVERS))
@@ -594,31 +594,31 @@ def test_restart(made: Api) -> None:
 
 
 def test_offsets(made: Api) -> None:
-    def at(topic: str, partition: int, offset: int | None) -> dict[str, Any]:
+    def entry(topic: str, partition: int, offset: int | None) -> dict[str, Any]:
         position = None if offset is None else {"offset": offset}
         return {"partition": {"topic": f"events-ks.{topic}", "partition": partition}, "offset": position}
 
-    alter = {"offsets": [at("a", 0, 7), at("b", 1, 9)]}
+    alter = {"offsets": [entry("a", 0, 7), entry("b", 1, 9)]}
     refused = made.ask("PATCH", "/connectors/f1/offsets", alter)
     assert refused == made.ask("DELETE", "/connectors/f1/offsets")
     assert refused[0] == 400
     assert "must be in the STOPPED state" in refused[1]["message"]
     made.ask("PUT", "/connectors/f1/stop")
     assert made.ask("PATCH", "/connectors/f1/offsets", alter)[0] == 200
-    others = [at("a", 1, 0), at("b", 0, 3)]  # as they were: at the first event
+    others = [entry("a", 1, 0), entry("b", 0, 3)]  # as they were: at the first event
     altered = sorted([*alter["offsets"], *others], key=lambda o: list(o["partition"].values()))
     assert made.ask("GET", "/connectors/f1/offsets") == (200, {"offsets": altered})
-    large = at("a", 0, (1 << 63) - 1)
+    large = entry("a", 0, (1 << 63) - 1)
     as_text = {**large, "offset": {"offset": str(large["offset"]["offset"])}}
-    for given in (large, as_text):
-        assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": [given]})[0] == 200
+    for large_entry in (large, as_text):
+        assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": [large_entry]})[0] == 200
         assert made.ask("GET", "/connectors/f1/offsets")[1]["offsets"][0] == large
-    assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": [at("a", 0, None)]})[0] == 200
-    assert made.ask("GET", "/connectors/f1/offsets")[1]["offsets"][0] == at("a", 0, 3)
-    whole = [at(topic, partition, offset) for topic in "ab" for partition, offset in ((0, 3), (1, 0))]
+    assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": [entry("a", 0, None)]})[0] == 200
+    assert made.ask("GET", "/connectors/f1/offsets")[1]["offsets"][0] == entry("a", 0, 3)
+    whole = [entry(topic, partition, offset) for topic in "ab" for partition, offset in ((0, 3), (1, 0))]
     assert made.ask("DELETE", "/connectors/f1/offsets")[0] == 200
     assert made.ask("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
-    for wrong in ([], [at("z", 0, 1)], [at("a", 2, 1)], [at("a", 0, -5)], [{"partition": {}}], [3], {"a": 1}):
+    for wrong in ([], [entry("z", 0, 1)], [entry("a", 2, 1)], [entry("a", 0, -5)], [{"partition": {}}], [3], {"a": 1}):
         assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": wrong})[0] == 400, wrong
     assert made.ask("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
 
@@ -629,9 +629,9 @@ def test_offsets(made: Api) -> None:
 )
 def test_invalid_numbers_in_an_offset(made: Api, part: str, number: str) -> None:
     made.ask("PUT", "/connectors/f1/stop")
-    given = {"partition": "0", "offset": "4", part: number}
-    place = f'"partition": {{"topic": "events-ks.a", "partition": {given["partition"]}}}'
-    body = f'{{"offsets": [{{{place}, "offset": {{"offset": {given["offset"]}}}}}]}}'
+    numbers = {"partition": "0", "offset": "4", part: number}
+    partition_text = f'"partition": {{"topic": "events-ks.a", "partition": {numbers["partition"]}}}'
+    body = f'{{"offsets": [{{{partition_text}, "offset": {{"offset": {numbers["offset"]}}}}}]}}'
     url = f"{made.base}/connectors/f1/offsets"
     response = made.session.patch(url, data=body, headers={"Content-Type": "application/json"}, timeout=10)
     assert (response.status_code, response.json()["error_code"]) == (400, 400)
@@ -665,7 +665,7 @@ def test_every_setting_is_described(api: Api) -> None:
     for model in (WorkerSettings, ConnectorSettings):
         for name, field in model.model_fields.items():
             assert model.texts().get(field.alias or name), name
-            assert [about for about in field.metadata if isinstance(about, Group)], name
+            assert [note for note in field.metadata if isinstance(note, Group)], name
 
 
 def test_validate(api: Api) -> None:
@@ -903,8 +903,8 @@ def test_a_certificate_that_cannot_be_read(tls: dict[str, str], tmp_path: Path, 
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(HelenusError, match="cannot listen"):
-        Api(settings(tmp_path, listeners=f"http://127.0.0.1:{taken.getsockname()[1]}"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(HelenusError, match="cannot listen"):
+        Api(settings(tmp_path, listeners=f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
 @pytest.mark.parametrize(

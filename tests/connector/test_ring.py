@@ -201,7 +201,7 @@ def test_a_large_ring_is_read_more_rarely(monkeypatch: pytest.MonkeyPatch) -> No
     assert cluster.reads == 2
 
 
-def test_a_ring_that_cannot_be_read_is_the_last_one_for_a_minute() -> None:
+def test_the_last_ring_stays_valid_for_a_minute_of_failed_reads() -> None:
     cluster = Cluster()
     cluster.follow()
     cluster.error = OperationTimedOut()
@@ -229,8 +229,8 @@ def test_nodes_that_disagree_for_long_are_logged_once(monkeypatch: pytest.Monkey
     cluster.views = [cluster.hosts, moved]
     with capture_logs() as logs:
         for _ in range(30):
-            found = cluster.follow(INTERVAL_S)
-    assert sorted(found) == [["1", "2", "3"], ["2", "3", "1"]], "both are possible"
+            possible_rings = cluster.follow(INTERVAL_S)
+    assert sorted(possible_rings) == [["1", "2", "3"], ["2", "3", "1"]], "both are possible"
     assert [entry["event"] for entry in logs] == ["ring.disagreement"]
     assert "nodetool ring" in logs[0]["advice"]
 
@@ -248,7 +248,7 @@ def test_a_ring_of_cassandra_3_11() -> None:
     assert cluster.follow() == [["1", "2", "3"]]
 
 
-def test_tables_of_one_session_share_a_reader_which_goes_with_it() -> None:
+def test_tables_of_a_session_share_a_ring_reader_that_ends_with_it() -> None:
     session = MemorySession([Host(1)])
     reader = reader_for(session)
     assert reader_for(session) is reader

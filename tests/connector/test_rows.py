@@ -22,17 +22,17 @@ results = st.integers(1, 5).flatmap(
 )
 
 
-def body(found: list[RawRow]) -> bytes:
-    cells = (struct.pack(">i", -1) if v is None else struct.pack(">i", len(v)) + v for row in found for v in row)
-    return struct.pack(">i", len(found)) + b"".join(cells)
+def body(sent_rows: list[RawRow]) -> bytes:
+    cells = (struct.pack(">i", -1) if v is None else struct.pack(">i", len(v)) + v for row in sent_rows for v in row)
+    return struct.pack(">i", len(sent_rows)) + b"".join(cells)
 
 
 @given(results)
 def test_both_parsers_give_the_bytes_that_were_sent(result: tuple[int, list[RawRow]]) -> None:
-    columns, found = result
-    data = body(found)
+    columns, sent_rows = result
+    data = body(sent_rows)
     for page in (parse(data, columns), raw_rows._parse(data, columns)):
-        assert (list(page), page.size) == (found, len(data))
+        assert (list(page), page.size) == (sent_rows, len(data))
 
 
 def test_a_result_that_ends_early_is_an_error() -> None:
@@ -85,15 +85,15 @@ def string(text: str) -> bytes:
 def custom(keyspace: str, udt: str, fields: list[str]) -> bytes:
     """A vector of a user-defined type, as Cassandra spells it: names of types and fields in hexadecimal."""
     inner = ",".join(f"{field.encode().hex()}:{CLASSES}Int32Type" for field in fields)
-    of = f"{CLASSES}UserType({keyspace},{udt.encode().hex()},{inner})"
-    return struct.pack(">H", 0) + string(f"{CLASSES}VectorType({CLASSES}FrozenType({of}) , 2)")
+    type_name = f"{CLASSES}UserType({keyspace},{udt.encode().hex()},{inner})"
+    return struct.pack(">H", 0) + string(f"{CLASSES}VectorType({CLASSES}FrozenType({type_name}) , 2)")
 
 
 def plain_type(keyspace: str, udt: str, fields: list[str]) -> bytes:
     """A map of an int to a list of a tuple of a user-defined type, as the protocol has them."""
     inner = b"".join(string(field) + struct.pack(">H", 9) for field in fields)
-    of = struct.pack(">H", 0x30) + string(keyspace) + string(udt) + struct.pack(">H", len(fields)) + inner
-    return struct.pack(">HHHHH", 0x21, 9, 0x20, 0x31, 1) + of
+    udt_type = struct.pack(">H", 0x30) + string(keyspace) + string(udt) + struct.pack(">H", len(fields)) + inner
+    return struct.pack(">HHHHH", 0x21, 9, 0x20, 0x31, 1) + udt_type
 
 
 def decode(data: bytes) -> Any:
@@ -107,9 +107,9 @@ def test_types_of_any_names_are_read_past(spelled: Any, keyspace: str, udt: str,
     made = spelled(keyspace, udt, fields)
     columns = string("a") + made + string("b") + struct.pack(">H", 9)
     table = string(f"{keyspace}s") + string("t")
-    found: list[RawRow] = [(b"any", bytes(4)), (None, b"x")]
-    answer = decode(struct.pack(">iii", 2, 1, 2) + table + columns + body(found))
-    assert list(answer.parsed_rows) == found
+    sent_rows: list[RawRow] = [(b"any", bytes(4)), (None, b"x")]
+    answer = decode(struct.pack(">iii", 2, 1, 2) + table + columns + body(sent_rows))
+    assert list(answer.parsed_rows) == sent_rows
     assert answer.column_names == ["a", "b"]
     bound = struct.pack(">iiiH", 1, 1, 1, 0) + table + string("a") + made
     prepared = decode(struct.pack(">i", 4) + string("id") + bound + struct.pack(">ii", 1, 2) + table + columns)

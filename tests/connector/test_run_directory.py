@@ -22,8 +22,8 @@ MODE = stat.S_IMODE
 def places(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
     """The memory and the disk of a host. All users may write to them."""
     with tempfile.TemporaryDirectory() as memory, tempfile.TemporaryDirectory() as disk:
-        for place in (memory, disk):
-            Path(place).chmod(0o1777)
+        for parent in (memory, disk):
+            Path(parent).chmod(0o1777)
         monkeypatch.setattr(run_directory, "_MEMORY", Path(memory))
         monkeypatch.setattr(tempfile, "gettempdir", lambda: disk)
         yield Path(memory), Path(disk)
@@ -41,15 +41,15 @@ def test_a_run_takes_its_name_on_disk_before_others_see_it(places: tuple[Path, P
 def overflow(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No room in memory from now on."""
 
-    def has_room(place: Path | int, _: int) -> bool:
-        path = Path(f"/proc/self/fd/{place}").readlink() if isinstance(place, int) else place
+    def has_room(parent: Path | int, _: int) -> bool:
+        path = Path(f"/proc/self/fd/{parent}").readlink() if isinstance(parent, int) else parent
         return memory not in path.parents
 
     monkeypatch.setattr(cache_file, "has_room", has_room)
 
 
 @pytest.mark.parametrize("planted", ["directory", "link to a directory", "link to a file"])
-def test_a_cache_that_has_no_room_in_memory_follows_no_other_user(
+def test_a_cache_that_moves_to_disk_follows_no_link_of_another_user(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
     """On an executor's host the name may be known in advance: from its driver's."""
@@ -88,9 +88,9 @@ def test_a_cache_that_has_no_room_in_memory_lies_on_disk(
 
 def test_what_other_runs_left_is_removed_and_no_link_followed(places: tuple[Path, Path]) -> None:
     memory, disk = places
-    left = memory / "helenus-run-left"
-    left.mkdir()
-    (left / "lock").touch()
+    abandoned_run = memory / "helenus-run-left"
+    abandoned_run.mkdir()
+    (abandoned_run / "lock").touch()
     precious = disk / "state"
     precious.mkdir()
     (precious / "lock").touch()
@@ -98,7 +98,7 @@ def test_what_other_runs_left_is_removed_and_no_link_followed(places: tuple[Path
     (memory / "helenus-run-locked").mkdir()
     (memory / "helenus-run-locked" / "lock").symlink_to(precious / "lock")
     run = run_directory.make()
-    assert not left.exists()
+    assert not abandoned_run.exists()
     assert (precious / "lock").exists()
     assert (memory / "helenus-run-locked").exists(), "its lock is none"
     run_directory.remove(run)
@@ -106,7 +106,7 @@ def test_what_other_runs_left_is_removed_and_no_link_followed(places: tuple[Path
 
 def test_sockets_have_a_short_path_that_is_this_user_s_alone(tmp_path: Path) -> None:
     long = tmp_path / ("long" * 20)
-    found = run_directory.socket_directory(long)
-    assert len(str(found)) < 60
-    assert MODE(found.stat().st_mode) == 0o700
+    sockets = run_directory.socket_directory(long)
+    assert len(str(sockets)) < 60
+    assert MODE(sockets.stat().st_mode) == 0o700
     assert run_directory.socket_directory(Path("/run/mine")) == Path("/run/mine")

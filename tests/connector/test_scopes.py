@@ -46,9 +46,9 @@ def key(number: int, *clustering: int) -> Key:
 class Partitions(MemorySession):
     """A table whose rows are `live`: clustering keys by partition, whose number is its token. `answered` rows."""
 
-    def __init__(self, of: Table, live: dict[int, list[int]], size: int = 10) -> None:
+    def __init__(self, definition: Table, live: dict[int, list[int]], size: int = 10) -> None:
         super().__init__([Host(1)])
-        self.of, self.live, self.size = of, live, size
+        self.of, self.live, self.size = definition, live, size
         self.statics: dict[int, int] = {}
         self.fails: Callable[[list[int], bytes | None], Exception | None] = lambda partitions, state: None
         self.refuses: Callable[[str], Exception | None] = lambda cql: None
@@ -65,11 +65,11 @@ class Partitions(MemorySession):
     def execute_async(self, bound: Any, paging_state: bytes | None = None, host: object = None) -> Any:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
-        asked = super().execute_async(bound, paging_state, host)
+        request = super().execute_async(bound, paging_state, host)
 
         def result() -> Any:
             self.under_way -= 1
-            page = asked.result()
+            page = request.result()
             self.answered += len(page.current_rows)
             self.largest = max(self.largest, page.current_rows.size)
             return page
@@ -99,11 +99,11 @@ class Partitions(MemorySession):
             low = number(values.pop(0)) if ">=" in cql else -(2**63)
             high = number(values.pop(0)) if "<" in cql else 2**63
             return self.tokens[bisect_left(self.tokens, low) : bisect_left(self.tokens, high)]
-        found = _IN.search(cql.split("WHERE")[1])
-        count = found[1].count("?") if found and found[1] else 1
-        asked = dict.fromkeys(number(value) for value in values[:count])
+        in_clause = _IN.search(cql.split("WHERE")[1])
+        count = in_clause[1].count("?") if in_clause and in_clause[1] else 1
+        partitions_asked = dict.fromkeys(number(value) for value in values[:count])
         del values[:count]
-        return sorted(asked)
+        return sorted(partitions_asked)
 
     def _rows(self, cql: str, partitions: Iterable[int], values: list[bytes]) -> list[tuple[bytes | None, ...]]:
         rows: list[tuple[bytes | None, ...]] = []
@@ -112,16 +112,16 @@ class Partitions(MemorySession):
             static = [struct.pack(">i", self.statics[p]) if p in self.statics else None] if self.of.statics else []
             ttls: list[bytes | None] = [struct.pack(">i", 1000)] * len(re.findall(r"\bTTL\(", cql))
             times = [struct.pack(">q", 9 if c == "s" else 5) if c != "s" or p in self.statics else None for c in timed]
-            found = self.live.get(p, [])
+            clustering_rows = self.live.get(p, [])
             if "DISTINCT" in cql:
-                rows += [(*key(p), *static, *times)] if found or p in self.statics else []
+                rows += [(*key(p), *static, *times)] if clustering_rows or p in self.statics else []
                 continue
             if values:
-                found = [c for c in found if struct.pack(">i", c) == values[0]]
+                clustering_rows = [c for c in clustering_rows if struct.pack(">i", c) == values[0]]
             value = bytes(self.size)
             width = len(self.of.clustering)
-            rows += [(*key(p, *[c] * width), value, *static, *times, *ttls) for c in found]
-            if not found and not values and p in self.statics:
+            rows += [(*key(p, *[c] * width), value, *static, *times, *ttls) for c in clustering_rows]
+            if not clustering_rows and not values and p in self.statics:
                 rows.append(
                     (
                         *key(p),
@@ -151,9 +151,9 @@ def read(session: Partitions, keys: list[Key], reader: RowReader | None = None) 
     """Rows that were found, and statements."""
     reader = reader or RowReader(session, session.of, SETTINGS)
     before = reader.statements
-    found = list(reader.rows(dict.fromkeys(keys), ONE))
-    assert sorted(k for k, _ in found) == sorted(keys)
-    return sum(image is not None for _, image in found), reader.statements - before
+    answers = list(reader.rows(dict.fromkeys(keys), ONE))
+    assert sorted(k for k, _ in answers) == sorted(keys)
+    return sum(image is not None for _, image in answers), reader.statements - before
 
 
 def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
@@ -181,14 +181,16 @@ def test_large_rows_after_many_deleted_ones_are_not_answered_at_once() -> None:
     assert session.largest <= 9 << 20
 
 
-def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: RowReader | None = None) -> dict[int, Any]:
+def scoped(
+    session: Partitions, scope_reads: list[tuple[Scope, Key, Any]], reader: RowReader | None = None
+) -> dict[int, Any]:
     """By place: the statics' bytes, if any, and the clustering keys of the rows; or why there are none."""
     reader = reader or RowReader(session, session.of, SETTINGS)
-    found: dict[int, Any] = {}
-    for place, answer in reader.scopes(asked, ONE):
-        assert place not in found
+    answers_by_index: dict[int, Any] = {}
+    for index, answer in reader.scopes(scope_reads, ONE):
+        assert index not in answers_by_index
         if isinstance(answer, (KeyRefused, UnreadReason)):
-            found[place] = answer
+            answers_by_index[index] = answer
             continue
         statics, rows = answer
         static = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
@@ -197,10 +199,10 @@ def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: Row
             images = list(rows)
             assert {image.oldest_write_time() for _, image in images} <= {5}
             assert all((image.expires is not None) == reader.asks_ttl for _, image in images)
-            found[place] = static, [number(k[1] or b"") for k, _ in images]
+            answers_by_index[index] = static, [number(k[1] or b"") for k, _ in images]
         except HelenusError as error:
-            found[place] = error
-    return found
+            answers_by_index[index] = error
+    return answers_by_index
 
 
 @pytest.mark.parametrize("asks_ttl", [True, False])
@@ -209,13 +211,13 @@ def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
     session.statics = {7: 70, 8: 80}
     reader = RowReader(session, SHARED, SETTINGS)
     reader.asks_ttl = asks_ttl
-    found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(10_000)], reader)
-    assert {place: static for place, static in found.items() if static != (None, [])} == {
+    answers_by_index = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(10_000)], reader)
+    assert {index: static for index, static in answers_by_index.items() if static != (None, [])} == {
         7: (70, [1, 2]),
         8: (80, []),
         9: (None, [3]),
     }
-    assert len(found) == 10_000
+    assert len(answers_by_index) == 10_000
     assert reader.statements <= 110
     assert session.most_under_way > 1
 
@@ -224,8 +226,8 @@ def test_many_static_columns_are_few_statements() -> None:
     session = Partitions(SHARED, {7: [1, 2]})
     session.statics = {7: 70, 8: 80}
     reader = RowReader(session, SHARED, SETTINGS)
-    found = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
-    assert {place: static for place, (static, _) in found.items() if static} == {7: 70, 8: 80}
+    answers_by_index = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
+    assert {index: static for index, (static, _) in answers_by_index.items() if static} == {7: 70, 8: 80}
     assert reader.statements <= 12
 
 
@@ -236,17 +238,17 @@ def test_static_columns_of_a_table_without_any_are_not_read() -> None:
     assert session.most_under_way == 0
 
 
-@pytest.mark.parametrize("of", [WIDE, SHARED])
-def test_many_range_deletes_are_read_many_at_once(of: Table) -> None:
-    session = Partitions(of, {n: [1, 2] for n in range(0, 1000, 2)})
-    session.statics = {5: 50} if of.statics else {}
-    reader = RowReader(session, of, SETTINGS)
+@pytest.mark.parametrize("definition", [WIDE, SHARED])
+def test_many_range_deletes_are_read_many_at_once(definition: Table) -> None:
+    session = Partitions(definition, {n: [1, 2] for n in range(0, 1000, 2)})
+    session.statics = {5: 50} if definition.statics else {}
+    reader = RowReader(session, definition, SETTINGS)
     bounds = (Bound(True, (struct.pack(">i", 2),)),) * 2
-    found = scoped(session, [(Scope.RANGE, (*key(n), None), bounds) for n in range(1000)], reader)
-    assert list(found) == list(range(1000))
-    assert all(found[n] == (None, [2] if n % 2 == 0 else []) for n in range(1000) if n != 5)
-    assert found[5] == (50 if of.statics else None, [])
-    assert reader.statements == 1000 * (1 + len(of.statics))
+    answers_by_index = scoped(session, [(Scope.RANGE, (*key(n), None), bounds) for n in range(1000)], reader)
+    assert list(answers_by_index) == list(range(1000))
+    assert all(answers_by_index[n] == (None, [2] if n % 2 == 0 else []) for n in range(1000) if n != 5)
+    assert answers_by_index[5] == (50 if definition.statics else None, [])
+    assert reader.statements == 1000 * (1 + len(definition.statics))
     assert session.most_under_way == SETTINGS.query_concurrency
 
 
@@ -255,12 +257,12 @@ def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
     reader = RowReader(session, WIDE, SETTINGS)
     answers = reader.scopes([(Scope.PARTITION, (*key(n), None), None) for n in (3, 1, 2)], ONE)
     counts = {}
-    for place, (_, rows) in answers:  # type: ignore[misc]
+    for index, (_, rows) in answers:  # type: ignore[misc]
         first = next(rows)
-        held = session.answered
-        assert held < 100 or counts, "no more than some pages are there"
-        counts[place] = 1 + sum(1 for _ in rows)
-        assert first[0][0] == key((3, 1, 2)[place])[0]
+        pages_answered = session.answered
+        assert pages_answered < 100 or counts, "no more than some pages are there"
+        counts[index] = 1 + sum(1 for _ in rows)
+        assert first[0][0] == key((3, 1, 2)[index])[0]
     assert counts == {0: 600, 1: 1000, 2: 1}
     assert session.largest < 9 << 20
 
@@ -271,11 +273,11 @@ def test_partitions_of_a_statement_that_fails_are_not_gone(fails_at: int) -> Non
     session = Partitions(WIDE, {n: [1, 2] for n in range(4)})
     slow = ReadTimeout("as the server says it", consistency=6, required_responses=2, received_responses=1)
     session.fails = lambda partitions, state: slow if 2 in partitions and (state is not None) == fails_at else None
-    found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(4)])
-    assert not any(static == (None, []) for static in found.values())
-    assert isinstance(found[2], (UnreadReason, HelenusError))
+    answers_by_index = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(4)])
+    assert not any(static == (None, []) for static in answers_by_index.values())
+    assert isinstance(answers_by_index[2], (UnreadReason, HelenusError))
     if not fails_at:
-        assert [found[n] for n in (0, 1, 3)] == [(None, [1, 2])] * 3
+        assert [answers_by_index[n] for n in (0, 1, 3)] == [(None, [1, 2])] * 3
 
 
 def scan(session: Partitions, parts: int) -> tuple[int, int]:
@@ -314,8 +316,8 @@ def test_reading_a_truncated_table_costs_by_the_rows_left() -> None:
 def test_a_scan_goes_on_from_a_stripe(first: int) -> None:
     session = stripes(1 << 12, 1)
     reader = RowReader(session, FLAT, SETTINGS)
-    found = [reread.stripe_of(k) for k, _ in reader.part(3, 5, ONE, first)]
-    assert found == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
+    stripes_read = [reread.stripe_of(k) for k, _ in reader.part(3, 5, ONE, first)]
+    assert stripes_read == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
 
 
 @pytest.mark.parametrize("while_prepared", [True, False])
@@ -323,13 +325,15 @@ def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(
     monkeypatch: pytest.MonkeyPatch, while_prepared: bool
 ) -> None:
     """MAXWRITETIME came with 5.0: while a cluster is upgraded, half of the nodes refuse it."""
-    of = table(K, V, Column("m", parse("list<int>")))
-    session = Partitions(of, {n: [0] for n in range(500)})
-    reader = RowReader(session, of, SETTINGS)
+    definition = table(K, V, Column("m", parse("list<int>")))
+    session = Partitions(definition, {n: [0] for n in range(500)})
+    reader = RowReader(session, definition, SETTINGS)
     assert reader.shows_all_times
-    asked = iter(range(10**6))
+    prepared_counter = iter(range(10**6))
     unknown = InvalidRequest("Unknown function 'maxwritetime'")
-    session.refuses = lambda cql: unknown if "MAXWRITETIME" in cql and next(asked) % 2 == while_prepared else None
+    session.refuses = lambda cql: (
+        unknown if "MAXWRITETIME" in cql and next(prepared_counter) % 2 == while_prepared else None
+    )
     reader.is_current = True
     live, statements = read(session, [key(n) for n in range(500)], reader)
     assert (live, reader.shows_all_times, statements < 60) == (500, False, True)

@@ -37,17 +37,19 @@ def table(*columns: tuple[str, str], keys: Sequence[tuple[str, str]] = (("pk", "
 
 
 def settings(**more: str) -> ConnectorSettings:
-    given = {"name": "n", "keyspace": "ks1", "table": "table1", "value.converter.schema.registry.url": "http://r"}
-    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+    properties = {"name": "n", "keyspace": "ks1", "table": "table1", "value.converter.schema.registry.url": "http://r"}
+    return ConnectorSettings.from_properties(
+        {**properties, **{k.replace("_", "."): v for k, v in more.items()}}, "test"
+    )
 
 
 def int32(value: int) -> bytes:
     return struct.pack(">i", value)
 
 
-def made(of: Table, values: Sequence[bytes | None] | None, key: Sequence[bytes | None], **more: str) -> Record:
+def made(definition: Table, values: Sequence[bytes | None] | None, key: Sequence[bytes | None], **more: str) -> Record:
     image = None if values is None else Image(tuple(values), 5)
-    return RowShape(of, settings(**more), MemoryRegistry()).row(KeyCodec(of).encode(key), image, 5)
+    return RowShape(definition, settings(**more), MemoryRegistry()).row(KeyCodec(definition).encode(key), image, 5)
 
 
 TWO = table(("a", "int"), ("b", "text"))
@@ -83,16 +85,17 @@ def test_json(form: str, key: bytes, value: bytes, gone: bytes | None) -> None:
 
 
 def test_json_of_a_whole_partition() -> None:
-    of = table(("s", "int static"))
-    record = made(of, (int32(1),), (int32(7), None), output_format="json")
+    definition = table(("s", "int static"))
+    record = made(definition, (int32(1),), (int32(7), None), output_format="json")
     assert (record.key, record.value) == (b'{"pk":7,"ck":null}', b'{"pk":7,"ck":null,"s":1}')
 
 
 def test_json_needs_no_registry() -> None:
-    of = ConnectorSettings.from_properties(
+    in_json = ConnectorSettings.from_properties(
         {"name": "n", "keyspace": "ks1", "table": "table1", "output.format": "json"}, "test"
     )
-    assert RowShape(TWO, of, Registry(of, __file__)).row(KeyCodec(TWO).encode(KEY), None, None).value == b"{}"  # type: ignore[arg-type]
+    shape = RowShape(TWO, in_json, Registry(in_json, __file__))  # type: ignore[arg-type]
+    assert shape.row(KeyCodec(TWO).encode(KEY), None, None).value == b"{}"
 
 
 def fields(schema: str | None) -> list[str]:
@@ -102,11 +105,11 @@ def fields(schema: str | None) -> list[str]:
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
 def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
     """As on Pulsar: bytes are of the schemas that the topic declares, and a truncation, which has none, has no key."""
-    of = table(("a", "int"), ("b", "blob"), ("d", "decimal"))
-    shape = RowShape(of, settings(output_format=form), None)
+    definition = table(("a", "int"), ("b", "blob"), ("d", "decimal"))
+    shape = RowShape(definition, settings(output_format=form), None)
     image = Image((int32(1), b"\xff", b"\0\0\0\1\x7b"), 5)
-    record = shape.row(KeyCodec(of).encode(KEY), image, 5)
-    declared = declared_by(of, settings(output_format=form))
+    record = shape.row(KeyCodec(definition).encode(KEY), image, 5)
+    declared = declared_by(definition, settings(output_format=form))
     assert record.key is not None
     assert record.value is not None
     if form == "key-value-avro":
@@ -129,9 +132,9 @@ def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
 
 
 def test_a_schema_of_json_has_times_of_keys_as_they_are() -> None:
-    of = table(("v", "time"), keys=[("pk", "int"), ("t", "time")])
+    definition = table(("v", "time"), keys=[("pk", "int"), ("t", "time")])
     for form, unit in (("exact", "cql_time"), ("datastax", "time-micros")):
-        schemas = declared_by(of, settings(output_format="key-value-json", key_compat=form))
+        schemas = declared_by(definition, settings(output_format="key-value-json", key_compat=form))
         key, value = (json.loads(text or "")["fields"][-1]["type"] for text in (schemas.key, schemas.value))
         assert [t[1]["logicalType"] for t in (key, value)] == [unit, "cql_time"]
 
@@ -149,39 +152,45 @@ def test_a_schema_of_json_has_the_names_of_json() -> None:
 
 
 def test_a_table_of_key_columns_only_shows_them() -> None:
-    of = table()
+    definition = table()
     registry = MemoryRegistry()
-    record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
+    record = RowShape(definition, settings(), registry).row(KeyCodec(definition).encode(KEY), Image(KEY, None), None)
     assert record.value is not None
     assert registry.read(record.value) == {"pk": 7, "ck": "x"}
-    key, value = (json.loads(text) for text in row_schemas(of, settings()))
-    assert key == {**value, "cql_id": str(of.id)}
+    key, value = (json.loads(text) for text in row_schemas(definition, settings()))
+    assert key == {**value, "cql_id": str(definition.id)}
     assert key["fields"] == [
         {"name": "pk", "type": "int"},
         {"name": "ck", "type": ["null", "string"], "default": None},
     ]
     for form in ("json", "key-value-json"):
-        assert made(of, KEY, KEY, output_format=form).value == b'{"pk":7,"ck":"x"}'
+        assert made(definition, KEY, KEY, output_format=form).value == b'{"pk":7,"ck":"x"}'
 
 
 def test_a_table_whose_last_column_was_dropped_shows_its_key() -> None:
     """Nullable, with a default: a reader of the schema before has no such field."""
-    of = table()
-    of = Table(of.keyspace, of.name, of.id, of.columns, dropped={"v": Column("v", parse("int"))})
+    definition = table()
+    definition = Table(
+        definition.keyspace,
+        definition.name,
+        definition.id,
+        definition.columns,
+        dropped={"v": Column("v", parse("int"))},
+    )
     registry = MemoryRegistry()
-    record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
+    record = RowShape(definition, settings(), registry).row(KeyCodec(definition).encode(KEY), Image(KEY, None), None)
     assert record.value is not None
     assert registry.read(record.value) == {"pk": 7, "ck": "x"}
-    _, value = row_schemas(of, settings())
+    _, value = row_schemas(definition, settings())
     assert [field["default"] for field in json.loads(value)["fields"]] == [None, None]
 
 
 def test_columns_leave_out_what_they_do_not_name() -> None:
-    of = table(("a", "int"), ("ab", "text"), ("odd", "'x.Y'"))
+    definition = table(("a", "int"), ("ab", "text"), ("odd", "'x.Y'"))
     with pytest.raises(HelenusError, match=r"column odd: the type 'x\.Y' has no Avro form") as caught:
-        row_schemas(of.select_columns("a|odd"), settings())
+        row_schemas(definition.select_columns("a|odd"), settings())
     assert caught.value.kind is Kind.TABLE_UNSUPPORTED
-    assert made(of.select_columns("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
+    assert made(definition.select_columns("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
 
 
 def test_a_key_that_cannot_be_encoded_is_refused_by_name() -> None:
@@ -198,12 +207,12 @@ def test_a_table_that_hides_columns_is_refused(form: str, registry: Registry | N
 
 
 def test_no_bytes_are_null_and_a_header_says_where() -> None:
-    of = table(("a", "int"), ("b", "text"), ("c", "uuid"), ("d", "int"))
+    definition = table(("a", "int"), ("b", "text"), ("c", "uuid"), ("d", "int"))
     values = (b"", b"", b"", None)
-    record = made(of, values, KEY, output_format="key-value-json")
+    record = made(definition, values, KEY, output_format="key-value-json")
     assert record.value == b'{"a":null,"b":"","c":null,"d":null}'
     assert dict(record.headers)["empty"] == b'["a", "c"]'
-    assert "empty" not in dict(made(of, (None, b"", None, None), KEY).headers)
+    assert "empty" not in dict(made(definition, (None, b"", None, None), KEY).headers)
 
 
 @pytest.mark.parametrize("compat", ["exact", "datastax"])
@@ -211,43 +220,43 @@ def test_no_bytes_in_a_partition_key_are_null_under_a_schema_of_their_own(compat
     """No record of the key's schema has them, and a stand-in would be another row's key."""
     columns = [Column(n, parse(t), "partition_key", i) for i, (n, t) in enumerate((("a", "int"), ("b", "text")))]
     clustering = Column("c", parse("smallint"), "clustering", 0)
-    of = Table("ks1", "table1", uuid.UUID(int=1), (*columns, clustering, Column("v", parse("int"))))
+    definition = Table("ks1", "table1", uuid.UUID(int=1), (*columns, clustering, Column("v", parse("int"))))
     registry = MemoryRegistry()
-    shape = RowShape(of, settings(key_compat=compat), registry)
+    shape = RowShape(definition, settings(key_compat=compat), registry)
     key = (b"", b"", b"\0\1")
-    record = shape.row(KeyCodec(of).encode(key), Image((int32(5),), 5), 5, values=key)
+    record = shape.row(KeyCodec(definition).encode(key), Image((int32(5),), 5), 5, values=key)
     assert registry.read(record.key or b"") == {"a": None, "b": "", "c": 1}
     assert registry.subjects["data-ks1.table1-key-nullable"] == int.from_bytes((record.key or b"")[1:5], "big")
     assert dict(record.headers)["empty"] == b'["a"]'
-    gone = shape.marker(KeyCodec(of).encode((b"", b"", None)), None, 5, values=(b"", b"", None))
+    gone = shape.marker(KeyCodec(definition).encode((b"", b"", None)), None, 5, values=(b"", b"", None))
     assert (registry.read(gone.key or b""), gone.value) == ({"a": None, "b": "", "c": None}, None)
-    only_keys = replace(of, columns=(*columns, clustering))
+    only_keys = replace(definition, columns=(*columns, clustering))
     shape = RowShape(only_keys, settings(key_compat=compat), registry)
-    record = shape.row(KeyCodec(of).encode(key), Image(key, 5), 5, values=key)
+    record = shape.row(KeyCodec(definition).encode(key), Image(key, 5), 5, values=key)
     assert registry.read(record.value or b"") == {"a": None, "b": "", "c": 1}
     with pytest.raises(HelenusError, match="no form"):
-        RowShape(of, settings(), None).row(KeyCodec(of).encode(key), None, 5, values=key)
+        RowShape(definition, settings(), None).row(KeyCodec(definition).encode(key), None, 5, values=key)
 
 
 def test_the_keys_of_datastax() -> None:
-    of = table(("a", "int"), keys=[("pk", "tinyint"), ("ck", "time")])
+    definition = table(("a", "int"), keys=[("pk", "tinyint"), ("ck", "time")])
     nanos = 3_723_000_000_004
     key = (b"\xff", nanos.to_bytes(8, "big"))
     registry = MemoryRegistry()
-    exact = KeyCodec(of).encode(key)
-    record = RowShape(of, settings(key_compat="datastax"), registry).row(exact, Image((None,), None), None)
+    exact = KeyCodec(definition).encode(key)
+    record = RowShape(definition, settings(key_compat="datastax"), registry).row(exact, Image((None,), None), None)
     assert registry.read(record.key)["pk"] == 255
     assert dict(record.headers)["exact_key"] == exact
-    assert KeyCodec(of).decode(dict(record.headers)["exact_key"]) == key
-    text = made(of, None, key, key_compat="datastax", output_format="key-value-json")
+    assert KeyCodec(definition).decode(dict(record.headers)["exact_key"]) == key
+    text = made(definition, None, key, key_compat="datastax", output_format="key-value-json")
     assert text.key == b'{"pk":255,"ck":3723000000}'
-    assert made(of, None, key, output_format="key-value-json").key == b'{"pk":-1,"ck":3723000000004}'
+    assert made(definition, None, key, output_format="key-value-json").key == b'{"pk":-1,"ck":3723000000004}'
 
 
 def test_headers() -> None:
     event = wire.encode(change.Change("0" * 32, "node-1", segment=3, position=99))
-    of = settings(headers="digest,segpos,node")
-    shape = RowShape(TWO, of, MemoryRegistry())
+    with_headers = settings(headers="digest,segpos,node")
+    shape = RowShape(TWO, with_headers, MemoryRegistry())
     key = KeyCodec(TWO).encode(KEY)
     headers = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
     assert shape.row(key, None, 5, event).headers == headers
@@ -295,7 +304,7 @@ BIG = (1 << 9 * 8 - 1) - 1  # a varint of 9 bytes
     ],
 )
 def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, varint: Any) -> None:
-    of = table(
+    definition = table(
         ("d", "decimal"),
         ("l", "list<decimal>"),
         ("m", "map<decimal, varint>"),
@@ -307,9 +316,9 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
     pair = b"".join(int32(len(v)) + v for v in (DECIMAL, b"\x7f\xff"))
     row = (DECIMAL, int32(1) + int32(6) + DECIMAL, int32(1) + pair, None, pair, b"\x7f\xff")
     registry = MemoryRegistry()
-    given = settings(**modes)
-    shape = RowShape(shown_table(of, given), given, registry)
-    record = shape.row(KeyCodec(of).encode((DECIMAL, b"\x05")), Image(row, 5), 5)
+    with_modes = settings(**modes)
+    shape = RowShape(shown_table(definition, with_modes), with_modes, registry)
+    record = shape.row(KeyCodec(definition).encode((DECIMAL, b"\x05")), Image(row, 5), 5)
     assert registry.read(record.key) == {"pk": {"bigint": b"\xff\x6a", "scale": 2}, "ck": b"\x05"}, "keys are exact"
     assert record.value is not None
     assert registry.read(record.value) == {
@@ -320,8 +329,8 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
         "t": {"index_0": decimal, "index_1": varint},
         "v": varint,
     }
-    assert dict(record.headers)["schema_id"] == of.schema_id.encode(), "it is the table's"
-    text = made(shown_table(of, given), row, (DECIMAL, b"\x05"), output_format="key-value-json")
+    assert dict(record.headers)["schema_id"] == definition.schema_id.encode(), "it is the table's"
+    text = made(shown_table(definition, with_modes), row, (DECIMAL, b"\x05"), output_format="key-value-json")
     assert text.value is not None
     in_json = {"bigint": "/2o=", "scale": 2} if isinstance(decimal, dict) else decimal
     assert json.loads(text.value)["l"] == [in_json]
@@ -331,49 +340,51 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
 def test_times_in_microseconds(form: str) -> None:
     """As DataStax's connector has them in values, at any depth; keys go by `key.compat`."""
-    of = table(("a", "time"), ("l", "list<frozen<tuple<time, int>>>"), keys=(("pk", "int"), ("ck", "time")))
+    definition = table(("a", "time"), ("l", "list<frozen<tuple<time, int>>>"), keys=(("pk", "int"), ("ck", "time")))
     moment = (3_723_000_000_004).to_bytes(8, "big")
     listed = struct.pack(">iii", 1, 12, 8) + moment
     key = (int32(1), moment)
     more = {"time_precision_mode": "microseconds", "output_format": form}
-    given = settings(**more)
+    with_modes = settings(**more)
     registry = MemoryRegistry()
-    shape = RowShape(shown_table(of, given), given, registry)
-    record = shape.row(KeyCodec(of).encode(key), Image((moment, listed), 5), 5)
+    shape = RowShape(shown_table(definition, with_modes), with_modes, registry)
+    record = shape.row(KeyCodec(definition).encode(key), Image((moment, listed), 5), 5)
     if form == "key-value-avro":
-        value, known = registry.read(record.value or b""), registry.read(record.key or b"")
-        text = json.loads(row_schemas(shown_table(of, given), given)[1])
+        value, key_values = registry.read(record.value or b""), registry.read(record.key or b"")
+        text = json.loads(row_schemas(shown_table(definition, with_modes), with_modes)[1])
         assert text["fields"][0]["type"] == ["null", {"type": "long", "logicalType": "time-micros"}]
         assert value["a"] == datetime.time(1, 2, 3)
         assert value["l"] == [{"index_0": datetime.time(1, 2, 3), "index_1": None}]
-        assert known["ck"] == 3_723_000_000_004
+        assert key_values["ck"] == 3_723_000_000_004
     else:
-        value, known = json.loads(record.value or b""), json.loads(record.key or b"")
+        value, key_values = json.loads(record.value or b""), json.loads(record.key or b"")
         assert (value["a"], value["l"]) == (3_723_000_000, [{"index_0": 3_723_000_000}])
-        assert known["ck"] == 3_723_000_000_004
+        assert key_values["ck"] == 3_723_000_000_004
 
 
 def test_values_that_a_mode_cannot_hold() -> None:
-    of = table(("d", "decimal"), ("v", "varint"))
+    definition = table(("d", "decimal"), ("v", "varint"))
     row = (b"\x80\0\0\0\1", BIG.to_bytes(9, "big"))
     long = settings(varint_handling_mode="long")
     with pytest.raises(HelenusError, match=r"a varint of 9 bytes.*string takes any.*column v"):
-        made(shown_table(of, long), row, KEY, varint_handling_mode="long")
-    given = settings(varint_handling_mode="string", decimal_handling_mode="double")
+        made(shown_table(definition, long), row, KEY, varint_handling_mode="long")
+    with_modes = settings(varint_handling_mode="string", decimal_handling_mode="double")
     registry = MemoryRegistry()
-    record = RowShape(shown_table(of, given), given, registry).row(KeyCodec(of).encode(KEY), Image(row, 5), 5)
+    record = RowShape(shown_table(definition, with_modes), with_modes, registry).row(
+        KeyCodec(definition).encode(KEY), Image(row, 5), 5
+    )
     assert record.value is not None
     assert registry.read(record.value) == {"v": str(BIG), "d": float("inf")}
 
 
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
 def test_a_varint_beyond_64_bits_is_no_long(form: str) -> None:
-    of = table(("v", "varint"))
-    given = {"varint_handling_mode": "long", "output_format": form}
+    definition = table(("v", "varint"))
+    modes = {"varint_handling_mode": "long", "output_format": form}
     least, beyond = (n.to_bytes(9, "big", signed=True) for n in (-(1 << 63), 1 << 63))
-    assert made(shown_table(of, settings(**given)), (least,), KEY, **given).value
+    assert made(shown_table(definition, settings(**modes)), (least,), KEY, **modes).value
     with pytest.raises(HelenusError, match=r"a varint of 9 bytes.*string takes any.*column v"):
-        made(shown_table(of, settings(**given)), (beyond,), KEY, **given)
+        made(shown_table(definition, settings(**modes)), (beyond,), KEY, **modes)
 
 
 @pytest.mark.parametrize("modes", [{}, {"decimal_handling_mode": "string"}, {"decimal_handling_mode": "double"}])
@@ -382,7 +393,7 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     """The schema that a topic on Pulsar has says of each what it is."""
     price = CqlType("udt", (parse("decimal"), parse("int")), label="price", fields=("d", "n"))
     t = parse(kind.format("frozen<price>"), {"price": price})
-    of = Table(
+    definition = Table(
         "ks1",
         "table1",
         uuid.UUID(int=1),
@@ -392,14 +403,18 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
             Column("w", parse("frozen<list<frozen<price>>>", {"price": price})),
         ),
     )
-    one = b"".join(int32(len(part)) + part for part in (DECIMAL, int32(1)))
-    whole = {"{}": one, "tuple<{}>": int32(len(one)) + one}.get(kind, int32(1) + int32(len(one)) + one)
-    given = settings(output_format="json", **modes)
-    shape = RowShape(shown_table(of, given), given, None)
-    record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
+    pair_bytes = b"".join(int32(len(part)) + part for part in (DECIMAL, int32(1)))
+    whole = {"{}": pair_bytes, "tuple<{}>": int32(len(pair_bytes)) + pair_bytes}.get(
+        kind, int32(1) + int32(len(pair_bytes)) + pair_bytes
+    )
+    with_modes = settings(output_format="json", **modes)
+    shape = RowShape(shown_table(definition, with_modes), with_modes, None)
+    record = shape.row(
+        KeyCodec(definition).encode((whole,)), Image((whole, int32(1) + int32(len(pair_bytes)) + pair_bytes), 5), 5
+    )
     assert record.value is not None
     row = json.loads(record.value)
-    schema = fastavro.parse_schema(json.loads(declared_by(shown_table(of, given), given).value))
+    schema = fastavro.parse_schema(json.loads(declared_by(shown_table(definition, with_modes), with_modes).value))
     exact = {"bigint": "/2o=", "scale": 2}
     assert row["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
     assert fastavro.validate(row, schema)
@@ -409,11 +424,11 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
 
 def test_a_number_of_many_digits_is_shown() -> None:
     """Python by itself shows no int of more than 4300 digits."""
-    of = table(("m", "map<varint, int>"), ("v", "varint"))
+    definition = table(("m", "map<varint, int>"), ("v", "varint"))
     number = b"\x11" * 5000
     entry = int32(1) + int32(len(number)) + number + int32(4) + int32(7)
-    given = settings(varint_handling_mode="string", output_format="key-value-json")
-    text = made(shown_table(of, given), (entry, number), KEY, output_format="key-value-json").value
+    with_modes = settings(varint_handling_mode="string", output_format="key-value-json")
+    text = made(shown_table(definition, with_modes), (entry, number), KEY, output_format="key-value-json").value
     assert text is not None
     value = json.loads(text)
     assert list(value["m"]) == [value["v"]]
@@ -455,9 +470,9 @@ NUL = b"a\xc0\x80b"  # text that Cassandra takes, with a NUL as Java writes it: 
 )
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
 def test_a_value_that_no_record_can_hold_leaves_its_column_out(t: str, value: bytes, form: str) -> None:
-    of = table(("a", t), ("b", "list<text>"), ("c", "int"), ("d", "list<int>"))
-    record = made(of, (value, HOLLOW, b"", HOLLOW), KEY, output_format=form)
-    plain = made(of, (None, HOLLOW, b"", None), KEY, output_format=form)
+    definition = table(("a", t), ("b", "list<text>"), ("c", "int"), ("d", "list<int>"))
+    record = made(definition, (value, HOLLOW, b"", HOLLOW), KEY, output_format=form)
+    plain = made(definition, (None, HOLLOW, b"", None), KEY, output_format=form)
     assert record.value == plain.value
     headers = dict(record.headers)
     assert (headers["left_out"], headers["empty"]) == (b'["a", "d"]', b'["c"]')
@@ -465,14 +480,16 @@ def test_a_value_that_no_record_can_hold_leaves_its_column_out(t: str, value: by
 
 
 def test_clustering_values_of_no_bytes_are_null_and_published() -> None:
-    of = table(("a", "int"), keys=[("pk", "int"), ("ck", "int"), ("cl", "text")])
+    definition = table(("a", "int"), keys=[("pk", "int"), ("ck", "int"), ("cl", "text")])
     key = (int32(7), b"", b"")
     registry = MemoryRegistry()
-    encoded = KeyCodec(of).encode(key)
-    record = RowShape(of, settings(), registry).row(encoded, Image((b"",), None), None, values=key)
+    encoded = KeyCodec(definition).encode(key)
+    record = RowShape(definition, settings(), registry).row(encoded, Image((b"",), None), None, values=key)
     assert registry.read(record.key) == {"pk": 7, "ck": None, "cl": ""}
     assert dict(record.headers)["empty"] == b'["ck", "a"]'
-    gone = RowShape(of, settings(output_format="key-value-json"), MemoryRegistry()).row(encoded, None, None, values=key)
+    gone = RowShape(definition, settings(output_format="key-value-json"), MemoryRegistry()).row(
+        encoded, None, None, values=key
+    )
     assert (gone.key, gone.value) == (b'{"pk":7,"ck":null,"cl":""}', None)
     assert dict(gone.headers)["empty"] == b'["ck"]'
 
@@ -484,10 +501,10 @@ VARINTS = [("a", "varint"), ("b", "varint")]
 @pytest.mark.parametrize(("form", "empty"), [("key-value-avro", b""), ("key-value-json", ""), ("json", "")])
 def test_a_varint_of_no_bytes_in_a_key(form: str, empty: Any, values: list[tuple[str, str]]) -> None:
     """It is published, unlike other values of no bytes: the row has another key than its partition."""
-    of, key, registry = table(*values, keys=VARINTS), (b"", b""), MemoryRegistry()
-    shape = RowShape(of, settings(output_format=form), registry)
-    row = shape.row(KeyCodec(of).encode(key), Image((int32(1),) if values else key, 5), 5, values=key)
-    partition = shape.row(KeyCodec(of).encode((b"", None)), None, 5, values=(b"", None))
+    definition, key, registry = table(*values, keys=VARINTS), (b"", b""), MemoryRegistry()
+    shape = RowShape(definition, settings(output_format=form), registry)
+    row = shape.row(KeyCodec(definition).encode(key), Image((int32(1),) if values else key, 5), 5, values=key)
+    partition = shape.row(KeyCodec(definition).encode((b"", None)), None, 5, values=(b"", None))
     read = registry.read if form == "key-value-avro" else json.loads
     assert read(row.key) == {"a": empty, "b": empty}
     assert read(partition.key) == {"a": empty, "b": None}
@@ -505,12 +522,12 @@ def test_a_varint_of_no_bytes_in_a_key(form: str, empty: Any, values: list[tuple
     ],
 )
 def test_a_varint_of_no_bytes_within_a_key(t: str, value: bytes, expected: Any) -> None:
-    of, key = table(keys=[("pk", "int"), ("ck", t)]), (int32(7), value)
-    text = made(of, key, key, output_format="key-value-json")
+    definition, key = table(keys=[("pk", "int"), ("ck", t)]), (int32(7), value)
+    text = made(definition, key, key, output_format="key-value-json")
     assert text.key == text.value
     assert json.loads(text.key or b"")["ck"] == expected
     registry = MemoryRegistry()
-    record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(key), Image(key, 5), 5)
+    record = RowShape(definition, settings(), registry).row(KeyCodec(definition).encode(key), Image(key, 5), 5)
     assert record.value is not None
     assert json.dumps(registry.read(record.value)["ck"], default=bytes.decode) == json.dumps(expected)
     assert "left_out" not in dict(record.headers)
@@ -533,12 +550,12 @@ ONE = {
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
 def test_keys_of_text_that_is_no_utf8_are_published(form: str, values: list[tuple[str, str]], t: str) -> None:
     """Rows of other bytes have other keys, for who reads them too."""
-    of = table(*values, keys=[("pk", t), ("ck", t)])
+    definition = table(*values, keys=[("pk", t), ("ck", t)])
     keys = [(ONE[t](text), ONE[t](text)) for text in TEXTS]
-    records = [made(of, (int32(1),) if values else key, key, output_format=form) for key in keys]
+    records = [made(definition, (int32(1),) if values else key, key, output_format=form) for key in keys]
     assert all(dict(record.headers).keys() == {"schema_id", "writetime"} for record in records)
     if form == "key-value-avro":
-        assert [record.key for record in records] == [b"\0\0\0\0\1" + KeyCodec(of).encode(key) for key in keys]
+        assert [record.key for record in records] == [b"\0\0\0\0\1" + KeyCodec(definition).encode(key) for key in keys]
     else:
         assert len({repr(json.loads(record.key or b"")) for record in records}) == len(keys)
     if not values:
@@ -589,7 +606,7 @@ NULLABLE_UUID = ["null", {"type": "string", "logicalType": "uuid"}]
 
 def test_the_key_schema_that_datastax_prints() -> None:
     """Its example table, as its agent prints it; its connector's has this doc, and defaults."""
-    of = Table(
+    definition = Table(
         "ks1",
         "table5",
         uuid.UUID(int=1),
@@ -599,7 +616,7 @@ def test_the_key_schema_that_datastax_prints() -> None:
             Column("c2", parse("uuid"), "clustering", 1),
         ),
     )
-    key, _ = row_schemas(of, settings())
+    key, _ = row_schemas(definition, settings())
     assert json.loads(key) == {
         "type": "record",
         "name": "table5",
@@ -610,13 +627,13 @@ def test_the_key_schema_that_datastax_prints() -> None:
             {"name": "c1", "type": NULLABLE_DATE, "default": None},
             {"name": "c2", "type": NULLABLE_UUID, "default": None},
         ],
-        "cql_id": str(of.id),  # ours
+        "cql_id": str(definition.id),  # ours
     }
 
 
 def test_the_value_schema_of_datastax_for_every_kind_of_type() -> None:
     zip_code = CqlType("udt", (parse("text"), parse("int")), True, "zip", ("state", "code"))
-    of = table(
+    definition = table(
         ("a", "int"),
         ("de", "decimal"),
         ("de2", "decimal"),
@@ -631,10 +648,13 @@ def test_the_value_schema_of_datastax_for_every_kind_of_type() -> None:
         ("ve", "vector<float, 3>"),
         ("vi", "varint"),
     )
-    of = Table(
-        of.keyspace, of.name, of.id, (*of.columns, Column("zi", zip_code), Column("zs", CqlType("set", (zip_code,))))
+    definition = Table(
+        definition.keyspace,
+        definition.name,
+        definition.id,
+        (*definition.columns, Column("zi", zip_code), Column("zs", CqlType("set", (zip_code,)))),
     )
-    _, value = row_schemas(of, settings())
+    _, value = row_schemas(definition, settings())
 
     def record(name: str, fields: list[dict[str, Any]], **more: str) -> dict[str, Any]:
         return {"type": "record", "name": name, "namespace": "ks1", **more, "fields": fields}

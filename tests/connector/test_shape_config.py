@@ -13,14 +13,14 @@ STRING = "org.apache.kafka.connect.storage.StringConverter"
 URL = "value.converter.schema.registry.url"
 
 
-def of(**given: str) -> ConnectorSettings:
-    keys = {"name": "n", "keyspace": "ks", "table": "t", **{k.replace("_", "."): v for k, v in given.items()}}
+def settings_with(**properties: str) -> ConnectorSettings:
+    keys = {"name": "n", "keyspace": "ks", "table": "t", **{k.replace("_", "."): v for k, v in properties.items()}}
     schemas = {f"{side}.converter.schemas.enable": "false" for side in ("key", "value")}
     return ConnectorSettings.from_properties({**schemas, **keys}, "test.properties")
 
 
 @pytest.mark.parametrize(
-    ("given", "form"),
+    ("properties", "form"),
     [
         ({"key_converter": AVRO, "value_converter": AVRO}, "key-value-avro"),
         ({"value_converter": AVRO}, "key-value-avro"),
@@ -32,21 +32,21 @@ def of(**given: str) -> ConnectorSettings:
         ({}, "key-value-avro"),
     ],
 )
-def test_converters_say_the_format(given: dict[str, str], form: str) -> None:
-    assert of(**given, value_converter_schema_registry_url="http://r").output_format == form
+def test_converters_say_the_format(properties: dict[str, str], form: str) -> None:
+    assert settings_with(**properties, value_converter_schema_registry_url="http://r").output_format == form
 
 
 def test_avro_needs_a_registry_and_json_none() -> None:
-    assert of(output_format="json").value_converter_schema_registry_url == ""
-    assert of(key_converter_schema_registry_url="http://r").value_converter_schema_registry_url == "http://r"
+    assert settings_with(output_format="json").value_converter_schema_registry_url == ""
+    assert settings_with(key_converter_schema_registry_url="http://r").value_converter_schema_registry_url == "http://r"
     with pytest.raises(HelenusError, match=rf"{URL}: required property is missing"):
-        of()
+        settings_with()
     with pytest.raises(HelenusError, match="keys and values have one registry"):
-        of(key_converter_schema_registry_url="http://r", value_converter_schema_registry_url="http://other")
+        settings_with(key_converter_schema_registry_url="http://r", value_converter_schema_registry_url="http://other")
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("properties", "message"),
     [
         (
             {"output_format": "json", "value_converter": AVRO},
@@ -67,20 +67,20 @@ def test_avro_needs_a_registry_and_json_none() -> None:
         ({"key_compat": "java"}, "key.compat=java: give one of"),
     ],
 )
-def test_settings_that_exclude_each_other(given: dict[str, str], message: str) -> None:
+def test_settings_that_exclude_each_other(properties: dict[str, str], message: str) -> None:
     with pytest.raises(HelenusError) as caught:
-        of(**{"value_converter_schema_registry_url": "http://r", **given})
+        settings_with(**{"value_converter_schema_registry_url": "http://r", **properties})
     assert message in str(caught.value)
     assert "test.properties" in str(caught.value)
 
 
 @pytest.mark.parametrize("columns", ["a|b", "v{1,2}", "[a,b]", r"a\,b", ".*"])
 def test_columns_that_are_one_regular_expression(columns: str) -> None:
-    assert of(output_format="json", columns=columns).columns == columns
+    assert settings_with(output_format="json", columns=columns).columns == columns
 
 
 @pytest.mark.parametrize(
-    ("given", "events"),
+    ("properties", "events"),
     [
         ({}, 50_000),
         ({"state": "keys", "query_group": "g"}, 50_000),
@@ -89,6 +89,6 @@ def test_columns_that_are_one_regular_expression(columns: str) -> None:
         ({"resolver": "none", "max_batch_size": "9"}, 9),
     ],
 )
-def test_a_batch_takes_more_events_where_none_is_read(given: dict[str, str], events: int) -> None:
+def test_a_batch_takes_more_events_where_none_is_read(properties: dict[str, str], events: int) -> None:
     debezium = {"output_format": "debezium", "value_converter_schema_registry_url": "http://r"}
-    assert of(**debezium, **given).max_batch_size == events
+    assert settings_with(**debezium, **properties).max_batch_size == events

@@ -53,8 +53,8 @@ class House:
         )
         self.connectors = Connectors(worker, lambda _: {})
         for name, tables in (("shop", ",".join(TABLES)), ("other", "t")):
-            given = {"keyspace": name, "table": tables, "output.format": "json", "signal.topic": TOPIC}
-            self.connectors.put(name, given)
+            properties = {"keyspace": name, "table": tables, "output.format": "json", "signal.topic": TOPIC}
+            self.connectors.put(name, properties)
             self.connectors.all()[name].is_scanned = True
         self.snapshots = Snapshots(worker, self.connectors)
         self.snapshots._tables = self  # type: ignore[assignment]
@@ -63,7 +63,9 @@ class House:
     def planner(self) -> MemoryPlanner:
         planner = MemoryPlanner()
         if self.messages:
-            planner.ends = {TOPIC: {str(p): len(of) for p, of in self.messages.items()}}
+            planner.ends = {
+                TOPIC: {str(p): len(messages_of_partition) for p, messages_of_partition in self.messages.items()}
+            }
         else:
             planner.refused = {"another": KeyError(), TOPIC: KeyError()}
             planner.partitions = lambda topics: dict.fromkeys(topics, 0)  # type: ignore[method-assign]
@@ -73,12 +75,12 @@ class House:
         self, worker: WorkerSettings, places: Sequence[OffsetRange], failed: Callable[[OffsetRange, HelenusError], None]
     ) -> Generator[list[MemoryMessage], None, None]:
         self.reads += places
-        for place in places:
-            yield self.messages[place.partition][place.start : place.end]
+        for offset_range in places:
+            yield self.messages[offset_range.partition][offset_range.start : offset_range.end]
 
     def send(self, value: bytes | None, key: bytes | None = b"shop", partition: int = 0) -> None:
-        of = self.messages[partition]
-        of.append(MemoryMessage(TOPIC, partition, len(of), key=key, value=value))
+        messages_of_partition = self.messages[partition]
+        messages_of_partition.append(MemoryMessage(TOPIC, partition, len(messages_of_partition), key=key, value=value))
 
     def turn(self) -> list[dict[str, Any]]:
         """One look at the topic; what was logged."""
@@ -87,8 +89,8 @@ class House:
             self.signals.turn()
         return [line for line in logged if line["event"].startswith("signal")]  # type: ignore[misc]
 
-    def asked(self, name: str = "shop") -> dict[str, str]:
-        return {one.table: one.where for one in self.snapshots.last_snapshots(name)}
+    def filters_by_table(self, name: str = "shop") -> dict[str, str]:
+        return {snapshot.table: snapshot.where for snapshot in self.snapshots.last_snapshots(name)}
 
     # as Tables
 
@@ -123,7 +125,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 def test_which_tables_are_meant(collections: list[str], begun: list[str], house: House) -> None:
     house.send(signal(EXECUTE, *collections, type="BLOCKING"))
     [line] = house.turn()
-    assert sorted(house.asked()) == sorted(begun)
+    assert sorted(house.filters_by_table()) == sorted(begun)
     assert line["event"] == ("signal.done" if begun else "signal.skipped")
     if not begun:
         assert line["reason"] == "no table of the connector matches: it has shop.orders, shop.lines"
@@ -136,12 +138,12 @@ def test_a_signal_is_acted_on_once(house: House) -> None:
     assert not house.turn()
     house.start()
     assert not house.turn()
-    assert [one.state for one in house.snapshots.last_snapshots("shop")] == ["STOPPED"]
+    assert [snapshot.state for snapshot in house.snapshots.last_snapshots("shop")] == ["STOPPED"]
     house.send(signal(EXECUTE, "shop.orders"), partition=1)
     house.start()
     [line] = house.turn()
     assert (line["event"], line["tables"]) == ("signal.done", "orders")
-    assert [one.state for one in house.snapshots.last_snapshots("shop")] == ["SCANNING"]
+    assert [snapshot.state for snapshot in house.snapshots.last_snapshots("shop")] == ["SCANNING"]
 
 
 def test_a_signal_waits_for_a_worker_and_a_connector_that_is_away(house: House) -> None:
@@ -150,27 +152,27 @@ def test_a_signal_waits_for_a_worker_and_a_connector_that_is_away(house: House) 
     house.send(signal(EXECUTE, "shop.orders"))
     house.send(signal(EXECUTE, "other.t"), b"other")
     house.turn()
-    assert (house.asked(), house.asked("other")) == ({}, {"t": ""})
+    assert (house.filters_by_table(), house.filters_by_table("other")) == ({}, {"t": ""})
     house.start()
     house.connectors.set_wanted("shop", "RUNNING")
     house.turn()
-    assert house.asked() == {"orders": ""}
+    assert house.filters_by_table() == {"orders": ""}
 
 
 def test_a_signal_is_tried_again_until_cassandra_answers(house: House) -> None:
     house.faults = [HelenusError(Kind.CASSANDRA_READ, "away")]
     house.send(signal(EXECUTE, "shop.orders"))
     house.send(signal(EXECUTE, "other.t"), b"other")
-    waits, done = house.turn()
-    assert (waits["event"], waits["connector"], done["connector"]) == ("signals.waiting", "shop", "other")
+    waits, handled = house.turn()
+    assert (waits["event"], waits["connector"], handled["connector"]) == ("signals.waiting", "shop", "other")
     house.turn()
-    assert house.asked() == {}, "after a pause"
+    assert house.filters_by_table() == {}, "after a pause"
     house.faults = [HelenusError(Kind.CASSANDRA_READ, "away")]
     house.signals._held["shop"] = (1, 0.0)
     assert house.turn() == [], "it is said once"
     house.signals._held["shop"] = (2, 0.0)
     assert [line["event"] for line in house.turn()] == ["signal.done"]
-    assert (house.asked(), house.asked("other")) == ({"orders": ""}, {"t": ""})
+    assert (house.filters_by_table(), house.filters_by_table("other")) == ({"orders": ""}, {"t": ""})
 
 
 def test_a_kill_before_the_position_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +184,7 @@ def test_a_kill_before_the_position_is_kept(house: House, monkeypatch: pytest.Mo
     house.start()
     lines = house.turn()
     assert "a snapshot of orders is under way" in lines[0]["reason"]
-    assert house.asked() == {"orders": ""}
+    assert house.filters_by_table() == {"orders": ""}
 
 
 def test_partitions_of_a_table(house: House) -> None:
@@ -192,7 +194,7 @@ def test_partitions_of_a_table(house: House) -> None:
     ]
     house.send(signal(EXECUTE, r"shop\..*", **{"additional-conditions": conditions}))
     house.turn()
-    assert house.asked() == {"orders": "id IN (5, 6)", "lines": ""}
+    assert house.filters_by_table() == {"orders": "id IN (5, 6)", "lines": ""}
 
 
 @pytest.mark.parametrize(
@@ -201,21 +203,21 @@ def test_partitions_of_a_table(house: House) -> None:
 def test_a_filter_that_is_none_skips_its_table_alone(where: str, reason: str, house: House) -> None:
     conditions = [{"data-collection": "shop.orders", "filter": where}]
     house.send(signal(EXECUTE, r"shop\..*", **{"additional-conditions": conditions}))
-    skipped, done = house.turn()
-    assert (skipped["event"], skipped["table"], done["tables"]) == ("signal.skipped", "orders", "lines")
+    skipped, handled = house.turn()
+    assert (skipped["event"], skipped["table"], handled["tables"]) == ("signal.skipped", "orders", "lines")
     assert reason in skipped["reason"]
-    assert house.asked() == {"lines": ""}
+    assert house.filters_by_table() == {"lines": ""}
 
 
 def test_stop_pause_and_resume(house: House) -> None:
     house.send(signal(EXECUTE, r"shop\..*"))
     house.send(signal("pause-snapshot"))
     house.turn()
-    assert {one.shown()["state"] for one in house.snapshots.last_snapshots("shop")} == {"PAUSED"}
+    assert {snapshot.shown()["state"] for snapshot in house.snapshots.last_snapshots("shop")} == {"PAUSED"}
     house.send(signal("stop-snapshot", "shop.lines"))
     house.send(b'{"type": "resume-snapshot"}')
     house.turn()
-    assert {one.table: one.state for one in house.snapshots.last_snapshots("shop")} == {
+    assert {snapshot.table: snapshot.state for snapshot in house.snapshots.last_snapshots("shop")} == {
         "orders": "SCANNING",
         "lines": "STOPPED",
     }
@@ -252,11 +254,11 @@ def test_stop_pause_and_resume(house: House) -> None:
 def test_a_bad_message_is_one_line_and_skipped(value: bytes, house: House) -> None:
     house.send(value)
     house.send(signal(EXECUTE, "shop.orders"))
-    skipped, done = house.turn()
+    skipped, handled = house.turn()
     assert (skipped["event"], skipped["offset"]) == ("signal.skipped", 0)
     assert len(skipped["reason"].splitlines()) == 1
     assert len(skipped["reason"]) < 300
-    assert done["tables"] == "orders"
+    assert handled["tables"] == "orders"
     assert not house.turn()
 
 
@@ -304,9 +306,9 @@ def test_whatever_is_in_a_message(value: bytes) -> None:
     wheres: list[str] = []
     reason = ["it is read"]
     try:
-        found = parse_signal(value)
-        tables = found.tables(names)
-        wheres = [found.where(name) for name in tables]
+        parsed_signal = parse_signal(value)
+        tables = parsed_signal.tables(names)
+        wheres = [parsed_signal.where(name) for name in tables]
     except ValueError as error:
         reason = str(error).splitlines()
     assert len(reason) == 1
@@ -322,7 +324,7 @@ def test_a_topic_that_comes_later_and_one_that_is_made_again(house: House) -> No
     house.send(signal(EXECUTE, "shop.orders"))
     house.send(signal("pause-snapshot"))
     house.turn()
-    assert house.asked() == {"orders": ""}
+    assert house.filters_by_table() == {"orders": ""}
     house.messages = {0: [], 1: []}
     house.send(signal("stop-snapshot"))
     assert house.turn()[0]["type"] == "stop-snapshot"

@@ -26,14 +26,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return twice.compiled(SOURCE, tmp_path_factory)
 
 
-def run(module: ModuleType, taken: list[tuple[bytes, str, int]]) -> object:
+def run(module: ModuleType, steps_taken: list[tuple[bytes, str, int]]) -> object:
     """What is known after each step, and the bytes in the end."""
     with pytest.MonkeyPatch.context() as patch:
         now = 1_000_000.0
         patch.setattr(module.time, "time", lambda: now)
         data = bytearray(HEAD + SETS * module.SET_BYTES)
-        slots, known = module.Slots(data, HEAD, 20.0), []
-        for name, step, n in taken:
+        slots, answers = module.Slots(data, HEAD, 20.0), []
+        for name, step, n in steps_taken:
             now += 1
             if step == "report":
                 slots.report(name, slots.look(name), 1 << n)
@@ -42,14 +42,14 @@ def run(module: ModuleType, taken: list[tuple[bytes, str, int]]) -> object:
             elif step in ("keep", "forget"):
                 getattr(slots, step)()
             entry = slots.look(name)
-            known.append((entry.nodes, entry.flags, entry.offset, slots.slot(name), slots.oldest(name)))
+            answers.append((entry.nodes, entry.flags, entry.offset, slots.slot(name), slots.oldest(name)))
         slots.release()
-        return known, bytes(data)
+        return answers, bytes(data)
 
 
 @given(steps)
-def test_both_do_the_same(compiled: ModuleType, taken: list[tuple[bytes, str, int]]) -> None:
-    assert run(PLAIN, taken) == run(compiled, taken)
+def test_plain_and_compiled_slots_do_the_same(compiled: ModuleType, steps_taken: list[tuple[bytes, str, int]]) -> None:
+    assert run(PLAIN, steps_taken) == run(compiled, steps_taken)
 
 
 def test_a_name_across_two_slots_is_not_found(compiled: ModuleType) -> None:

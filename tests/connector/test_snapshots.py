@@ -85,8 +85,8 @@ class Rows:
         chance = random.Random(seed)
         tokens = sorted({chance.randint(FIRST + 1, LAST) for _ in range(partitions)})
         self.partitions = [
-            (token, number(at), chance.randint(0, most_rows), chance.choice([None, number(7)]))
-            for at, token in enumerate(tokens)
+            (token, number(index), chance.randint(0, most_rows), chance.choice([None, number(7)]))
+            for index, token in enumerate(tokens)
         ]
         self.failures: list[Exception] = []
 
@@ -115,7 +115,7 @@ class Rows:
         start = 0
         if paging is not None:
             last = pickle.loads(paging)
-            start = next((at + 1 for at, row in enumerate(rows) if row == last), len(rows))
+            start = next((index + 1 for index, row in enumerate(rows) if row == last), len(rows))
         page = rows[start : start + (size or len(rows))]
         return page, pickle.dumps(page[-1]) if start + len(page) < len(rows) else None
 
@@ -162,10 +162,10 @@ ends = st.integers(FIRST, LAST)
 
 
 @given(ends, ends, st.floats(0, 1))
-def test_halves_are_what_is_left(one: int, other: int, how_far: float) -> None:
-    after, until = sorted((one, other))
-    at = after + int((until - after) * how_far)
-    whole = TokenStretch(after, until, min(max(at, after), until), "00")
+def test_halves_are_what_is_left(bound: int, other: int, how_far: float) -> None:
+    after, until = sorted((bound, other))
+    position = after + int((until - after) * how_far)
+    whole = TokenStretch(after, until, min(max(position, after), until), "00")
     halves = whole.halves()
     if halves is None:
         assert whole.until - whole.at < 2
@@ -181,14 +181,16 @@ def test_halves_are_what_is_left(one: int, other: int, how_far: float) -> None:
 def test_a_slice_goes_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows, log = Rows(1), MemoryLog({TOPIC: PARTITIONS})
     scanned(rows, log, monkeypatch)
-    left: TokenStretch | None = new_stretch()
+    remaining: TokenStretch | None = new_stretch()
     counted = turns = 0
-    while left is not None:
-        slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, left, "", PARTITIONS, 10, 5.0, not counted, setup())
-        done = scan(slice_)
-        assert done.error is None
-        assert done.left is None or done.left.at >= left.at
-        left, counted, turns = done.left, counted + done.rows, turns + 1
+    while remaining is not None:
+        slice_ = ScanSlice(
+            worker(tmp_path), settings(), TABLE, remaining, "", PARTITIONS, 10, 5.0, not counted, setup()
+        )
+        result = scan(slice_)
+        assert result.error is None
+        assert result.left is None or result.left.at >= remaining.at
+        remaining, counted, turns = result.left, counted + result.rows, turns + 1
     assert turns > 10
     assert counted == len(rows.keys) == len(log.acknowledged), "each once"
     assert appended(log)[0] == rows.keys
@@ -218,10 +220,10 @@ def test_a_refused_statement_is_said_to_be(error: Exception, monkeypatch: pytest
     scanned(rows, log, monkeypatch)
     rows.failures = [error]
     slice_ = ScanSlice(worker(tmp_path), settings(), TABLE, new_stretch(), "", PARTITIONS, 10, 60.0, True, setup())
-    done = scan(slice_)
-    assert done.is_refused
-    assert done.error is not None
-    assert done.rows == 0
+    result = scan(slice_)
+    assert result.is_refused
+    assert result.error is not None
+    assert result.rows == 0
 
 
 class Died(Exception):
@@ -259,7 +261,7 @@ class House:
 
     def start(self) -> None:
         self.connectors = Connectors(worker(self.directory), lambda _: {})
-        self.connectors.put("n", {k: str(v) for k, v in self._given().items()})
+        self.connectors.put("n", {k: str(v) for k, v in self._properties().items()})
         self.connectors.all()["n"].is_scanned = True
         for task in self.connectors.all()["n"].tasks.values():
             task.ready, task.changed_at = True, time.monotonic()
@@ -270,7 +272,7 @@ class House:
         self.max_slices = 2
         self.flying: list[tuple[ScanSlice, Future[ScanResult]]] = []
 
-    def _given(self) -> dict[str, Any]:
+    def _properties(self) -> dict[str, Any]:
         named = {"keyspace": "ks", "table": self.names, "snapshot.max.lag": "100", **self.format}
         return {**named, "snapshot.mode": self.settings.snapshot_mode}
 
@@ -308,9 +310,9 @@ class House:
         self.chance.shuffle(self.flying)
         for slice_, future in self.flying:
             self._step()
-            done = ScanResult(error=self.faults.pop()) if self.faults else scan(slice_)  # type: ignore[arg-type]
+            result = ScanResult(error=self.faults.pop()) if self.faults else scan(slice_)  # type: ignore[arg-type]
             self._step()
-            future.set_result(done)
+            future.set_result(result)
         self.flying.clear()
         for run in self.snapshots._runs.values():
             run.retry_at = 0.0
@@ -325,10 +327,10 @@ class House:
         """ScanTurns until a table's snapshot is over; it, as it is shown."""
         for _ in range(turns):
             self.turn()
-            one = next((one for one in self.snapshots.last_snapshots("n") if one.table == table), None)
-            if one is not None and one.is_over:
-                return one.shown()
-        raise AssertionError(f"not over: {one and one.shown()}")
+            snapshot = next((each for each in self.snapshots.last_snapshots("n") if each.table == table), None)
+            if snapshot is not None and snapshot.is_over:
+                return snapshot.shown()
+        raise AssertionError(f"not over: {snapshot and snapshot.shown()}")
 
 
 class Planner(MemoryPlanner):
@@ -401,16 +403,16 @@ def test_it_waits_for_a_connector_that_lags(house: House, monkeypatch: pytest.Mo
     for _ in range(100):
         house.turn()
     assert 0 < len(house.log.acknowledged) <= 150, "snapshot.max.lag, and what was on its way"
-    [one] = house.snapshots.last_snapshots("n")
-    assert (one.state, one.waiting) == ("SCANNING", None), "that it waits for a moment is how it goes on"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert (snapshot.state, snapshot.waiting) == ("SCANNING", None), "that it waits for a moment is how it goes on"
     monkeypatch.setattr(_run, "_LAGS_S", -1.0)
     house.turn()
     unprocessed = sum(house.ends().values())
-    assert one.waiting == f"{unprocessed} events of the table are not processed yet (snapshot.max.lag)"
+    assert snapshot.waiting == f"{unprocessed} events of the table are not processed yet (snapshot.max.lag)"
     house.processed = True
     house.turn()
     house.turn()
-    assert one.waiting is None
+    assert snapshot.waiting is None
     assert house.run()["state"] == "COMPLETE"
 
 
@@ -423,11 +425,11 @@ def test_paused_stopped_and_begun_again(house: House) -> None:
     for _ in range(5):
         house.turn()
     assert len(house.log.acknowledged) == before
-    [one] = house.snapshots.last_snapshots("n")
-    assert one.shown()["state"] == "PAUSED"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert snapshot.shown()["state"] == "PAUSED"
     house.start()
-    [one] = house.snapshots.last_snapshots("n")
-    assert one.shown()["state"] == "PAUSED", "also after a restart"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert snapshot.shown()["state"] == "PAUSED", "also after a restart"
     house.snapshots.stop("n")
     assert house.run()["state"] == "STOPPED"
     house.start()
@@ -441,12 +443,15 @@ def test_the_snapshots_of_some_tables(tmp_path: Path, monkeypatch: pytest.Monkey
     """One that is named wrongly is refused, and none is ended."""
     house = House(tmp_path, monkeypatch, names="t,u")
     house.turn()
-    assert [one.table for one in house.snapshots.last_snapshots("n", ["u"])] == ["u"]
-    for asked in (house.snapshots.last_snapshots, house.snapshots.stop):
+    assert [snapshot.table for snapshot in house.snapshots.last_snapshots("n", ["u"])] == ["u"]
+    for request in (house.snapshots.last_snapshots, house.snapshots.stop):
         with pytest.raises(HelenusError, match="there is no table w, but t, u"):
-            asked("n", ["t", "w"])
-    assert [one.table for one in house.snapshots.stop("n", ["t"])] == ["t"]
-    assert {one.table: one.state for one in house.snapshots.last_snapshots("n")} == {"t": "STOPPED", "u": "SCANNING"}
+            request("n", ["t", "w"])
+    assert [snapshot.table for snapshot in house.snapshots.stop("n", ["t"])] == ["t"]
+    assert {snapshot.table: snapshot.state for snapshot in house.snapshots.last_snapshots("n")} == {
+        "t": "STOPPED",
+        "u": "SCANNING",
+    }
     assert house.snapshots.stop("n", ["t"]) == [], "it is over"
 
 
@@ -459,8 +464,8 @@ def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
     for _ in range(5):
         house.turn()
     assert len(house.log.acknowledged) == before
-    [one] = house.snapshots.last_snapshots("n")
-    assert one.waiting == "the connector is paused"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert snapshot.waiting == "the connector is paused"
     house.connectors.set_wanted("n", "RUNNING")
     assert house.run()["state"] == "COMPLETE"
 
@@ -474,19 +479,19 @@ def test_a_table_that_can_not_go_on_holds_up_no_other(
     house.turn()
     task = house.connectors.all()["n"].tasks["t"]
     if gone:
-        house.connectors.put("n", {**house._given(), "table": "u"})
+        house.connectors.put("n", {**house._properties(), "table": "u"})
         house.connectors.all()["n"].tasks["u"].ready = True
     else:
         task.error = HelenusError(Kind.RECORD_TOO_LARGE, "a record is too large")
     assert house.run(table="u")["state"] == "COMPLETE"
-    [one] = [one for one in house.snapshots.last_snapshots("n") if one.table == "t"]
+    [snapshot] = [each for each in house.snapshots.last_snapshots("n") if each.table == "t"]
     why = "its table is not the connector's now" if gone else "a record is too large: "
-    assert one.state == "SCANNING"
-    assert str(one.waiting).startswith(why)
+    assert snapshot.state == "SCANNING"
+    assert str(snapshot.waiting).startswith(why)
     if gone:
-        house.connectors.put("n", house._given())
-        for of in house.connectors.all()["n"].tasks.values():
-            of.ready = True
+        house.connectors.put("n", house._properties())
+        for table_task in house.connectors.all()["n"].tasks.values():
+            table_task.ready = True
     else:
         task.error = None
     assert house.run()["state"] == "COMPLETE", "it goes on where it was"
@@ -514,28 +519,28 @@ def test_a_topic_that_has_more_partitions_is_asked_for_them_again(house: House) 
 
 def test_an_events_topic_that_lost_its_end_fails_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path, monkeypatch, snapshot_mode="when_needed")
-    one = None
-    while one is None or one.state != "PUBLISHING":
+    snapshot = None
+    while snapshot is None or snapshot.state != "PUBLISHING":
         house.turn()
-        [one] = house.snapshots.last_snapshots("n")
+        [snapshot] = house.snapshots.last_snapshots("n")
     house.processed = False
     whole = house.ends()
     with monkeypatch.context() as removed:
         removed.setattr(_run, "_SHORT_S", -1.0)
         removed.setattr(house, "ends", lambda: {**whole, "0": -1})
         house.turn()
-        assert one.state == "PUBLISHING", "as Pulsar says of a partition whose messages it has all removed"
+        assert snapshot.state == "PUBLISHING", "as Pulsar says of a partition whose messages it has all removed"
     monkeypatch.setattr(house, "ends", lambda: {**whole, "0": 0})
     house.turn()
     house.turn()
-    assert one.state == "PUBLISHING", "a broker that just came back may have less for a moment"
+    assert snapshot.state == "PUBLISHING", "a broker that just came back may have less for a moment"
     monkeypatch.setattr(_run, "_SHORT_S", -1.0)
     house.turn()
-    assert (one.state, one.error) == ("FAILED", _publishing._LOST)
+    assert (snapshot.state, snapshot.error) == ("FAILED", _publishing._LOST)
     house.turn()
     house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    assert (one.state, one.cause) == ("SCANNING", _publishing._LOST), "what was lost is made up for"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert (snapshot.state, snapshot.cause) == ("SCANNING", _publishing._LOST), "what was lost is made up for"
 
 
 def test_a_connector_is_not_stopped_before_its_patterns_were_looked_at(
@@ -566,21 +571,23 @@ def test_keys_that_are_always_refused_fail_their_snapshot(tmp_path: Path, monkey
 def test_a_slice_counts_all_that_it_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of 60 partitions a third have static columns, and Cassandra is asked for no page that is thrown away."""
     rows, log = Rows(1), MemoryLog({TOPIC: PARTITIONS})
-    asked: list[int] = []
+    page_sizes: list[int] = []
     real = rows.answer
 
     def answer(cql: str, values: list[Any], paging: bytes | None, size: int | None) -> Answer:
         page, state = real(cql, values, paging, size)
-        asked.append(len(page))
+        page_sizes.append(len(page))
         return page, state
 
     monkeypatch.setattr(rows, "answer", answer)
     scanned(rows, log, monkeypatch)
-    for of, most in ((new_stretch(statics=True), 9), (new_stretch(), 21)):
-        asked.clear()
-        done = scan(ScanSlice(worker(tmp_path), settings(), TABLE, of, "", PARTITIONS, most, 60.0, False, setup()))
-        assert done.read == most == sum(asked)
-        assert done.rows < most or not of.statics
+    for stretch, max_rows in ((new_stretch(statics=True), 9), (new_stretch(), 21)):
+        page_sizes.clear()
+        result = scan(
+            ScanSlice(worker(tmp_path), settings(), TABLE, stretch, "", PARTITIONS, max_rows, 60.0, False, setup())
+        )
+        assert result.read == max_rows == sum(page_sizes)
+        assert result.rows < max_rows or not stretch.statics
 
 
 @pytest.mark.parametrize("error", [ReadTimeout("slow"), InvalidRequest("Key may not be empty")])
@@ -605,17 +612,17 @@ def test_another_consistency_is_another_reader(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(worker_process, "_reused", {})
 
     def level(name: str) -> int:
-        given = settings(snapshot_consistency=name)
+        connector_settings = settings(snapshot_consistency=name)
         return _scan._reader(
-            ScanSlice(worker(tmp_path), given, TABLE, new_stretch(), "", 1, 1, 1.0, True, setup())
+            ScanSlice(worker(tmp_path), connector_settings, TABLE, new_stretch(), "", 1, 1, 1.0, True, setup())
         )._consistency
 
     assert [level("LOCAL_QUORUM"), level("ALL"), level("LOCAL_QUORUM")] == [6, 5, 6]
 
 
 def test_a_server_that_is_away_holds_up_its_own_tables_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {**house._given(), "table": "u"}
-    house.connectors.put("other", given)
+    properties = {**house._properties(), "table": "u"}
+    house.connectors.put("other", properties)
     house.connectors.all()["other"].tasks["u"].ready = True
     away = HelenusError(Kind.CASSANDRA_UNREACHABLE, "no node answers")
 
@@ -648,17 +655,19 @@ def test_a_recreated_table_is_a_new_one(house: House) -> None:
     house.table = replace(TABLE, id=uuid.UUID(int=2))
     house.turn()
     house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    assert (one.state, one.cause, one.table_id) == ("SCANNING", "initial", str(uuid.UUID(int=2)))
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert (snapshot.state, snapshot.cause, snapshot.table_id) == ("SCANNING", "initial", str(uuid.UUID(int=2)))
     house.turn()
     house.table = replace(TABLE, id=uuid.UUID(int=3))
     house.faults = [HelenusError(Kind.CASSANDRA_READ, "no such table")]
     for _ in range(200):
         house.turn()
-        [one] = house.snapshots.last_snapshots("n")
-        if one.state == "COMPLETE":
+        [snapshot] = house.snapshots.last_snapshots("n")
+        if snapshot.state == "COMPLETE":
             break
-    assert (one.state, one.table_id) == ("COMPLETE", str(uuid.UUID(int=3))), "recreated while it was under way"
+    assert (snapshot.state, snapshot.table_id) == ("COMPLETE", str(uuid.UUID(int=3))), (
+        "recreated while it was under way"
+    )
 
 
 def test_lost_changes_need_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -668,14 +677,14 @@ def test_lost_changes_need_a_snapshot(tmp_path: Path, monkeypatch: pytest.Monkey
     house.snapshots.need(task, "a gap")
     house.start()
     house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    assert (one.state, one.cause) == ("SCANNING", "a gap")
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert (snapshot.state, snapshot.cause) == ("SCANNING", "a gap")
     house.snapshots.need(task, "another gap")
     house.run()
     house.turn()
     house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    assert (one.state, one.cause) == ("SCANNING", "another gap"), "of rows that were scanned before it"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert (snapshot.state, snapshot.cause) == ("SCANNING", "another gap"), "of rows that were scanned before it"
 
 
 def test_a_needed_snapshot_that_failed_begins_again_with_the_worker(
@@ -691,8 +700,8 @@ def test_a_needed_snapshot_that_failed_begins_again_with_the_worker(
     assert house.run()["state"] == "FAILED"
     for _ in range(5):
         house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    assert one.state == "FAILED", "not over and over"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert snapshot.state == "FAILED", "not over and over"
     house.start()
     shown = house.run()
     assert (shown["state"], shown["cause"]) == ("COMPLETE", "a gap")
@@ -768,8 +777,10 @@ def test_a_part_does_not_hide_that_the_whole_failed(tmp_path: Path, monkeypatch:
     house.start()
     for _ in range(200):
         house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    assert (one.cause, one.state) == ("initial", "COMPLETE"), "also after a part with which the worker went on"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert (snapshot.cause, snapshot.state) == ("initial", "COMPLETE"), (
+        "also after a part with which the worker went on"
+    )
     assert house.connectors.all()["n"].wanted == "STOPPED"
 
 
@@ -782,26 +793,26 @@ def test_the_first_row_is_marked_also_if_the_first_slice_failed(house: House) ->
     assert origins[0] is Origin.SNAPSHOT_FIRST
 
 
-@pytest.mark.parametrize("at", ["ends", "append_last_event"])
-def test_what_is_stopped_stays_so(at: str, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stops_at", ["ends", "append_last_event"])
+def test_what_is_stopped_stays_so(stops_at: str, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a message broker is asked for the ends, and nobody waits for that."""
     house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    of: Any = _publishing if at == "append_last_event" else house.snapshots._publishing
-    real = getattr(of, at)
+    [snapshot] = house.snapshots.last_snapshots("n")
+    holder: Any = _publishing if stops_at == "append_last_event" else house.snapshots._publishing
+    real = getattr(holder, stops_at)
 
-    def stop_first(*given: Any) -> Any:
-        if (one.state == "SCANNING" and not one.left) or at == "append_last_event":
+    def stop_first(*arguments: Any) -> Any:
+        if (snapshot.state == "SCANNING" and not snapshot.left) or stops_at == "append_last_event":
             stopping = threading.Thread(target=house.snapshots.stop, args=("n",))
             stopping.start()
             stopping.join(5)
             assert not stopping.is_alive(), "it waits for the broker"
-        return real(*given)
+        return real(*arguments)
 
-    monkeypatch.setattr(of, at, stop_first)
+    monkeypatch.setattr(holder, stops_at, stop_first)
     assert house.run()["state"] == "STOPPED"
     house.turn()
-    assert one.state == "STOPPED"
+    assert snapshot.state == "STOPPED"
     assert not house.snapshots.store.for_table("n", "t").complete
 
 
@@ -810,15 +821,15 @@ def test_a_topic_that_can_not_be_asked_for_its_ends_is_not_published(
 ) -> None:
     house.turn()
     house.turn()
-    [one] = house.snapshots.last_snapshots("n")
+    [snapshot] = house.snapshots.last_snapshots("n")
     monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(Planner, "latest", lambda *_: {})
     monkeypatch.setattr(_publishing, "planner", lambda _: Planner(house))
     house.processed = False
     for _ in range(100):
         house.turn()
-    assert one.state == "SCANNING"
-    assert "has no leader" in str(one.waiting)
+    assert snapshot.state == "SCANNING"
+    assert "has no leader" in str(snapshot.waiting)
     monkeypatch.setattr(Planner, "latest", MemoryPlanner.latest)
     house.processed = True
     assert house.run()["state"] == "COMPLETE"
@@ -830,16 +841,16 @@ def test_what_is_complete_shows_the_same_after_a_restart(house: House, monkeypat
     before = next(shown for _ in range(200) if (shown := passed(house, now))["state"] == "COMPLETE")
     assert before["rate"] > 0
     house.start()
-    [one] = house.snapshots.last_snapshots("n")
-    assert one.shown() == before
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert snapshot.shown() == before
 
 
 def passed(house: House, now: list[float]) -> dict[str, Any]:
     """What is shown after a second more."""
     now[0] += 1.0
     house.turn()
-    [one] = house.snapshots.last_snapshots("n")
-    return one.shown()
+    [snapshot] = house.snapshots.last_snapshots("n")
+    return snapshot.shown()
 
 
 def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -853,24 +864,24 @@ def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest
             house.turn()
 
     pass_by(4)
-    [one] = house.snapshots.last_snapshots("n")
-    before = one.shown()
+    [snapshot] = house.snapshots.last_snapshots("n")
+    before = snapshot.shown()
     assert before["rate"] > 0
     house.snapshots.pause("n", True)
     house.turn()
-    rows = one.rows
+    rows = snapshot.rows
     pass_by(1000)
-    assert one.rows == rows
-    after = one.shown()
+    assert snapshot.rows == rows
+    after = snapshot.shown()
     assert after["rate"] == pytest.approx(rows / 4, rel=0.5)
     assert after["eta_s"] == pytest.approx(before["eta_s"], rel=1.0)
     house.start()
-    [one] = house.snapshots.last_snapshots("n")
-    assert one.shown()["rate"] == after["rate"], "nor that in which the worker was down"
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert snapshot.shown()["rate"] == after["rate"], "nor that in which the worker was down"
 
 
 @pytest.mark.parametrize(
-    ("tables", "asked", "message"),
+    ("tables", "snapshot_request", "message"),
     [
         (["u"], SnapshotRequest(), "there is no table u, but t"),
         ([], SnapshotRequest(where="c = 1"), "the partition key of ks.t is id, and c was given"),
@@ -881,15 +892,17 @@ def test_time_that_is_waited_is_not_scanned_in(house: House, monkeypatch: pytest
         ([], SnapshotRequest(where="id = '\ud800'"), r"is no UTF-8"),
     ],
 )
-def test_what_can_not_be_asked_for(tables: list[str], asked: SnapshotRequest, message: str, house: House) -> None:
+def test_what_can_not_be_asked_for(
+    tables: list[str], snapshot_request: SnapshotRequest, message: str, house: House
+) -> None:
     with pytest.raises(HelenusError, match=message.replace("(", r"\(").replace(")", r"\)")) as error:
-        house.snapshots.begin("n", tables, asked)
+        house.snapshots.begin("n", tables, snapshot_request)
     assert error.value.kind is Kind.CONFIG
     assert not house.snapshots.last_snapshots("n")
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("body", "message"),
     [
         ({"where": ""}, "where: a text is expected"),
         ({"where": 5}, "where: a text is expected"),
@@ -899,11 +912,11 @@ def test_what_can_not_be_asked_for(tables: list[str], asked: SnapshotRequest, me
         ({"key": {"id": 5}, "where": "id = 5"}, "give one of key and where, not both"),
     ],
 )
-def test_an_empty_part_is_not_the_whole_table(given: dict[str, Any], what: str) -> None:
+def test_an_empty_part_is_not_the_whole_table(body: dict[str, Any], message: str) -> None:
     with pytest.raises(HTTPException) as error:
-        _read_request(given)
+        _read_request(body)
     assert error.value.status_code == 400
-    assert what in error.value.detail
+    assert message in error.value.detail
 
 
 def test_what_is_asked_of_a_part() -> None:
@@ -958,11 +971,11 @@ def test_a_deleted_connector_that_is_made_again_at_once(house: House) -> None:
     house.turn()
     [before] = house.snapshots.last_snapshots("n")
     house.connectors.delete("n")
-    house.connectors.put("n", {k: str(v) for k, v in house._given().items()})
+    house.connectors.put("n", {k: str(v) for k, v in house._properties().items()})
     house.connectors.all()["n"].tasks["t"].ready = True
     assert house.run()["state"] == "COMPLETE"
-    [one] = house.snapshots.last_snapshots("n")
-    assert one is not before
+    [snapshot] = house.snapshots.last_snapshots("n")
+    assert snapshot is not before
     assert before.state == "SCANNING"
 
 
@@ -1018,7 +1031,7 @@ UUID = "5bc8a0c4-8f2e-11ee-b9d1-0242ac120002"
 
 
 @pytest.mark.parametrize(
-    ("of", "given", "literal"),
+    ("cql_type", "key_value", "literal"),
     [
         ("text", UUID, f"'{UUID}'"),
         ("text", "0xff", "'0xff'"),
@@ -1033,10 +1046,10 @@ UUID = "5bc8a0c4-8f2e-11ee-b9d1-0242ac120002"
         ("uuid", "x' OR '1", "'x'' OR ''1'"),
     ],
 )
-def test_a_key_is_written_by_the_type_of_its_column(of: str, given: object, literal: str) -> None:
-    table = replace(TABLE, columns=(Column("id", parse(of), "partition_key", 0),))
-    assert checked_request(request_for_key({"id": given}), table).where == f"id = {literal}"
-    if isinstance(given, str):
+def test_a_key_is_written_by_the_type_of_its_column(cql_type: str, key_value: object, literal: str) -> None:
+    table = replace(TABLE, columns=(Column("id", parse(cql_type), "partition_key", 0),))
+    assert checked_request(request_for_key({"id": key_value}), table).where == f"id = {literal}"
+    if isinstance(key_value, str):
         both = checked_request(SnapshotRequest(where=f"id IN ({literal}, {literal})"), table).where
         assert both == f"id IN ({literal}, {literal})", "what an operator writes as CQL stays"
 
@@ -1044,13 +1057,13 @@ def test_a_key_is_written_by_the_type_of_its_column(of: str, given: object, lite
 def test_a_rate_is_kept() -> None:
     now = [0.0]
     rate = ScanRate(lambda: now[0])
-    taken = 0
+    rows_taken = 0
     for _ in range(2000):
         now[0] += 0.01
-        while most := rate.allowed_rows(1000, 2):
-            rate.count_rows(most, 1000)
-            taken += most
-    assert taken == pytest.approx(20_000, rel=0.05)
+        while allowed := rate.allowed_rows(1000, 2):
+            rate.count_rows(allowed, 1000)
+            rows_taken += allowed
+    assert rows_taken == pytest.approx(20_000, rel=0.05)
     assert rate.allowed_rows(0, 2) > 1000
 
 
@@ -1110,7 +1123,7 @@ def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "left"),
+    ("shown", "remaining"),
     [
         ({"state": "SCANNING", "eta_s": 300.0}, "5 min left"),
         ({"state": "SCANNING", "eta_s": None}, ""),
@@ -1120,7 +1133,7 @@ def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
     ],
 )
 def test_the_bar_says_what_is_left(
-    shown: dict[str, Any], left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shown: dict[str, Any], remaining: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class SnapshotRequest:
         """A worker whose snapshot is over at the second look."""
@@ -1129,8 +1142,8 @@ def test_the_bar_says_what_is_left(
 
         def ask(self, method: str, path: str, body: Any = None, *, has: str) -> Any:
             self.looks += 1
-            one = {"table": "t", "rows": 7, "done": 0.5, "rate": 1.0, **shown}
-            return [{**one, "state": "COMPLETE"} if self.looks > 2 else one]
+            progress = {"table": "t", "rows": 7, "done": 0.5, "rate": 1.0, **shown}
+            return [{**progress, "state": "COMPLETE"} if self.looks > 2 else progress]
 
     monkeypatch.setenv("TERM", "xterm")  # a dumb one shows the end alone
     monkeypatch.setattr(snapshot_command, "_TURN_S", 0.3)  # longer than the terminal is drawn again
@@ -1139,5 +1152,5 @@ def test_the_bar_says_what_is_left(
     )
     assert snapshot_command.snapshot(SnapshotRequest(), "n", wait=True) == 0  # type: ignore[arg-type]
     drawn = [line.rstrip() for line in re.split(r"\r|\n|\x1b\[[\d;?]*\w", capsys.readouterr().out)]
-    assert any(line.endswith(left or "7 rows") for line in drawn), drawn
+    assert any(line.endswith(remaining or "7 rows") for line in drawn), drawn
     assert any(line.startswith("n t: COMPLETE, 7 rows") for line in drawn)

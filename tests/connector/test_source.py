@@ -42,11 +42,11 @@ offsets = st.dictionaries(st.sampled_from("0123"), st.integers(0, 10_000), min_s
 def test_a_limit_is_shared_and_nothing_moves_back(start: dict[str, int], more: dict[str, int], limit: int) -> None:
     latest = {p: start.get(p, 0) + n for p, n in more.items()}
     end = limited({TOPIC: start}, {TOPIC: latest}, ReadMaxRows(limit), MemoryPlanner(), {})[TOPIC]
-    taken = {p: last - start.get(p, 0) for p, last in end.items()}
-    assert all(taken[p] >= 0 and end[p] <= max(latest.get(p, 0), start.get(p, 0)) for p in end)
-    assert all(taken.get(p, 0) > 0 for p, n in more.items() if n)
-    assert sum(taken.values()) <= limit + len(more)
-    assert sum(taken.values()) >= min(limit, sum(more.values()))
+    events_taken = {p: last - start.get(p, 0) for p, last in end.items()}
+    assert all(events_taken[p] >= 0 and end[p] <= max(latest.get(p, 0), start.get(p, 0)) for p in end)
+    assert all(events_taken.get(p, 0) > 0 for p, n in more.items() if n)
+    assert sum(events_taken.values()) <= limit + len(more)
+    assert sum(events_taken.values()) >= min(limit, sum(more.values()))
     everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable(), MemoryPlanner(), {})[TOPIC]
     assert all(everything[p] == last for p, last in latest.items() if last > start.get(p, 0))
 
@@ -59,7 +59,7 @@ def test_a_long_backlog_of_one_table_leaves_the_next_its_share() -> None:
 class Planned:
     """A reader whose plan is in a file, as the driver leaves it."""
 
-    def __init__(self, directory: Path, found: dict[str, int] | None = None, tasks: int = 1) -> None:
+    def __init__(self, directory: Path, earliest: dict[str, int] | None = None, tasks: int = 1) -> None:
         worker = WorkerSettings.from_properties(
             {"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker"
         )
@@ -67,7 +67,7 @@ class Planned:
         self.connector = ConnectorSettings.from_properties({**keys, "tasks.max": str(tasks)}, "t")
         self.plan = QueryPlan(worker, {TOPIC: self.connector}, str(directory))
         self.plan.save()
-        self.broker = MemoryPlanner(found)
+        self.broker = MemoryPlanner(earliest)
         self.reader = BatchPlanner(str(self.plan.file))
         self.reader._planner = self.broker
 
@@ -114,7 +114,7 @@ def test_what_changes_while_an_idle_query_waits_is_seen(
     idle = planned.reader.latest_offset(offset(0, 10, 10), ReadMaxRows(5))
     looks = []
     losses = planned.reader._topic_losses.find
-    monkeypatch.setattr(planned.reader._topic_losses, "find", lambda *given: looks.append(1) or losses(*given))
+    monkeypatch.setattr(planned.reader._topic_losses, "find", lambda *arguments: looks.append(1) or losses(*arguments))
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -142,7 +142,7 @@ def test_what_changes_while_an_idle_query_waits_is_seen(
     assert list(planned.reader._errors) == ([TOPIC] if change in ("partitions", "recreated") else [])
 
 
-def test_an_idle_query_looks_closely_once_and_not_in_each_trigger(
+def test_an_idle_query_checks_for_losses_once_and_not_in_each_trigger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A close look at hundreds of topics takes some ms. One from another position is close again."""
@@ -153,7 +153,7 @@ def test_an_idle_query_looks_closely_once_and_not_in_each_trigger(
     idle = planned.reader.latest_offset(offset(0, 10, 10), ReadMaxRows(5))
     looks = []
     losses = planned.reader._topic_losses.find
-    monkeypatch.setattr(planned.reader._topic_losses, "find", lambda *given: looks.append(1) or losses(*given))
+    monkeypatch.setattr(planned.reader._topic_losses, "find", lambda *arguments: looks.append(1) or losses(*arguments))
     for _ in range(3):
         assert planned.reader.latest_offset(json.loads(json.dumps(idle)), ReadMaxRows(5)) == idle
     assert len(looks) == 1
@@ -179,9 +179,12 @@ def test_with_state_a_repeated_batch_has_the_same_events_and_the_same_time(tmp_p
     assert (planned.ranges(start, end), first.now) == (expected, end["now"])
     later = BatchPlanner(str(planned.plan.file))  # of another run
     later._planner = planned.broker
-    (again,) = later.partitions(start, end)
-    assert isinstance(again, TaskRanges)
-    assert ([r for part in again.parts for r in part.ranges], again.now) == (list(first.parts[0].ranges), first.now)
+    (repeated,) = later.partitions(start, end)
+    assert isinstance(repeated, TaskRanges)
+    assert ([r for part in repeated.parts for r in part.ranges], repeated.now) == (
+        list(first.parts[0].ranges),
+        first.now,
+    )
     idle = planned.reader.latest_offset(end, ReadMaxRows(5))
     assert idle == end  # time alone makes no batch
 
@@ -191,12 +194,12 @@ def test_a_run_begins_with_batches_of_the_usual_size(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 100})
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 20})})
     planned.broker.ends = {TOPIC: {"0": 160}}
-    at, read = offset(5, 150), []
+    position, read = offset(5, 150), []
     for _ in range(3):
-        end = planned.reader.latest_offset(at, ReadMaxRows(1))
-        ((place,),) = planned.ranges(at, end)
-        read.append(place)
-        at = end
+        end = planned.reader.latest_offset(position, ReadMaxRows(1))
+        ((offset_range,),) = planned.ranges(position, end)
+        read.append(offset_range)
+        position = end
     assert read == [(0, 100, 120), (0, 120, 140), (0, 140, 160)]
 
 
@@ -204,15 +207,15 @@ def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     """An earlier run has read it: the topic may have dropped it since, and a broker heard that it may."""
     planned = Planned(tmp_path, {"0": 100})
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 30})})
-    at, wrong, committed = offset(5, 150), [], []
+    position, wrong, committed = offset(5, 150), [], []
     for dropped, last in ([], 160), (["0"], 160), (["0"], 170):
         planned.broker.dropped, planned.broker.ends, planned.broker.committed = dropped, {TOPIC: {"0": last}}, {}
-        end = planned.reader.latest_offset(at, ReadMaxRows(1))
-        ((part,),) = planned.tasks(at, end)
+        end = planned.reader.latest_offset(position, ReadMaxRows(1))
+        ((part,),) = planned.tasks(position, end)
         wrong.append(part.error is not None)
         planned.reader.commit(end)
         committed.append(bool(planned.broker.committed))
-        at = end
+        position = end
     assert wrong == [False, False, True]
     assert committed == [False, True, True]
 
@@ -223,8 +226,8 @@ def test_failed_first_batch_reads_all_again_when_its_table_returns(tmp_path: Pat
     both = {TOPIC: planned.connector, OTHER: planned.connector.model_copy(update={"name": "other"})}
     planned.change(connectors=both)
     planned.broker.ends = {TOPIC: {"0": 160}, OTHER: {"0": 160}}
-    at: dict[str, Any] = {"tick": 5, "topics": {TOPIC: {"0": 150}, OTHER: {"0": 150}}}
-    first = planned.reader.latest_offset(at, ReadMaxRows(1_000))
+    position: dict[str, Any] = {"tick": 5, "topics": {TOPIC: {"0": 150}, OTHER: {"0": 150}}}
+    first = planned.reader.latest_offset(position, ReadMaxRows(1_000))
     planned.change(connectors={OTHER: both[OTHER]})
     planned.broker.ends[OTHER]["0"] = 165
     second = planned.reader.latest_offset(first, ReadMaxRows(1_000))
@@ -234,29 +237,27 @@ def test_failed_first_batch_reads_all_again_when_its_table_returns(tmp_path: Pat
     planned.change(connectors=both, held={TOPIC: {"0": 100}})
     planned.broker.dropped = ["0"]
     third = planned.reader.latest_offset(second, ReadMaxRows(1_000))
-    found = {part.ranges[0].topic: part for task in planned.tasks(second, third) for part in task}
-    assert (found[TOPIC].ranges, found[TOPIC].read) == ((OffsetRange(TOPIC, 0, 100, 160),), {0: 150})
-    assert found[TOPIC].error is None
+    parts_by_topic = {part.ranges[0].topic: part for task in planned.tasks(second, third) for part in task}
+    assert (parts_by_topic[TOPIC].ranges, parts_by_topic[TOPIC].read) == ((OffsetRange(TOPIC, 0, 100, 160),), {0: 150})
+    assert parts_by_topic[TOPIC].error is None
     planned.reader.commit(third)
     assert list(planned.broker.committed) == ["helenus-other"]
 
 
-def test_of_many_topics_those_are_asked_about_and_committed_where_something_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_topics_with_new_events_are_checked_and_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = Planned(tmp_path)
     both = {TOPIC: planned.connector, OTHER: planned.connector.model_copy(update={"name": "other"})}
     planned.change(connectors=both)
     planned.broker.ends = {TOPIC: {"0": 5}, OTHER: {"0": 5}}
-    at = planned.reader.latest_offset({"tick": 5, "topics": {TOPIC: {"0": 5}, OTHER: {"0": 4}}}, ReadMaxRows(1))
-    planned.reader.commit(at)
+    position = planned.reader.latest_offset({"tick": 5, "topics": {TOPIC: {"0": 5}, OTHER: {"0": 4}}}, ReadMaxRows(1))
+    planned.reader.commit(position)
     assert planned.broker.committed == {"helenus-t": {TOPIC: {"0": 5}}, "helenus-other": {OTHER: {"0": 5}}}
     planned.broker.ends[OTHER]["0"] = 6
-    asked: list[str] = []
-    monkeypatch.setattr(planned.broker, "gone", lambda _, starts: asked.extend(starts) or [])
-    end = planned.reader.latest_offset(at, ReadMaxRows(1))
-    assert [part.ranges for task in planned.tasks(at, end) for part in task] == [(OffsetRange(OTHER, 0, 5, 6),)]
-    assert asked == [OTHER]
+    topics_checked: list[str] = []
+    monkeypatch.setattr(planned.broker, "gone", lambda _, starts: topics_checked.extend(starts) or [])
+    end = planned.reader.latest_offset(position, ReadMaxRows(1))
+    assert [part.ranges for task in planned.tasks(position, end) for part in task] == [(OffsetRange(OTHER, 0, 5, 6),)]
+    assert topics_checked == [OTHER]
     planned.broker.committed = {}
     planned.reader.commit(end)
     assert planned.broker.committed == {"helenus-other": {OTHER: {"0": 6}}}
@@ -274,7 +275,7 @@ def test_of_many_topics_those_are_asked_about_and_committed_where_something_came
     assert len(planned.broker.committed) == 2
 
 
-def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
+def test_offsets_read_by_an_earlier_run_are_noted_until_they_are_reread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every batch of it; not after an operator moved the topic, and not where it lost what was read."""
@@ -282,13 +283,13 @@ def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
     planned = Planned(tmp_path, {"0": 100, "1": 7})
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 30})})
     planned.broker.ends = {TOPIC: {"0": 165, "1": 7}}
-    at, read = offset(5, 150, 7), []
+    position, read = offset(5, 150, 7), []
     for _ in range(3):
-        end = planned.reader.latest_offset(at, ReadMaxRows(1))
-        ((part,),) = planned.tasks(at, end)
+        end = planned.reader.latest_offset(position, ReadMaxRows(1))
+        ((part,),) = planned.tasks(position, end)
         notes, _ = _task_reader.read_parts(planned.plan.worker, TaskRanges([part], 100))
         read.append([(note.partition, note.read) for note in notes if note.end is None])
-        at = end
+        position = end
     assert read == [[(0, 150), (1, 0)], [(0, 150)], [(0, 0)]], "the third batch has what is new"
     for change in ("moved", "recreated", "nothing is known"):
         (tmp_path / change).mkdir()
@@ -313,19 +314,19 @@ def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(
 
 def test_a_run_starts_at_once(tmp_path: Path) -> None:
     """What waits is known by its events, and by the first batch."""
-    for found in (9, 4):
-        planned = Planned(tmp_path, {"0": found})
+    for first_offset in (9, 4):
+        planned = Planned(tmp_path, {"0": first_offset})
         planned.broker.ends = {TOPIC: {"0": 9}}
-        at = offset(7, 9)
-        end = planned.reader.latest_offset(at, ReadMaxRows(5))
+        position = offset(7, 9)
+        end = planned.reader.latest_offset(position, ReadMaxRows(5))
         assert end == offset(8, 9)
-        assert planned.ranges(at, end) == [[(0, found, 9)]]
+        assert planned.ranges(position, end) == [[(0, first_offset, 9)]]
         assert planned.reader.latest_offset(end, ReadMaxRows(5)) == end
 
 
 def test_available_now_steps_back_too(tmp_path: Path) -> None:
-    for found, tick in ((9, 7), (4, 8)):
-        planned = Planned(tmp_path, {"0": found})
+    for first_offset, tick in ((9, 7), (4, 8)):
+        planned = Planned(tmp_path, {"0": first_offset})
         planned.broker.ends = {TOPIC: {"0": 9}}
         planned.reader.prepare_available_now()
         end = planned.reader.latest_offset(offset(7, 9), ReadMaxRows(5))
@@ -357,8 +358,8 @@ def test_topic_that_cannot_step_back_fails_alone_and_recovers(tmp_path: Path) ->
     assert parts[OTHER].ranges[0].start == 5, "it is held there"
     planned.broker.unsearchable = {}
     planned.change(held={OTHER: {"0": 5}})
-    again = planned.reader.latest_offset(end, ReadMaxRows(5))
-    ((part,),) = [[part for part in task if part.ranges[0].topic == OTHER] for task in planned.tasks(end, again)]
+    next_end = planned.reader.latest_offset(end, ReadMaxRows(5))
+    ((part,),) = [[part for part in task if part.ranges[0].topic == OTHER] for task in planned.tasks(end, next_end)]
     assert (part.ranges, part.error) == ((OffsetRange(OTHER, 0, 2, 9),), None)
 
 
@@ -366,12 +367,12 @@ def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path)
     """By the broker that is asked how many partitions it has. Its end is asked too, and the answer says why."""
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 9 for p in range(4)}}
-    at = offset(0, 5, 5, 5, 5)
-    at = planned.reader.latest_offset(at, ReadMaxRows(5))
+    position = offset(0, 5, 5, 5, 5)
+    position = planned.reader.latest_offset(position, ReadMaxRows(5))
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.refused = {OTHER: HelenusError(Kind.BROKER_REFUSED, "not authorized")}
     planned.broker.ends = {TOPIC: {str(p): 12 for p in range(4)}}
-    assert planned.reader.latest_offset(at, ReadMaxRows(5)) == offset(0, 12, 12, 12, 12)
+    assert planned.reader.latest_offset(position, ReadMaxRows(5)) == offset(0, 12, 12, 12, 12)
 
 
 def test_a_tick_plans_every_partition_for_its_due_keys(tmp_path: Path) -> None:
@@ -451,10 +452,10 @@ def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: p
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 9, "1": 9}, OTHER: {"0": 8}}
-    at: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1, "1": 1}, OTHER: {"0": 1}}}
-    at = planned.reader.latest_offset(at, ReadMaxRows(5))
+    position: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1, "1": 1}, OTHER: {"0": 1}}}
+    position = planned.reader.latest_offset(position, ReadMaxRows(5))
     planned.broker.ends = {TOPIC: {"0": 12, "1": 9, "2": 5, "3": 0}, OTHER: {"0": 9}}
-    later = planned.reader.latest_offset(at, ReadMaxRows(5))
+    later = planned.reader.latest_offset(position, ReadMaxRows(5))
     assert later["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 9}}
     assert planned.broker.counted == [[TOPIC, OTHER]], "not at every look"
     monkeypatch.setattr(_batch_planner, "pace_s", lambda _: -1.0)
@@ -474,14 +475,14 @@ def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypa
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 5}, OTHER: {"0": 5}}
-    at: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 1}}}
-    at = planned.reader.latest_offset(at, ReadMaxRows(5))
+    position: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 1}}}
+    position = planned.reader.latest_offset(position, ReadMaxRows(5))
     for away in ([OTHER], [TOPIC, OTHER]):
         planned.broker.refused = dict.fromkeys(away, HelenusError(Kind.BROKER_UNREACHABLE, "away"))
         for topic in (TOPIC, OTHER):
             planned.broker.ends[topic]["0"] += 1
-        at = planned.reader.latest_offset(at, ReadMaxRows(5))
-        assert at["topics"] == planned.broker.ends
+        position = planned.reader.latest_offset(position, ReadMaxRows(5))
+        assert position["topics"] == planned.broker.ends
 
 
 def test_positions_that_a_batch_left_held_are_not_committed(tmp_path: Path) -> None:
@@ -527,9 +528,9 @@ def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypa
     monkeypatch.undo()
     planned.plan.away_file.write_text("a moment ago")
     assert query.trouble() is None
-    again = BatchPlanner(str(planned.plan.file))
-    again._planner = planned.broker
-    again.latest_offset(offset(0, 1), ReadMaxRows(5))
+    restarted = BatchPlanner(str(planned.plan.file))
+    restarted._planner = planned.broker
+    restarted.latest_offset(offset(0, 1), ReadMaxRows(5))
     assert not planned.plan.away_file.exists(), "of an earlier planner"
 
 
@@ -605,33 +606,33 @@ def read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Planned,
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 300, "1": 300}}
     planned.broker.topic_ids, planned.broker.epochs = {TOPIC: "old"}, {TOPIC: {"0": 7, "1": 7}}
-    at = planned.reader.latest_offset(offset(0, 299, 299), ReadMaxRows(5))
-    assert at["topics"] == {TOPIC: {"0": 300, "1": 300}}
-    planned.tasks(offset(0, 299, 299), at)
-    return planned, at
+    position = planned.reader.latest_offset(offset(0, 299, 299), ReadMaxRows(5))
+    assert position["topics"] == {TOPIC: {"0": 300, "1": 300}}
+    planned.tasks(offset(0, 299, 299), position)
+    return planned, position
 
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("how", ["recreated", "truncated"])
-def test_records_in_the_place_of_others_stop_the_connector(
+def test_records_that_replaced_others_stop_the_connector(
     read_once: tuple[Planned, dict[str, Any]], how: str, later: bool
 ) -> None:
     """Though the topic is longer than before; also when the worker was away meanwhile. Until somebody has reset it."""
-    planned, at = read_once
+    planned, position = read_once
     replaced(planned, how)
     if later:
         broker, planned.reader = planned.broker, BatchPlanner(str(planned.plan.file))
         planned.reader._planner = broker
     for _ in range(2):
-        end = planned.reader.latest_offset(at, ReadMaxRows(5))
-        assert end["topics"] == at["topics"], "nothing is read on from the old offsets"
-        ((part,),) = planned.tasks(at, end)
+        end = planned.reader.latest_offset(position, ReadMaxRows(5))
+        assert end["topics"] == position["topics"], "nothing is read on from the old offsets"
+        ((part,),) = planned.tasks(position, end)
         assert part.error is not None
         assert part.error.kind is Kind.OFFSETS_LOST
-        at = end
+        position = end
     planned.change(held={TOPIC: {"0": 40, "1": 40}}, epochs={TOPIC: 1})
-    end = planned.reader.latest_offset(at, ReadMaxRows(5_000))
-    ((part,),) = planned.tasks(at, end)
+    end = planned.reader.latest_offset(position, ReadMaxRows(5_000))
+    ((part,),) = planned.tasks(position, end)
     assert (part.error, part.lost) == (None, 0)
     assert part.ranges == (OffsetRange(TOPIC, 0, 40, 900), OffsetRange(TOPIC, 1, 40, 900))
 
@@ -645,30 +646,30 @@ def test_what_to_do_after_a_loss_is_possible_with_each_state(
     read_once: tuple[Planned, dict[str, Any]], how: str, state: str, advice: str
 ) -> None:
     """Positions can't be moved over REST where rows are kept."""
-    planned, at = read_once
+    planned, position = read_once
     settings = planned.connector.model_copy(update={"state": state, "query_group": "orders"})
     planned.change(connectors={TOPIC: settings})
     replaced(planned, how)
-    end = planned.reader.latest_offset(at, ReadMaxRows(5))
-    ((part,),) = planned.tasks(at, end)
+    end = planned.reader.latest_offset(position, ReadMaxRows(5))
+    ((part,),) = planned.tasks(position, end)
     assert part.error is not None
     assert advice in str(part.error)
     assert "re-snapshot the table" in str(part.error)
 
 
 @pytest.mark.parametrize("how", ["recreated", "truncated"])
-def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
+def test_records_that_replaced_others_are_read_and_the_loss_counted(
     read_once: tuple[Planned, dict[str, Any]], how: str
 ) -> None:
-    planned, at = read_once
+    planned, position = read_once
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"errors_data_loss": "continue"})})
     first = replaced(planned, how)
-    end = planned.reader.latest_offset(at, ReadMaxRows(5_000))
-    again = BatchPlanner(str(planned.plan.file))  # a worker that was killed does the batch as it is
-    again._planner = planned.broker
-    for reader in (planned.reader, again):
+    end = planned.reader.latest_offset(position, ReadMaxRows(5_000))
+    restarted = BatchPlanner(str(planned.plan.file))  # a worker that was killed does the batch as it is
+    restarted._planner = planned.broker
+    for reader in (planned.reader, restarted):
         planned.reader = reader
-        ((part,),) = planned.tasks(at, end)
+        ((part,),) = planned.tasks(position, end)
         assert (part.error, part.lost) == (None, len(first))
         assert part.ranges == tuple(OffsetRange(TOPIC, p, first.get(str(p), 300), 900) for p in (0, 1))
     planned.broker.ends = {TOPIC: {"0": 901, "1": 900}}
@@ -680,22 +681,22 @@ def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
 def test_new_leader_with_same_records_is_no_loss(
     read_once: tuple[Planned, dict[str, Any]],
 ) -> None:
-    planned, at = read_once
+    planned, position = read_once
     planned.broker.ends, planned.broker.topic_ids = {TOPIC: {"0": 310, "1": 300}}, {}
     planned.broker.epochs = {TOPIC: {"0": 9, "1": 9}}
-    end = planned.reader.latest_offset(at, ReadMaxRows(50))
+    end = planned.reader.latest_offset(position, ReadMaxRows(50))
     assert end["topics"] == planned.broker.ends
     assert lineages_in(end) == {TOPIC: {"id": "old", "leaders": {"0": 9, "1": 9}, "epoch": 0}}
-    ((part,),) = planned.tasks(at, end)
+    ((part,),) = planned.tasks(position, end)
     assert (part.error, part.lost) == (None, 0)
 
 
 def test_lineages_of_an_earlier_version_count(read_once: tuple[Planned, dict[str, Any]]) -> None:
     """It had them in an offset as they are, not as a text. A batch without an event writes them as a text."""
-    planned, at = read_once
-    old = {**at, "logs": lineages_in(at)}
+    planned, position = read_once
+    old = {**position, "logs": lineages_in(position)}
     assert old["logs"] == {TOPIC: {"id": "old", "leaders": {"0": 7, "1": 7}, "epoch": 0}}
-    assert planned.reader.latest_offset(old, ReadMaxRows(5)) == at
+    assert planned.reader.latest_offset(old, ReadMaxRows(5)) == position
     replaced(planned, "recreated")
     end = planned.reader.latest_offset(old, ReadMaxRows(5))
     ((part,),) = planned.tasks(old, end)
@@ -705,9 +706,9 @@ def test_lineages_of_an_earlier_version_count(read_once: tuple[Planned, dict[str
 
 @pytest.mark.parametrize("text", ["", "no Base64!", "bm90IGNvbXByZXNzZWQ=", "eJwDAAAAAAE="])
 def test_damaged_lineages_are_said(read_once: tuple[Planned, dict[str, Any]], text: str) -> None:
-    planned, at = read_once
+    planned, position = read_once
     with pytest.raises(HelenusError, match="Spark's checkpoint is damaged") as raised:
-        planned.reader.latest_offset({**at, "logs": text}, ReadMaxRows(5))
+        planned.reader.latest_offset({**position, "logs": text}, ReadMaxRows(5))
     assert raised.value.kind is Kind.STATE
 
 
@@ -734,10 +735,10 @@ def test_many_parts_go_to_few_tasks_of_like_size() -> None:
 
 def test_a_topic_whose_events_cannot_be_counted_stays_and_the_others_go_on() -> None:
     class Broken(MemoryPlanner):
-        def advance(self, place: OffsetRange, events: int) -> int:
-            if place.topic == OTHER:
+        def advance(self, offset_range: OffsetRange, events: int) -> int:
+            if offset_range.topic == OTHER:
                 raise HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")
-            return super().advance(place, events)
+            return super().advance(offset_range, events)
 
     wrong: dict[str, HelenusError] = {}
     latest = {TOPIC: {"0": 5}, OTHER: {"0": 8}}
@@ -752,21 +753,21 @@ def test_available_now_is_read_in_batches_and_no_more(tmp_path: Path) -> None:
     planned.broker.ends = {TOPIC: {str(p): 8 for p in range(4)}}
     planned.reader.prepare_available_now()
     planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
-    at, steps = offset(0, 0, 0, 0, 0), 0
-    while (end := planned.reader.latest_offset(at, ReadMaxRows(1))) != at:
-        assert sum(end["topics"][TOPIC].values()) - sum(at["topics"][TOPIC].values()) <= 10
-        at, steps = end, steps + 1
-    assert at == offset(0, 8, 8, 8, 8)
+    position, steps = offset(0, 0, 0, 0, 0), 0
+    while (end := planned.reader.latest_offset(position, ReadMaxRows(1))) != position:
+        assert sum(end["topics"][TOPIC].values()) - sum(position["topics"][TOPIC].values()) <= 10
+        position, steps = end, steps + 1
+    assert position == offset(0, 8, 8, 8, 8)
     assert steps == 4
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**100), st.none() | st.binary(), st.none() | st.binary(max_size=10))))
-def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, bytes | None]]) -> None:
-    messages: list[Any] = [MemoryMessage("t", 3, offset, (1, 5), key, value) for offset, key, value in found]
+def test_events_go_through_spark_in_packs(records: list[tuple[int, bytes | None, bytes | None]]) -> None:
+    messages: list[Any] = [MemoryMessage("t", 3, offset, (1, 5), key, value) for offset, key, value in records]
     events = [event for pack in pack_events(messages) for event in unpack_events(pack)]
-    assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
+    assert events == [("t", 3, offset, 5, key, value) for offset, key, value in records]
     if messages:
-        size = sum(16 + len(key or b"") + len(value or b"") for _, key, value in found)
+        size = sum(16 + len(key or b"") + len(value or b"") for _, key, value in records)
         assert _task_reader.events_of(messages) == (events, size)
 
 
@@ -780,24 +781,24 @@ def test_packs_are_limited_in_size() -> None:
 def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 50, "1": 50}}
-    at = offset(0, 45, 45, 45)
+    position = offset(0, 45, 45, 45)
     checkpoint = tmp_path / "default"
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
-        (checkpoint / name / "0").write_text(f"v1\n{{}}\n{json.dumps(at)}")
-    end = planned.reader.latest_offset(at, ReadMaxRows(100))
-    errors = {part.error.kind for task in planned.tasks(at, end) for part in task if part.error}
+        (checkpoint / name / "0").write_text(f"v1\n{{}}\n{json.dumps(position)}")
+    end = planned.reader.latest_offset(position, ReadMaxRows(100))
+    errors = {part.error.kind for task in planned.tasks(position, end) for part in task if part.error}
     assert errors == {Kind.PARTITIONS_CHANGED}
-    held = HeldPositions(checkpoint)
-    held.move(TOPIC, {"0": 40, "1": 40})
-    assert held.read_offsets() == {TOPIC: {"0": 40, "1": 40}}
-    planned.change(held=held.offsets(), epochs={TOPIC: 1})
+    held_positions = HeldPositions(checkpoint)
+    held_positions.move(TOPIC, {"0": 40, "1": 40})
+    assert held_positions.read_offsets() == {TOPIC: {"0": 40, "1": 40}}
+    planned.change(held=held_positions.offsets(), epochs={TOPIC: 1})
     later = planned.reader.latest_offset(end, ReadMaxRows(100))
     assert later["topics"] == {TOPIC: {"0": 50, "1": 50}}
     ((part,),) = planned.tasks(end, later)
     assert part.error is None
     assert [(r.partition, r.start, r.end) for r in part.ranges] == [(0, 40, 50), (1, 40, 50)]
-    assert held.release(TOPIC, ["0", "1"], 1)
+    assert held_positions.release(TOPIC, ["0", "1"], 1)
     assert HeldPositions(checkpoint).offsets() == {}
 
 
@@ -811,22 +812,22 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     source = EventsReader(str(planned.plan.file))
     source._planning_ = planned.reader
     assert source.partitions(start, end) == [], "Spark's source reads nothing"
-    given: list[tuple[int, int]] = []
+    events_read: list[tuple[int, int]] = []
 
     def read(worker: object, places: list[OffsetRange], *_: object) -> Iterator[list[Any]]:
-        for place in sorted(places, key=lambda p: -p.partition):
-            for n in range(place.start, place.end):
-                given.append((place.partition, n))
-                yield [MemoryMessage(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
+        for offset_range in sorted(places, key=lambda p: -p.partition):
+            for n in range(offset_range.start, offset_range.end):
+                events_read.append((offset_range.partition, n))
+                yield [MemoryMessage(TOPIC, offset_range.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
 
     monkeypatch.setattr(_task_reader, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
     ran: list[tuple[int, int]] = []
     rows = io.BytesIO(planned.plan.parts_file.read_bytes())
-    (done,) = tasks.topic_task(planned.plan, {})(CPickleSerializer().load_stream(rows))
-    assert given == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
-    assert (done.starts, done.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
-    assert done.error is None
+    (result,) = tasks.topic_task(planned.plan, {})(CPickleSerializer().load_stream(rows))
+    assert events_read == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
+    assert (result.starts, result.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
+    assert result.error is None
     planned.change(held={TOPIC: {"0": 81}})
     after = planned.reader.latest_offset(end, ReadMaxRows(1))
     assert planned.ranges(end, after) == [[(0, 81, 90), (1, 3, 3), (2, 7, 7)]]
@@ -836,9 +837,9 @@ def test_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: 
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 8}}
     planned.reader.prepare_available_now()
-    at = planned.reader.latest_offset(offset(0, 0), ReadMaxRows(1))
+    position = planned.reader.latest_offset(offset(0, 0), ReadMaxRows(1))
     planned.change(held={TOPIC: {"0": 5}})
-    end = planned.reader.latest_offset(at, ReadMaxRows(1))
-    assert planned.ranges(at, end) == [[(0, 5, 8)]]
+    end = planned.reader.latest_offset(position, ReadMaxRows(1))
+    assert planned.ranges(position, end) == [[(0, 5, 8)]]
     planned.change(held={})
     assert planned.reader.latest_offset(end, ReadMaxRows(1)) == end

@@ -28,7 +28,7 @@ STANDALONE = {"spark.master": "spark://m:7077", "spark.authenticate.secret": "of
 
 
 @pytest.mark.parametrize(
-    ("given", "host"),
+    ("properties", "host"),
     [
         ({}, "127.0.0.1"),
         ({"spark.master": "local[2]"}, "127.0.0.1"),
@@ -37,9 +37,9 @@ STANDALONE = {"spark.master": "spark://m:7077", "spark.authenticate.secret": "of
         ({**STANDALONE, "spark.driver.host": "10.0.0.1"}, "10.0.0.1"),
     ],
 )
-def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, str], host: str | None) -> None:
+def test_the_driver_is_on_this_host_alone_only_without_others(properties: dict[str, str], host: str | None) -> None:
     assert (
-        _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine")).get(
+        _spark_settings(WorkerSettings.from_properties({**LEAST, **properties}, "worker"), Path("/run/mine")).get(
             "spark.driver.host"
         )
         == host
@@ -47,7 +47,7 @@ def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, s
 
 
 @pytest.mark.parametrize(
-    ("given", "directory", "found"),
+    ("properties", "directory", "pattern"),
     [
         ({"spark.master": "local[2]"}, "/run/mine", "/run/mine"),
         ({"spark.master": "local[2]"}, f"/{'long' * 20}", r"/tmp/helenus-run-\w+"),
@@ -55,15 +55,15 @@ def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, s
     ],
 )
 def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
-    given: dict[str, str], directory: str, found: str
+    properties: dict[str, str], directory: str, pattern: str
 ) -> None:
-    settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path(directory))
-    assert re.fullmatch(found, settings["spark.python.unix.domain.socket.dir"])
+    settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **properties}, "worker"), Path(directory))
+    assert re.fullmatch(pattern, settings["spark.python.unix.domain.socket.dir"])
     assert settings["spark.python.unix.domain.socket.enabled"] == "true"
 
 
 @pytest.mark.parametrize(
-    ("given", "authenticates", "warned"),
+    ("properties", "authenticates", "warned"),
     [
         ({}, "true", False),
         ({"spark.master": "yarn"}, "true", False),
@@ -75,13 +75,15 @@ def test_sockets_lie_in_the_run_s_directory_where_their_path_can_be_so_long(
     ],
 )
 def test_spark_authenticates_unless_a_cluster_s_operator_decides(
-    given: dict[str, str], authenticates: str, warned: bool
+    properties: dict[str, str], authenticates: str, warned: bool
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
+        settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **properties}, "worker"), Path("/run/mine"))
     assert settings["spark.authenticate"] == authenticates
     assert [entry["event"] for entry in logs] == ["spark.not_authenticated"] * warned
-    assert ("spark.authenticate.secret" in settings) == ("spark.authenticate.secret" in given), "Spark makes its own"
+    assert ("spark.authenticate.secret" in settings) == ("spark.authenticate.secret" in properties), (
+        "Spark makes its own"
+    )
 
 
 def test_a_cluster_in_one_process_has_a_secret_of_each_run() -> None:
@@ -92,7 +94,7 @@ def test_a_cluster_in_one_process_has_a_secret_of_each_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("properties", "key"),
     [
         ({"spark.authenticate": "false"}, "spark.authenticate"),
         ({"spark.master": "local[4]", "spark.authenticate": " FALSE "}, "spark.authenticate"),
@@ -101,9 +103,9 @@ def test_a_cluster_in_one_process_has_a_secret_of_each_run() -> None:
         ({"spark.master": "spark://m:7077", "spark.authenticate": "true"}, "spark.authenticate.secret"),
     ],
 )
-def test_a_spark_that_would_serve_anybody_is_refused(given: dict[str, str], key: str) -> None:
+def test_a_spark_that_would_serve_anybody_is_refused(properties: dict[str, str], key: str) -> None:
     with pytest.raises(HelenusError, match=f"{key}[=:]") as error:
-        WorkerSettings.from_properties({**LEAST, **given}, "worker")
+        WorkerSettings.from_properties({**LEAST, **properties}, "worker")
     assert error.value.kind is Kind.CONFIG
 
 
@@ -119,7 +121,7 @@ def test_spark_s_pages_without_a_login_are_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "made_by", "path"),
+    ("properties", "made_by", "path"),
     [
         ({}, "helenus.LocalFiles", str(HELENUS)),
         ({"spark.driver.extraClassPath": "/opt/mine.jar"}, "helenus.LocalFiles", f"{HELENUS}:/opt/mine.jar"),
@@ -128,8 +130,8 @@ def test_spark_s_pages_without_a_login_are_warned_of() -> None:
         ({"spark.master": "local-cluster[2,1,1024]"}, None, str(HELENUS)),
     ],
 )
-def test_which_class_makes_files(given: dict[str, str], made_by: str | None, path: str | None) -> None:
-    settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **given}, "worker"), Path("/run/mine"))
+def test_which_class_makes_files(properties: dict[str, str], made_by: str | None, path: str | None) -> None:
+    settings = _spark_settings(WorkerSettings.from_properties({**LEAST, **properties}, "worker"), Path("/run/mine"))
     assert settings.get("spark.hadoop.fs.file.impl") == made_by
     assert settings.get("spark.driver.extraClassPath") == path
 
@@ -231,9 +233,9 @@ def test_java_is_asked_for_a_name_once(tmp_path: Path) -> None:
     """It looks into all of Spark's jars for each."""
     ended = start(tmp_path, NAMES)
     assert ended.returncode == 0, ended.stderr
-    first, again = map(int, ended.stdout.split())
+    first, second_count = map(int, ended.stdout.split())
     assert first >= 3
-    assert again == 0
+    assert second_count == 0
 
 
 JOBS = """
@@ -348,14 +350,14 @@ def start(directory: Path, script: str = STARTS, **more: str) -> subprocess.Comp
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("properties", "why"),
     [
         ({"spark_driver_memory": "99999999999g"}, "Invalid maximum heap size"),
         pytest.param({"spark_master": "yarn"}, "HADOOP_CONF_DIR", marks=pytest.mark.long),  # the same path as the first
     ],
 )
-def test_settings_that_spark_does_not_take(tmp_path: Path, given: dict[str, str], why: str) -> None:
-    ended = start(tmp_path, **given)
+def test_settings_that_spark_does_not_take(tmp_path: Path, properties: dict[str, str], why: str) -> None:
+    ended = start(tmp_path, **properties)
     assert (ended.returncode, ended.stdout.count("\n")) == (0, 1)
     assert why in ended.stdout
     assert ended.stdout.endswith("[config]\n")
@@ -407,7 +409,7 @@ SERIAL, FIRST = ["-XX:+UseSerialGC"], ["-XX:TieredStopAtLevel=1", "-XX:ReservedC
 
 
 @pytest.mark.parametrize(
-    ("given", "has_state", "light"),
+    ("properties", "has_state", "light"),
     [
         ({}, False, SERIAL + FIRST),
         ({}, True, SERIAL),
@@ -417,9 +419,11 @@ SERIAL, FIRST = ["-XX:+UseSerialGC"], ["-XX:TieredStopAtLevel=1", "-XX:ReservedC
         ({"driver.extraJavaOptions": "-XX:TieredStopAtLevel=3"}, False, SERIAL),
     ],
 )
-def test_a_jvm_does_little_unless_an_operator_decides(given: dict[str, str], has_state: bool, light: list[str]) -> None:
+def test_a_jvm_does_little_unless_an_operator_decides(
+    properties: dict[str, str], has_state: bool, light: list[str]
+) -> None:
     """Two collectors on a command line keep a JVM from starting."""
-    assert _lean_jvm_options(given, has_state) == light
+    assert _lean_jvm_options(properties, has_state) == light
 
 
 def test_a_collector_of_the_environment_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,8 +69,8 @@ class Server:
 def store_of(server: Server) -> SparkStore:
     def row(data: bytes) -> Any:
         # The same by the function that pyspark's converters end in, which need a running Spark.
-        size = int.from_bytes(data[(at := ROW.index(b"%s")) : at + 4], "little")
-        return (bytearray(data[at + 4 : at + 4 + size].decode().encode("latin-1")),)
+        size = int.from_bytes(data[(offset := ROW.index(b"%s")) : offset + 4], "little")
+        return (bytearray(data[offset + 4 : offset + 4 + size].decode().encode("latin-1")),)
 
     api = SimpleNamespace(sockfile=server, _deserialize_from_bytes=row)
     maps = SimpleNamespace(_stateful_processor_api_client=api)
@@ -78,7 +78,9 @@ def store_of(server: Server) -> SparkStore:
 
 
 KEYS = st.binary(min_size=1, max_size=40)
-VALUES = st.binary(min_size=1, max_size=300) | st.binary(min_size=1, max_size=4).map(lambda some: some * 9_000)
+VALUES = st.binary(min_size=1, max_size=300) | st.binary(min_size=1, max_size=4).map(
+    lambda few_bytes: few_bytes * 9_000
+)
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=300), st.lists(KEYS, max_size=20))

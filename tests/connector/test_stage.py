@@ -37,8 +37,8 @@ def refusing(keeps_schemas: bool = True) -> FaultyLog:
 
 def staged(directory: Path, log: FaultyLog, **more: str) -> Stage:
     own = {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
-    given = {**own, **{k.replace("_", "."): v for k, v in more.items()}}
-    return Stage(ConnectorSettings.from_properties(given, "test"), MemorySession([Host(1)]), log, directory)  # type: ignore[arg-type]
+    properties = {**own, **{k.replace("_", "."): v for k, v in more.items()}}
+    return Stage(ConnectorSettings.from_properties(properties, "test"), MemorySession([Host(1)]), log, directory)  # type: ignore[arg-type]
 
 
 def test_a_connectors_tables_have_one_limit(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_a_connectors_tables_have_one_limit(tmp_path: Path) -> None:
     session = staged(tmp_path, log).session
 
     def budget(name: str, table: str, epoch: str) -> tuple[int, float]:
-        given = {"name": name, "keyspace": "ks", "table": table, "output.format": "json", "query.max.rate": "500"}
+        properties = {"name": name, "keyspace": "ks", "table": table, "output.format": "json", "query.max.rate": "500"}
         (tmp_path / epoch).mkdir(exist_ok=True)
-        stage = Stage(ConnectorSettings.from_properties(given, "test"), session, log, tmp_path / epoch, tmp_path)
+        stage = Stage(ConnectorSettings.from_properties(properties, "test"), session, log, tmp_path / epoch, tmp_path)
         try:
             return os.fstat(stage._resolver._budget._file).st_ino, stage._resolver._budget._max_rate
         finally:

@@ -62,9 +62,9 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
 def test_the_longest_waiting_starts_next(starts: Starts) -> None:
     threads = [starts.start(number) for number in range(5)]
     for number in range(5):
-        most = min(number + 2, 5)
-        wait(lambda most=most: len(starts.under_way) == most)
-        assert starts.under_way == [*range(most)]
+        start_count = min(number + 2, 5)
+        wait(lambda start_count=start_count: len(starts.under_way) == start_count)
+        assert starts.under_way == [*range(start_count)]
         starts.begun.add(number)
         threads[number].join(LIMIT_S)
         assert starts.ended[number].number == number
@@ -86,7 +86,7 @@ def test_one_that_fails_or_is_stopped_gives_its_turn_away(starts: Starts) -> Non
     assert starts.ended[4].number == 4, "it has begun: who asked for it ends it"
 
 
-def test_one_that_waits_for_a_server_does_not_hold_up_the_others(
+def test_a_start_that_waits_for_a_server_does_not_delay_the_others(
     starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_turn, "_LONGEST_S", 0.0)

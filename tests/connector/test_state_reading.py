@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from connector.test_verify import FORMS, Topic, int32, of, table
+from connector.test_verify import FORMS, Topic, int32, settings_with, table
 
 from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
@@ -125,7 +125,7 @@ def test_a_key_column_that_is_renamed_has_the_query_begin_again(now: list[Table 
 )
 def test_settings_that_do_not_go_together(given: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        of(given)
+        settings_with(given)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../etc", "plain"])

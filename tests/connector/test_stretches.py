@@ -36,25 +36,25 @@ def keys(tokens: list[int]) -> list[tuple[int, Key]]:
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 300), max_size=400), st.integers(1, 200))
-def test_each_key_is_in_one_stretch_at_most_and_a_partition_is_not_cut(tokens: list[int], most: int) -> None:
-    asked = keys(tokens)
-    token_of = {key: token for token, key in asked}
-    found = list(stretches(asked, most))
-    given_ = [key for stretch in found for key in stretch.keys]
-    assert len(given_) == len(set(given_)) <= len(asked)
+def test_each_key_is_in_one_stretch_at_most_and_a_partition_is_not_cut(tokens: list[int], max_keys: int) -> None:
+    keys_asked = keys(tokens)
+    token_of = {key: token for token, key in keys_asked}
+    ring_slices = list(stretches(keys_asked, max_keys))
+    keys_of_slices = [key for stretch in ring_slices for key in stretch.keys]
+    assert len(keys_of_slices) == len(set(keys_of_slices)) <= len(keys_asked)
     last = None
-    for stretch in found:
-        inside = {key for token, key in asked if stretch.first <= token <= stretch.last}
+    for stretch in ring_slices:
+        inside = {key for token, key in keys_asked if stretch.first <= token <= stretch.last}
         assert inside >= set(stretch.keys)
         assert {token_of[key] for key in stretch.keys} >= {stretch.first, stretch.last}
-        assert MIN_KEYS <= len(stretch.keys) <= most
+        assert MIN_KEYS <= len(stretch.keys) <= max_keys
         assert last is None or stretch.first > last
         last = stretch.last
 
 
 def test_keys_of_a_snapshot_are_read_in_stretches_of_about_as_many() -> None:
-    found = list(stretches(keys([n * 1_000 + n % 7 for n in range(2_000)]), 500))
-    assert [len(stretch.keys) for stretch in found] == [500] * 4
+    ring_slices = list(stretches(keys([n * 1_000 + n % 7 for n in range(2_000)]), 500))
+    assert [len(stretch.keys) for stretch in ring_slices] == [500] * 4
 
 
 def test_new_stretch_begins_where_the_ring_is_empty_or_foreign() -> None:
@@ -71,8 +71,8 @@ def test_a_key_alone_is_in_none() -> None:
 
 def test_a_large_partition_is_in_none_and_those_around_it_are() -> None:
     around = [n * 1_000 for n in range(100)]
-    found = list(stretches(keys(around[:50] + [50_500] * 600 + around[51:]), 500))
-    assert [(s.first, s.last) for s in found] == [(0, 49_000), (51_000, 99_000)]
+    ring_slices = list(stretches(keys(around[:50] + [50_500] * 600 + around[51:]), 500))
+    assert [(s.first, s.last) for s in ring_slices] == [(0, 49_000), (51_000, 99_000)]
 
 
 class Ring(MemorySession):
@@ -92,10 +92,12 @@ class Ring(MemorySession):
         if self.fails:
             raise self.fails
         first, last = (int.from_bytes(value, "big", signed=True) for value in values)
-        found = [key for key in self.there if first <= token_of(key) <= last]
-        at = int(paging_state or 0)
-        page = found[at : at + (page_size or len(found))]
-        return RowPage((k, k, None) for (k,) in page), b"%d" % (at + len(page)) if at + len(page) < len(found) else None
+        keys_in_range = [key for key in self.there if first <= token_of(key) <= last]
+        first_index = int(paging_state or 0)
+        page = keys_in_range[first_index : first_index + (page_size or len(keys_in_range))]
+        return RowPage((k, k, None) for (k,) in page), b"%d" % (first_index + len(page)) if first_index + len(
+            page
+        ) < len(keys_in_range) else None
 
 
 TABLE = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
@@ -110,13 +112,13 @@ def token_of(key: Key) -> int:
     return token
 
 
-def through(reader: RowReader, asked: list[Key]) -> list[Key]:
-    found = []
-    for answers in reader.read_along_ring(asked, ConsistencyLevel.ONE):
+def through(reader: RowReader, keys_asked: list[Key]) -> list[Key]:
+    keys_read = []
+    for answers in reader.read_along_ring(keys_asked, ConsistencyLevel.ONE):
         for key, image in answers:
             assert image.values == key
-            found.append(key)
-    return found
+            keys_read.append(key)
+    return keys_read
 
 
 def test_scan_reads_in_ring_order_and_leaves_missing_rows() -> None:
@@ -153,26 +155,26 @@ def test_where_most_rows_are_not_asked_for_they_are_not_read_through_again() -> 
 def test_a_row_between_whose_key_has_no_form_is_passed_by() -> None:
     """Rows that nobody asked for come along: one that no event can name must not end the batch."""
     clustered = Table("ks", "t", uuid.uuid1(), (*TABLE.columns, Column("c", parse("decimal"), "clustering", 0)))
-    one = struct.pack(">i", 0) + b"\1"
+    clustering_key = struct.pack(">i", 0) + b"\1"
 
     class Clustered(Ring):
         def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
             page, state = super().answer(cql, values, paging_state, page_size)
-            return RowPage((row[0], c, row[0], None) for row in page for c in (b"12", one)), state
+            return RowPage((row[0], c, row[0], None) for row in page for c in (b"12", clustering_key)), state
 
     reader = RowReader(Clustered(KEYS), clustered, SETTINGS)
-    asked: list[Key] = [(*key, one) for key in KEYS]
-    answers = reader.read_along_ring(asked, ConsistencyLevel.ONE)
-    assert sorted(key for answer in answers for key, _ in answer) == asked
+    keys_asked: list[Key] = [(*key, clustering_key) for key in KEYS]
+    answers = reader.read_along_ring(keys_asked, ConsistencyLevel.ONE)
+    assert sorted(key for answer in answers for key, _ in answer) == keys_asked
 
 
 def test_what_a_repair_asks_for_lies_anywhere() -> None:
-    works = KeyReads(KeyCodec(TABLE), ConsistencyLevel.ONE)
+    key_reads = KeyReads(KeyCodec(TABLE), ConsistencyLevel.ONE)
     for n, origin in enumerate(Origin):
         key = KEYS[n]
         change = Change(None, None, origin=origin)
-        works.add(AdmittedChange(Event("t", 0, n, 0, b"%d" % n, b""), change, b"%d" % n, key, None))
-    scanned = {n for n, work in enumerate(works.by_name.values()) if work.is_scanned}
+        key_reads.add(AdmittedChange(Event("t", 0, n, 0, b"%d" % n, b""), change, b"%d" % n, key, None))
+    scanned = {n for n, key_read in enumerate(key_reads.by_name.values()) if key_read.is_scanned}
     assert scanned == {Origin.SNAPSHOT, Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT_LAST}
 
 
@@ -190,8 +192,8 @@ def test_changes_are_published_before_what_a_snapshot_scanned(tmp_path: Path, mo
     changes = [scanned] * 35 + [changed] * 5 + [changed]  # the last one of a key that was scanned too
     places = [*range(40), 3]
     events = [
-        Event(EVENTS, 0, n, 1000, staged.codec.encode(KEYS[place]), encode(change))
-        for n, (place, change) in enumerate(zip(places, changes, strict=True))
+        Event(EVENTS, 0, n, 1000, staged.codec.encode(KEYS[key_index]), encode(change))
+        for n, (key_index, change) in enumerate(zip(places, changes, strict=True))
     ]
     staged.stage.run(events, (), trust_images=True)
     order = [json.loads(record.key or b"")["k"] for record in staged.appended]

@@ -30,22 +30,22 @@ SETTINGS = ConnectorSettings.from_properties(
 )
 
 
-def table(keys: str, *values: str, of: uuid.UUID = OLD, t: str = "int") -> Table:
+def table(keys: str, *values: str, table_id: uuid.UUID = OLD, t: str = "int") -> Table:
     """`keys` are columns of the primary key, the first one the partition key."""
     names = keys.split()
     made = [Column(n, parse(t), "clustering" if i else "partition_key", max(i - 1, 0)) for i, n in enumerate(names)]
-    return Table("ks", "t", of, (*made, *(Column(n, parse(t)) for n in values)), cdc=True)
+    return Table("ks", "t", table_id, (*made, *(Column(n, parse(t)) for n in values)), cdc=True)
 
 
 def typed(t: str, *fields: str) -> Table:
     """A table whose key is of a type with these fields, or of one with that in the place of `{}`."""
-    place = CqlType("udt", (parse("int"),) * len(fields), label="place", fields=fields)
-    key = Column("k", parse(t.format("frozen<place>"), {"place": place}), "partition_key", 0)
+    place_type = CqlType("udt", (parse("int"),) * len(fields), label="place", fields=fields)
+    key = Column("k", parse(t.format("frozen<place>"), {"place": place_type}), "partition_key", 0)
     return Table("ks", "t", OLD, (key, Column("v", parse("int"))), cdc=True)
 
 
 class Keys:
-    """The keys' schema of a table, in a registry. `kept` is its id."""
+    """The keys' schema of a table, in a registry. `keep_schemas` returns its id."""
 
     def __init__(self, directory: Path) -> None:
         self.client = RegistryClient()
@@ -56,8 +56,8 @@ class Keys:
     def versions(self) -> list[str]:
         return self.client.versions["data-ks.t-key"]
 
-    def kept(self, of: Table) -> int:
-        return self.registry.keep("data-ks.t-key", *row_schemas(of, SETTINGS))
+    def keep_schemas(self, definition: Table) -> int:
+        return self.registry.keep("data-ks.t-key", *row_schemas(definition, SETTINGS))
 
 
 @pytest.fixture
@@ -66,24 +66,24 @@ def keys(tmp_path: Path) -> Keys:
 
 
 def test_a_renamed_column_keeps_the_schema(keys: Keys) -> None:
-    assert keys.kept(table("k c", "v")) == 1
-    assert keys.kept(table("k d", "v")) == 1
-    assert keys.kept(table("k d", "v", "w")) == 1
-    asked = keys.client.asked
-    assert keys.kept(table("k d", "v", "w")) == 1
-    assert keys.client.asked == asked, "it is remembered"
+    assert keys.keep_schemas(table("k c", "v")) == 1
+    assert keys.keep_schemas(table("k d", "v")) == 1
+    assert keys.keep_schemas(table("k d", "v", "w")) == 1
+    requests_before = keys.client.asked
+    assert keys.keep_schemas(table("k d", "v", "w")) == 1
+    assert keys.client.asked == requests_before, "it is remembered"
     assert len(keys.versions) == 1
 
 
 def test_a_renamed_field_of_a_type_keeps_the_schema(keys: Keys) -> None:
-    assert keys.kept(typed("{}", "a", "b")) == keys.kept(typed("{}", "c", "b")) == 1
+    assert keys.keep_schemas(typed("{}", "a", "b")) == keys.keep_schemas(typed("{}", "c", "b")) == 1
 
 
 def test_a_value_of_key_columns_only_keeps_the_schema_too(keys: Keys) -> None:
     """Its partition key is not nullable, and no registry takes such a field under another name."""
     versions = keys.client.versions
-    for of in (table("k c"), table("n c")):
-        RowShape(of, SETTINGS, keys.registry)
+    for definition in (table("k c"), table("n c")):
+        RowShape(definition, SETTINGS, keys.registry)
     assert [len(versions[f"data-ks.t-{part}"]) for part in ("key", "value")] == [1, 1]
     RowShape(table("n c", "v"), SETTINGS, keys.registry)
     assert [len(versions[f"data-ks.t-{part}"]) for part in ("key", "value")] == [1, 2]
@@ -115,12 +115,16 @@ def test_a_login_that_may_not_set_a_level_registers(keys: Keys) -> None:
 
 
 REFUSED = [
-    pytest.param(table("a b"), table("b a", of=NEW), r"written as \(a, b\), and .* recreated with the key \(b, a\)"),
-    pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"recreated .* \(email\)"),
-    pytest.param(table("k c"), table("k d", of=NEW), r"recreated .* \(k, d\)"),
+    pytest.param(
+        table("a b"), table("b a", table_id=NEW), r"written as \(a, b\), and .* recreated with the key \(b, a\)"
+    ),
+    pytest.param(
+        table("id", "email", t="text"), table("email", "id", table_id=NEW, t="text"), r"recreated .* \(email\)"
+    ),
+    pytest.param(table("k c"), table("k d", table_id=NEW), r"recreated .* \(k, d\)"),
     # BACKWARD takes a column more, which is nullable: the rows of before would stay for ever, under keys that lack it.
-    pytest.param(table("k"), table("k c", of=NEW), r"recreated .* \(k, c\)"),
-    pytest.param(table("k c", "v"), table("k c", "v", of=NEW, t="text"), r"recreated .* \(k, c\)"),
+    pytest.param(table("k"), table("k c", table_id=NEW), r"recreated .* \(k, c\)"),
+    pytest.param(table("k c", "v"), table("k c", "v", table_id=NEW, t="text"), r"recreated .* \(k, c\)"),
     pytest.param(table("id"), table("number", "id"), r"written as \(id\), and id is the name of another"),
     pytest.param(table("k a b"), table("k b a"), r"written as \(k, a, b\), and a, b is the name of another"),
     *(
@@ -140,18 +144,18 @@ REFUSED = [
 
 @pytest.mark.parametrize(("before", "now", "message"), REFUSED)
 def test_names_that_would_be_wrong_are_refused(keys: Keys, before: Table, now: Table, message: str) -> None:
-    keys.kept(before)
+    keys.keep_schemas(before)
     for _ in range(2):
         with pytest.raises(HelenusError, match=message) as error:
-            keys.kept(now)
+            keys.keep_schemas(now)
         assert error.value.kind is Kind.REGISTRY_REFUSED
     assert len(keys.versions) == 1
-    assert keys.kept(before) == 1
+    assert keys.keep_schemas(before) == 1
 
 
 def test_a_table_recreated_with_the_same_key_keeps_its_schema(keys: Keys) -> None:
     """Its id is another: a new version would give every row another key, and readers would learn nothing."""
-    assert keys.kept(table("k c", "v")) == keys.kept(table("k c", "w", of=NEW)) == 1
+    assert keys.keep_schemas(table("k c", "v")) == keys.keep_schemas(table("k c", "w", table_id=NEW)) == 1
     assert len(keys.versions) == 1
 
 
@@ -159,19 +163,19 @@ def test_a_schema_from_before_ids_is_taken_for_the_tables(keys: Keys) -> None:
     key = json.loads(row_schemas(table("k c"), SETTINGS)[0])
     del key["cql_id"]
     keys.versions.append(json.dumps(key))
-    assert keys.kept(table("k d")) == 1
+    assert keys.keep_schemas(table("k d")) == 1
     with pytest.raises(HelenusError, match="another column"):
-        keys.kept(table("k d", "c"))
+        keys.keep_schemas(table("k d", "c"))
 
 
 @pytest.mark.parametrize("theirs", ["string", ["null", "int"], {"type": "map", "values": "int"}])
-def test_a_subject_that_somebody_else_filled_is_the_registrys_to_judge(keys: Keys, theirs: object) -> None:
+def test_a_subject_with_foreign_schemas_is_judged_by_the_registry(keys: Keys, theirs: object) -> None:
     keys.versions.append(json.dumps(theirs))
-    assert keys.kept(table("k")) == 2
+    assert keys.keep_schemas(table("k")) == 2
 
 
-def declared(of: Table) -> DeclaredSchemas:
-    return DeclaredSchemas(*row_schemas(of, SETTINGS))
+def declared(definition: Table) -> DeclaredSchemas:
+    return DeclaredSchemas(*row_schemas(definition, SETTINGS))
 
 
 @pytest.mark.parametrize(("before", "now", "message"), REFUSED)
@@ -202,21 +206,21 @@ def test_a_topic_of_pulsars_whose_schema_nobody_knows(monkeypatch: pytest.Monkey
     new = declared(table("k c", "v"))
     log = pulsar(new, monkeypatch)
 
-    def asked(question: object) -> Any:
+    def refuse(question: object) -> Any:
         raise broker_error(code, "Topic not found or no-schema", "b")
 
-    monkeypatch.setattr(log, "_answer", asked)
+    monkeypatch.setattr(log, "_answer", refuse)
     assert log._topic_schemas.register("data-ks.t", new)[0] == new
 
 
 def test_pulsar_keeps_what_a_registry_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     before = declared(table("k c", "v"))
-    for now in (table("k d", "v"), table("k c", "w", of=NEW)):
+    for now in (table("k d", "v"), table("k c", "w", table_id=NEW)):
         new = declared(now)
         assert pulsar(before, monkeypatch)._topic_schemas.register("data-ks.t", new)[0] == replace(new, key=before.key)
     before = declared(table("k c"))
-    kept, _ = pulsar(before, monkeypatch)._topic_schemas.register("data-ks.t", declared(table("n c")))
-    assert kept == before, "the value goes by the key's schema"
-    in_json = [replace(declared(of), kind="JSON") for of in (table("k c", "v"), table("k d", "v"))]
+    schemas_kept, _ = pulsar(before, monkeypatch)._topic_schemas.register("data-ks.t", declared(table("n c")))
+    assert schemas_kept == before, "the value goes by the key's schema"
+    in_json = [replace(declared(definition), kind="JSON") for definition in (table("k c", "v"), table("k d", "v"))]
     with pytest.raises(HelenusError, match="incompatible"):  # there names are in the records
         pulsar(in_json[0], monkeypatch)._topic_schemas.register("data-ks.t", in_json[1])

@@ -25,8 +25,8 @@ AWAY = HelenusError(Kind.CASSANDRA_READ, "no host is there")
 
 
 def settings(table: str, **more: str) -> ConnectorSettings:
-    given = {"name": "n", "keyspace": "ks", "table": table, "output.format": "json"}
-    return ConnectorSettings.from_properties({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "n")
+    properties = {"name": "n", "keyspace": "ks", "table": table, "output.format": "json"}
+    return ConnectorSettings.from_properties({**properties, **{k.replace("_", "."): v for k, v in more.items()}}, "n")
 
 
 class Kept:
@@ -62,49 +62,49 @@ class Kept:
         return BatchOutcome()
 
     def run(self, table: str = "t") -> TopicResult:
-        about = TopicResult(f"events-ks.{table}")
+        result = TopicResult(f"events-ks.{table}")
         plan: Any = SimpleNamespace(directory="plan", group="default")
-        tasks._run(plan, settings(table), [object()], [], True, about)  # type: ignore[list-item]
-        return about
+        tasks._run(plan, settings(table), [object()], [], True, result)  # type: ignore[list-item]
+        return result
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
-    kept = Kept()
-    monkeypatch.setattr(worker_process, "_sessions", kept.sessions)
-    monkeypatch.setattr(worker_process, "_reused", kept.reused)
+def task_caches(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    caches = Kept()
+    monkeypatch.setattr(worker_process, "_sessions", caches.sessions)
+    monkeypatch.setattr(worker_process, "_reused", caches.reused)
     monkeypatch.setattr(worker_process, "_failing_since", {})
-    monkeypatch.setattr(tasks, "_stage_for", lambda plan, of, epoch, log: kept.stage(of.table))
-    monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: kept.seconds))
-    return kept
+    monkeypatch.setattr(tasks, "_stage_for", lambda plan, settings, epoch, log: caches.stage(settings.table))
+    monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: caches.seconds))
+    return caches
 
 
-def test_an_idle_session_is_reconnected(kept: Kept) -> None:
+def test_an_idle_session_is_reconnected(task_caches: Kept) -> None:
     """Its nodes may all have other addresses by now, as pods that were moved have."""
-    kept.outcome = AWAY
+    task_caches.outcome = AWAY
     for seconds in (0.0, 29.0):
-        kept.seconds = seconds
-        assert kept.run().error is AWAY
-    assert kept.closed == []
-    kept.seconds = 31.0
-    assert kept.run().error is AWAY
-    assert kept.closed == ["t", "u", "mine"], "with all that go by it"
-    assert (kept.open_stages(), len(kept.sessions)) == (["events-ks.v"], 1)
+        task_caches.seconds = seconds
+        assert task_caches.run().error is AWAY
+    assert task_caches.closed == []
+    task_caches.seconds = 31.0
+    assert task_caches.run().error is AWAY
+    assert task_caches.closed == ["t", "u", "mine"], "with all that go by it"
+    assert (task_caches.open_stages(), len(task_caches.sessions)) == (["events-ks.v"], 1)
 
 
-def test_a_session_in_use_is_kept(kept: Kept) -> None:
+def test_a_session_in_use_is_kept(task_caches: Kept) -> None:
     """By another table, say: then it is there, and what fails has another reason."""
     for seconds in range(0, 100, 10):
-        kept.seconds = float(seconds)
-        kept.outcome = AWAY
-        kept.run()
-        kept.outcome = None
-        kept.run("u")
-    kept.outcome = HelenusError(Kind.POISON_EVENT, "not an event")
+        task_caches.seconds = float(seconds)
+        task_caches.outcome = AWAY
+        task_caches.run()
+        task_caches.outcome = None
+        task_caches.run("u")
+    task_caches.outcome = HelenusError(Kind.POISON_EVENT, "not an event")
     for seconds in (200.0, 300.0):
-        kept.seconds = seconds
-        kept.run()
-    assert kept.closed == []
+        task_caches.seconds = seconds
+        task_caches.run()
+    assert task_caches.closed == []
 
 
 def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +112,9 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     closed: list[str] = []
 
     class Stage:
-        def __init__(self, of: ConnectorSettings, *_: object) -> None:
-            self.settings = of
-            if of.tasks_max > 1:
+        def __init__(self, table_settings: ConnectorSettings, *_: object) -> None:
+            self.settings = table_settings
+            if table_settings.tasks_max > 1:
                 raise OSError("no room")
 
         def close(self) -> None:
@@ -135,7 +135,7 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     assert closed == ["t"]
 
 
-def test_tables_that_left_their_group_are_released(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_left_their_group_are_released(task_caches: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     pruned: list[dict[str, int]] = []
     monkeypatch.setattr(tasks, "prune", lambda _, tables: pruned.append(tables))
     monkeypatch.setattr(tasks, "use", lambda path: path)
@@ -144,32 +144,37 @@ def test_tables_that_left_their_group_are_released(kept: Kept, monkeypatch: pyte
         tasks._prune(plan)
         other: Any = SimpleNamespace(directory="plan", group="other", tables={})
         tasks._prune(other)
-    assert kept.closed == ["u"]
-    assert kept.open_stages() == ["events-ks.t", "events-ks.v"]
+    assert task_caches.closed == ["u"]
+    assert task_caches.open_stages() == ["events-ks.t", "events-ks.v"]
     assert [len(tables) for tables in pruned] == [3, 0, 2]
 
 
 def test_the_schemas_version_is_asked_for_once_before_events_are_read(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    task_caches: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of many tables asks once, not each stage by itself; and each stage gets the answer of its session."""
-    asked: list[Any] = []
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(tasks, "request_version", lambda session: asked.append(session) or len(asked))
-    for place, reused in kept.stages.items():
-        reused.value.run = lambda *args, name=place[-1]: given.update({name: args[-1]}) or BatchOutcome()
+    version_requests: list[Any] = []
+    version_by_topic: dict[str, Any] = {}
+    monkeypatch.setattr(
+        tasks, "request_version", lambda session: version_requests.append(session) or len(version_requests)
+    )
+    for stage_key, reused in task_caches.stages.items():
+        reused.value.run = lambda *args, name=stage_key[-1]: version_by_topic.update({name: args[-1]}) or BatchOutcome()
     plan: Any = SimpleNamespace(directory="plan", group="default")
     topics = [f"events-ks.{table}" for table in ("t", "u", "v", "new")]
     parts: Any = SimpleNamespace(parts=[SimpleNamespace(ranges=[SimpleNamespace(topic=topic) for topic in topics])])
     answers: dict[int, Any] = {}
     for _ in range(2):
         tasks._request_versions(plan, parts, answers)
-    assert len(asked) == 2
+    assert len(version_requests) == 2
     for table, port in (("t", "9042"), ("u", "9042"), ("v", "9999")):
-        about, event = TopicResult(f"events-ks.{table}"), Event("t", 0, 0, 0, None, None)
-        tasks._run(plan, settings(table, cassandra_port=port), [event], [], True, about, version_requests=answers)
-    mine, other = (asked.index(kept.sessions[settings("t", cassandra_port=p).server]) + 1 for p in ("9042", "9999"))
-    assert given == {"events-ks.t": mine, "events-ks.u": mine, "events-ks.v": other}
+        result, event = TopicResult(f"events-ks.{table}"), Event("t", 0, 0, 0, None, None)
+        tasks._run(plan, settings(table, cassandra_port=port), [event], [], True, result, version_requests=answers)
+    mine, other = (
+        version_requests.index(task_caches.sessions[settings("t", cassandra_port=p).server]) + 1
+        for p in ("9042", "9999")
+    )
+    assert version_by_topic == {"events-ks.t": mine, "events-ks.u": mine, "events-ks.v": other}
 
 
 def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read() -> None:
@@ -177,30 +182,30 @@ def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read()
         return Event("t", partition, s, s * 1000, None, None)
 
     overdue = [WaitingChange(bytes([n]), event(n, 1), (), 1) for n in range(3)]
-    given = GateWaits({0: {}}, overdue, 5.0)
-    assert tasks._waits_of_partitions(given, {"0": 7, "2": 7}) == GateWaits({0: {}}, [overdue[0], overdue[2]], 5.0)
+    gate_waits = GateWaits({0: {}}, overdue, 5.0)
+    assert tasks._waits_of_partitions(gate_waits, {"0": 7, "2": 7}) == GateWaits({0: {}}, [overdue[0], overdue[2]], 5.0)
     assert tasks._waits_of_partitions(None, {"0": 7}) is NOTHING_WAITS
     outcome = BatchOutcome()
     tasks._note_times(outcome, [event(0, 10), event(0, 30), event(1, 12), event(1, 20)])
     assert (outcome.read_from, outcome.read_until) == (10.0, 20.0), "the partition that lags most"
 
 
-def test_of_what_an_earlier_run_has_read_only_changes_go_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_an_earlier_run_has_read_only_changes_go_on(task_caches: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """What names no change, as a snapshot's events, was done with, or its key is kept. What is broken is reported."""
     ran: list[list[Event]] = []
-    kept.stage("t").run = lambda events, *_: ran.append(events) or BatchOutcome(len(events))
+    task_caches.stage("t").run = lambda events, *_: ran.append(events) or BatchOutcome(len(events))
     of_log = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.ROW))
     scope = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.RANGE))
     values = [request(Scope.ROW, Origin.SNAPSHOT), request(Scope.PARTITION, Origin.REPAIR), of_log, scope, b"broken"]
     values += [encode(Change(None, "n", Scope.GAP)), encode(Change("no md5", "n", Scope.ROW, foreign=True))]
-    events = [Event("t", p, at, 0, b"k", value) for p in (0, 1) for at, value in enumerate(values)]
-    about = TopicResult("events-ks.t", read={0: len(values), 1: 1})
+    events = [Event("t", p, offset, 0, b"k", value) for p in (0, 1) for offset, value in enumerate(values)]
+    result = TopicResult("events-ks.t", read={0: len(values), 1: 1})
     plan: Any = SimpleNamespace(directory="plan", group="default")
-    tasks._run(plan, settings("t"), events, [], True, about)
+    tasks._run(plan, settings("t"), events, [], True, result)
     gone = [(event.partition, event.offset) for event in events if event not in ran[0]]
     assert gone == [(0, 0), (0, 1), (0, 6), (1, 0)]
-    assert about.outcome is not None
-    assert (about.outcome.read, about.outcome.confirmed) == (len(events), len(gone))
+    assert result.outcome is not None
+    assert (result.outcome.read, result.outcome.confirmed) == (len(events), len(gone))
     alone = TopicResult("events-ks.t", read={0: 1})
     tasks._run(plan, settings("t"), events[:1], [], True, alone)
     assert (alone.outcome, len(ran)) == (BatchOutcome(read=1, confirmed=1), 1), "there is nothing to run"

@@ -56,10 +56,14 @@ Answered = tuple[int, int, bytes]
 """Flags, opcode and body."""
 
 
-def rows(*found: tuple[bytes | None, ...], flags: int = 5) -> Answered:
+def rows(*raw_rows: tuple[bytes | None, ...], flags: int = 5) -> Answered:
     """A Rows result, by default of one table and without a description of its columns."""
-    cells = (b"\xff\xff\xff\xff" if v is None else struct.pack(">i", len(v)) + v for row in found for v in row)
-    return 0, _RESULT, struct.pack(">4i", 2, flags, len(found[0]) if found else 4, len(found)) + b"".join(cells)
+    cells = (b"\xff\xff\xff\xff" if v is None else struct.pack(">i", len(v)) + v for row in raw_rows for v in row)
+    return (
+        0,
+        _RESULT,
+        struct.pack(">4i", 2, flags, len(raw_rows[0]) if raw_rows else 4, len(raw_rows)) + b"".join(cells),
+    )
 
 
 class Node:
@@ -96,32 +100,32 @@ class Node:
 
     def push(self, data: bytes) -> None:
         self.pushes += 1
-        found = io.BytesIO(data)
-        while self._is_checksumming_enabled and found.tell() < len(data):
-            header = self._segment_codec.decode_header(found)
-            payload = self._segment_codec.decode(found, header).payload
+        segments = io.BytesIO(data)
+        while self._is_checksumming_enabled and segments.tell() < len(data):
+            header = self._segment_codec.decode_header(segments)
+            payload = self._segment_codec.decode(segments, header).payload
             assert header.is_self_contained
             self._take(payload)
         if not self._is_checksumming_enabled:
             self._take(data)
 
     def _take(self, frames: bytes) -> None:
-        at = 0
-        while at < len(frames):
-            version, _, stream, opcode, size = struct.unpack_from(">BBhBi", frames, at)
-            body, at = frames[at + 9 : at + 9 + size], at + 9 + size
+        position = 0
+        while position < len(frames):
+            version, _, stream, opcode, size = struct.unpack_from(">BBhBi", frames, position)
+            body, position = frames[position + 9 : position + 9 + size], position + 9 + size
             assert (version, opcode) == (self.protocol_version, 0x0A)
             assert body[:4] == b"\0\2id"
-            rest = body[4:]
+            parameters = body[4:]
             if version >= 5:
-                assert rest[:4] == b"\0\2md"
-                level, flags, count = struct.unpack_from(">HIH", rest, 4)
-                rest = rest[12:]
+                assert parameters[:4] == b"\0\2md"
+                level, flags, count = struct.unpack_from(">HIH", parameters, 4)
+                parameters = parameters[12:]
             else:
-                level, flags, count = struct.unpack_from(">HBH", rest)
-                rest = rest[5:]
+                level, flags, count = struct.unpack_from(">HBH", parameters)
+                parameters = parameters[5:]
             assert (level, flags) == (ConsistencyLevel.LOCAL_QUORUM, 0x03)
-            values = [value for size, value in struct.iter_unpack(">i4s", rest) if size == 4]
+            values = [value for size, value in struct.iter_unpack(">i4s", parameters) if size == 4]
             assert len(values) == count
             self.asked.append(tuple(values))
             answered = self._answer(tuple(values))
@@ -193,9 +197,9 @@ def test_each_is_answered(version: int) -> None:
     ],
     ids=["error", "described", "paged", "traced", "void"],
 )
-@pytest.mark.parametrize("some", [KEYS[50:51], KEYS])
-def test_what_is_not_rows_alone_is_asked_for_apart(odd: Answered, some: list[Key]) -> None:
-    node = Node(5, lambda key: odd if key in some else live(key))
+@pytest.mark.parametrize("odd_keys", [KEYS[50:51], KEYS])
+def test_what_is_not_rows_alone_is_asked_for_apart(odd: Answered, odd_keys: list[Key]) -> None:
+    node = Node(5, lambda key: odd if key in odd_keys else live(key))
     with pytest.raises(NotPipelined):
         sent(node).result()
     assert (node.in_flight, node._requests) == (0, {})
@@ -263,12 +267,12 @@ def test_a_version_of_the_driver_that_it_was_not_tried_with(monkeypatch: pytest.
 def test_a_request_timeout_of_less_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pipelined, "_WAIT_S", 30)
     node = Node(5, lambda _: None)
-    of = session(node)
-    of.get_execution_profile(None).request_timeout = 0.05
+    driver_session = session(node)
+    driver_session.get_execution_profile(None).request_timeout = 0.05
     made = PipelinedStatements(1)
     bound = BoundStatement(prepared(), consistency_level=ConsistencyLevel.LOCAL_QUORUM)
     bound.values = list(KEYS[0])
-    made.send(of, [bound])
+    made.send(driver_session, [bound])
     with pytest.raises(NotPipelined):
         made.result()
 
@@ -355,13 +359,13 @@ def test_the_pause_is_short_again_after_all_went_well_for_longer(
 ) -> None:
     clock = Clock(monkeypatch)
     attempts = PipelineAttempts()
-    found = []
+    pauses_made = []
     for _ in range(4):
         attempts.note_late(clock.now)
-        found.append(pause(clock, attempts))
+        pauses_made.append(pause(clock, attempts))
         attempts.note_answered(clock.now)
         clock.now += well
-    assert found == pauses
+    assert pauses_made == pauses
 
 
 @pytest.mark.parametrize("in_flight", [1, 32])
@@ -494,8 +498,8 @@ def test_keys_that_share_no_column_go_together(monkeypatch: pytest.MonkeyPatch, 
     reader = RowReader(cassandra, TABLE, SETTINGS)
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     for _ in range(2):
-        found = dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
-        assert {key for key, image in found.items() if isinstance(image, Image)} == set(KEYS)
+        images_by_key = dict(reader.rows(KEYS, ConsistencyLevel.LOCAL_QUORUM))
+        assert {key for key, image in images_by_key.items() if isinstance(image, Image)} == set(KEYS)
     assert node.pushes < 20
     assert bool(cassandra.alone) is fails
     if fails:
@@ -525,8 +529,8 @@ def test_keys_of_one_statement_go_as_those_of_some(monkeypatch: pytest.MonkeyPat
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     keys: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
     start = time.monotonic()
-    found = dict(reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM))
-    assert {key for key, image in found.items() if isinstance(image, Image)} == set(keys)
+    images_by_key = dict(reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM))
+    assert {key for key, image in images_by_key.items() if isinstance(image, Image)} == set(keys)
     assert (node.pushes, len(cassandra.alone)) == (10, 10 if slow else 0)
     if slow:
         assert wait_s <= time.monotonic() - start < wait_s * statements
@@ -541,13 +545,13 @@ def test_a_node_that_is_slow_is_tried_again_while_a_run_goes_on(monkeypatch: pyt
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     keys: list[Key] = [(struct.pack(">i", i), struct.pack(">i", i)) for i in range(2000)]
     monkeypatch.setattr(_pipelined, "_WAIT_S", 0.0)
-    found: dict[Key, Any] = {}
+    images_by_key: dict[Key, Any] = {}
     seen = []
     for key, image in reader.rows(keys, ConsistencyLevel.LOCAL_QUORUM):
-        found[key] = image
+        images_by_key[key] = image
         clock.now += 0.02
         seen.append((len(cassandra.alone), node.pushes))
-    assert len(found) == 2000
+    assert len(images_by_key) == 2000
     assert seen[0][1] == 2, "both that fit in were late"
     alone = len(cassandra.alone)
     assert 500 < alone < 600, "those of 10 s"
@@ -564,8 +568,8 @@ def test_odd_answer_after_a_pause_leaves_the_next_attempt_to_others(
     reader._row_bytes, reader._attempts = 1.0, PipelineAttempts()
     reader._attempts.note_late(clock.now)
     clock.now += 10
-    found = dict(reader.rows(KEYS[:5], ConsistencyLevel.LOCAL_QUORUM))
-    assert (len(found), node.pushes) == (5, 1)
+    images_by_key = dict(reader.rows(KEYS[:5], ConsistencyLevel.LOCAL_QUORUM))
+    assert (len(images_by_key), node.pushes) == (5, 1)
     assert reader._attempts.are_allowed, "not after another pause"
     assert not reader._sends_together(), "this table waits for 10 s"
 

@@ -81,15 +81,15 @@ def top(*arguments: str) -> Result:
 
 
 def test_top_of_one_table(worker: str) -> None:
-    done = top("--url", worker)
-    assert done.exit_code == 0, done.output
-    (row,) = [line for line in done.stdout.splitlines() if "ks.orders" in line]
+    result = top("--url", worker)
+    assert result.exit_code == 0, result.output
+    (row,) = [line for line in result.stdout.splitlines() if "ks.orders" in line]
     cells = row.split()
     assert cells[:3] == ["shop", "ks.orders", "FAILED"]
     assert cells[3:8] == ["12.3k", "-", "0", "ms", "0"]
     assert 20 < float(cells[8]) <= 100  # ten within 0.1 s and a bit
     assert cells[10] == "50%"
-    assert [line.strip() for line in done.stdout.splitlines() if ": " in line] == [
+    assert [line.strip() for line in result.stdout.splitlines() if ": " in line] == [
         "shop task 0: no such table",
         "stock: cannot connect to Cassandra",
         "stock task 1: waits for its events topic",
@@ -102,21 +102,21 @@ def test_a_worker_that_asks_for_a_password(worker: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("HELENUS_TEST_LOGIN", "me:s3cret")
     assert top("--url", f"{worker}/asks", "--user", "${env:HELENUS_TEST_LOGIN}").exit_code == 0
     for more in ((), ("--user", "me:other")):
-        done = top("--url", f"{worker}/asks", *more)
-        assert done.exit_code == 1
-        assert "the worker answered 401" in done.stderr
-        assert "--user" in done.stderr
-    done = top("--url", worker, "--user", "${env:HELENUS_NOT_THERE}")
-    assert (done.exit_code, "HELENUS_NOT_THERE" in done.stderr) == (2, True)
+        result = top("--url", f"{worker}/asks", *more)
+        assert result.exit_code == 1
+        assert "the worker answered 401" in result.stderr
+        assert "--user" in result.stderr
+    result = top("--url", worker, "--user", "${env:HELENUS_NOT_THERE}")
+    assert (result.exit_code, "HELENUS_NOT_THERE" in result.stderr) == (2, True)
 
 
 def test_top_without_a_worker() -> None:
-    done = top("--url", "http://127.0.0.1:1")
-    assert done.exit_code == 1
-    assert done.stderr.startswith(
+    result = top("--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
         "helenus-connector: no worker answers: Connection refused (http://127.0.0.1:1/metrics)"
     )
-    assert done.stderr.count("\n") == 1
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_a_service_that_is_no_worker(command: str, status: int, answer: str) -> 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        done = CliRunner().invoke(main, [*command.split(), "--url", url])
+        result = CliRunner().invoke(main, [*command.split(), "--url", url])
         server.shutdown()
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"helenus-connector: that is no worker of Helenus ({url}/connectors/n/")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"helenus-connector: that is no worker of Helenus ({url}/connectors/n/")
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,14 @@ def test_a_service_that_is_no_worker(command: str, status: int, answer: str) -> 
     [("127.0.0.1:8083", 2), ("http://no.such.host.invalid", 1), ("gopher://x", 2), ("http://h:port", 2)],
 )
 def test_a_bad_address(url: str, code: int) -> None:
-    done = top("--url", url)
-    assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
+    result = top("--url", url)
+    assert (result.exit_code, result.stderr.count("\n")) == (code, 1)
 
 
 @pytest.mark.parametrize("url", ["http://me:s3cret@127.0.0.1:1", "http://me:s3/cret@127.0.0.1:1"])
 def test_a_login_in_the_address_is_not_shown(url: str) -> None:
-    done = top("--url", url)
-    assert (done.exit_code, "--user" in done.stderr, "s3" in done.stderr) == (2, True, False)
+    result = top("--url", url)
+    assert (result.exit_code, "--user" in result.stderr, "s3" in result.stderr) == (2, True, False)
 
 
 def test_rates_between_two_scrapes() -> None:
@@ -224,9 +224,9 @@ def test_lag_and_latency_are_shown_at_any_width(width: int) -> None:
 
 def test_a_pipe_shows_all(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    done = CliRunner().invoke(main, ["top", "--once", "--interval", "0.1", "--url", worker])
-    assert "lost" in done.stdout
-    assert "dead" in done.stdout
+    result = CliRunner().invoke(main, ["top", "--once", "--interval", "0.1", "--url", worker])
+    assert "lost" in result.stdout
+    assert "dead" in result.stdout
 
 
 def test_a_failure_is_shown_where_there_are_no_tables() -> None:
@@ -271,8 +271,8 @@ def test_what_waits_at_the_gate_is_shown(width: int) -> None:
     }
     lines = drawn(width, tables).splitlines()
     assert all(len(line) <= width for line in lines)
-    at = next(at for at, line in enumerate(lines) if "at the gate of" in line)
-    shown = [line.split() for line in lines[at + 2 :] if line.strip()]
+    heading_line = next(index for index, line in enumerate(lines) if "at the gate of" in line)
+    shown = [line.split() for line in lines[heading_line + 2 :] if line.strip()]
     assert [row[0] for row in shown] == ["shop", shown[1][0]]
     assert [cell for cell in shown[0][1:] if cell != "7.9MB"] == ["ks.orders", "12.3k", "42.0", "s", "50", "0"]
     assert ("7.9MB" in shown[0]) == (width > 80), "the least of it"
@@ -282,16 +282,16 @@ def test_what_waits_at_the_gate_is_shown(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_a_state_keeps_is_shown(width: int) -> None:
-    kept = {"state_bytes": 7.9e6, "state_waiting": 12_345.0, "state_batch_seconds": 0.25}
+    state_rates = {"state_bytes": 7.9e6, "state_waiting": 12_345.0, "state_batch_seconds": 0.25}
     tables = {
-        ORDERS: TableRates("RUNNING", {**kept, "live_keys": 20_000.0, "live_keys_asked_total/expired": 50.0}),
-        ("shop", "ks", "stock"): TableRates("RUNNING", {**kept, "rows_kept": 300.0}),
+        ORDERS: TableRates("RUNNING", {**state_rates, "live_keys": 20_000.0, "live_keys_asked_total/expired": 50.0}),
+        ("shop", "ks", "stock"): TableRates("RUNNING", {**state_rates, "rows_kept": 300.0}),
         ("shop", "ks", "plain"): TableRates("RUNNING"),
     }
     lines = drawn(width, tables).splitlines()
     assert all(len(line) <= width for line in lines)
-    at = next(at for at, line in enumerate(lines) if "state of" in line)
-    shown = [line.split() for line in lines[at + 2 :] if line.strip()]
+    heading_line = next(index for index, line in enumerate(lines) if "state of" in line)
+    shown = [line.split() for line in lines[heading_line + 2 :] if line.strip()]
     assert shown == [
         "shop ks.orders 20.0k - 7.9MB 12.3k 250 ms 25".split(),
         "shop ks.stock - 300 7.9MB 12.3k 250 ms -".split(),
@@ -300,7 +300,7 @@ def test_what_a_state_keeps_is_shown(width: int) -> None:
 
 
 def test_few_of_many_snapshots_are_shown() -> None:
-    snapshots = {("shop", f"t{at}"): SnapshotProgress("SCANNING", 1, 0.5, 1) for at in range(15)}
+    snapshots = {("shop", f"t{number}"): SnapshotProgress("SCANNING", 1, 0.5, 1) for number in range(15)}
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(view(Moment(1, {}), Moment(3, {ORDERS: TableRates("RUNNING")}, snapshots=snapshots)))
@@ -308,9 +308,9 @@ def test_few_of_many_snapshots_are_shown() -> None:
 
 
 def test_a_snapshot_is_read_from_the_metrics(worker: str) -> None:
-    one = Snapshot("shop", "orders", "1", "signal", rows=1234, started=time.time() - 10)
-    of_snapshots.show([one], {("shop", "orders")})
-    done = top("--url", worker)
+    snapshot = Snapshot("shop", "orders", "1", "signal", rows=1234, started=time.time() - 10)
+    of_snapshots.show([snapshot], {("shop", "orders")})
+    result = top("--url", worker)
     of_snapshots.show([], set())
-    [row] = [line.split() for line in done.stdout.splitlines() if "SCANNING" in line]
+    [row] = [line.split() for line in result.stdout.splitlines() if "SCANNING" in line]
     assert row[:5] == ["shop", "orders", "SCANNING", "100%", "0"]

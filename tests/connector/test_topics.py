@@ -58,8 +58,8 @@ def topics(broker: Broker, tmp_path: Path) -> TopicQueries:
 
 @pytest.fixture
 def task() -> Task:
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "errors.tolerance": "all"}
-    return Task(0, ConnectorSettings.from_properties(given, "n"))
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "errors.tolerance": "all"}
+    return Task(0, ConnectorSettings.from_properties(properties, "n"))
 
 
 @pytest.mark.parametrize("gone", ["data-ks.t", "dlq-ks.t"])
@@ -77,7 +77,7 @@ def test_a_deleted_topic_is_created_again_as_it_was(
     assert (task.ready, broker.made) == (True, before)
 
 
-def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
+def test_only_a_restart_checks_topics_again_after_other_errors(
     topics: TopicQueries, broker: Broker, task: Task
 ) -> None:
     topics.create_topics([task])
@@ -97,8 +97,8 @@ def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
 def test_the_ends_of_many_topics_are_one_question_and_refused_ones_fail_alone(
     topics: TopicQueries, broker: Broker, refused: int
 ) -> None:
-    given = {"name": "n", "keyspace": "ks", "output.format": "json"}
-    tasks = [Task(n, ConnectorSettings.from_properties({**given, "table": f"t{n}"}, "n")) for n in range(3)]
+    properties = {"name": "n", "keyspace": "ks", "output.format": "json"}
+    tasks = [Task(n, ConnectorSettings.from_properties({**properties, "table": f"t{n}"}, "n")) for n in range(3)]
     broker.counts.update({task.settings.events: 4 for task in tasks})
     broker.refused = {task.settings.events for task in tasks[:refused]}
     topics.create_topics(tasks)

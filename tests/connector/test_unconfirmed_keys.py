@@ -63,9 +63,9 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [unconfirmed(b"a", b"c1", image=b"old")], now=100.0)
     keys.apply([], [unconfirmed(b"a", b"c1", copies=2), unconfirmed(b"a", b"c2", copies=1, image=b"new")], now=101.0)
-    (held,) = keys.select_due(102.0, 9)
-    assert {change.strip() for change in unpack_changes(held.awaited)} == {b"c1", b"c2"}
-    assert (held.copies, held.image) == (3, b"new")
+    (waiting_key,) = keys.select_due(102.0, 9)
+    assert {change.strip() for change in unpack_changes(waiting_key.awaited)} == {b"c1", b"c2"}
+    assert (waiting_key.copies, waiting_key.image) == (3, b"new")
     assert keys.counts("t") == (1, 3)
 
 
@@ -79,16 +79,21 @@ def test_keys_that_wait_longer_than_a_restart_steps_back_are_saved(tmp_path: Pat
     keys.save(150.0, ["t"])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(200.0)
-    (held,) = later.select_due(202.0, 9)
-    assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
-    assert [a.seen for a in unpack_changes(held.awaited).values()] == [200.0], "its proof begins again"
-    later.apply([held], [], 203.0)
+    (waiting_key,) = later.select_due(202.0, 9)
+    assert (waiting_key.name, waiting_key.scope, waiting_key.copies, waiting_key.image) == (
+        ("t", 1, b"old", None),
+        3,
+        0,
+        None,
+    )
+    assert [a.seen for a in unpack_changes(waiting_key.awaited).values()] == [200.0], "its proof begins again"
+    later.apply([waiting_key], [], 203.0)
     later.save(230.0, ["t"])
-    again = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
-    again.load(231.0)
-    assert again.select_due(999.0, 9) == []
-    again.use({"gone": 2.0}, {"gone": 30.0})
-    assert [p.topic for p in again.select_due(999.0, 9)] == ["gone"], "kept for a connector that pauses"
+    restarted = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
+    restarted.load(231.0)
+    assert restarted.select_due(999.0, 9) == []
+    restarted.use({"gone": 2.0}, {"gone": 30.0})
+    assert [p.topic for p in restarted.select_due(999.0, 9)] == ["gone"], "kept for a connector that pauses"
 
 
 def test_what_no_event_brings_again_is_saved_at_once(tmp_path: Path) -> None:
@@ -135,17 +140,17 @@ def test_an_image_published_by_another_read_is_not_known(
 ) -> None:
     """A row's key, the partition it is in, the rows of a partition that is marked."""
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
-    held: dict[object, UnconfirmedKey] = {key: unconfirmed(key, image=b"i") for key in (b"a1", b"a2", b"b1")}
-    held["partition a"] = UnconfirmedKey("t", 0, b"a\0", Scope.PARTITION, image=b"i")
-    held["range a"] = UnconfirmedKey("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
+    keys_by_name: dict[object, UnconfirmedKey] = {key: unconfirmed(key, image=b"i") for key in (b"a1", b"a2", b"b1")}
+    keys_by_name["partition a"] = UnconfirmedKey("t", 0, b"a\0", Scope.PARTITION, image=b"i")
+    keys_by_name["range a"] = UnconfirmedKey("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
     elsewhere = UnconfirmedKey("t", 1, b"a1", 0, image=b"i")
     batch = PublishedKeys(clustering=1)
     for key, is_marked in published:
         batch.add(key, is_marked)
-    keys.apply([], [*held.values(), elsewhere], 100.0)
+    keys.apply([], [*keys_by_name.values(), elsewhere], 100.0)
     keys.apply([], [unconfirmed(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(batch))})
-    assert {name for name, p in held.items() if p.image is None} == hidden - {b"b1"}
-    assert (held[b"b1"].image, elsewhere.image) == (b"new", b"i")
+    assert {name for name, p in keys_by_name.items() if p.image is None} == hidden - {b"b1"}
+    assert (keys_by_name[b"b1"].image, elsewhere.image) == (b"new", b"i")
 
 
 def test_a_markers_own_record_does_not_count_as_one_after_it() -> None:
@@ -191,9 +196,9 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, written: list[str])
         keys.save(now, ["t"])
         later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
         later.load(now)
-        kept = {p.key for p in later.select_due(1e9, 1000)}
-        assert {key for key, then in since.items() if then < now - 30} <= kept
-        assert all(since[key] < now - 15 for key in kept)
+        saved_keys = {p.key for p in later.select_due(1e9, 1000)}
+        assert {key for key, then in since.items() if then < now - 30} <= saved_keys
+        assert all(since[key] < now - 15 for key in saved_keys)
     assert 10 < written.count("unconfirmed.keys") < 30
     assert 30 < written.count("unconfirmed") < 50
 
@@ -214,30 +219,32 @@ def test_agents_whose_clocks_are_a_year_off_lose_nothing_in_a_restart(tmp_path: 
     now = 2 * YEAR
     for _ in range(200):
         now += chance.choice((0.1, 1.0, 5.0)) * chance.random()
-        found = []
+        waiting_keys = []
         for _ in range(chance.randrange(3)):
             lag = chance.choice((0.0, 1.0, 20.0, 100.0)) * chance.random()  # until it is read
             timestamps.append(now - lag + chance.choice(skews))
             key = b"%d" % len(timestamps)
-            one = UnconfirmedKey("t", 0, key, 0, pack_changes({key.ljust(16): UnprovenChange(5)}), since=timestamps[-1])
-            found.append(one)
-            waiting[key] = len(timestamps) - 1, one
-        done = [one for _, one in waiting.values() if chance.random() < 0.02]
-        for one in done:
-            del waiting[one.key]
-        keys.apply(done, [one for one in found if one.key in waiting], now)
+            waiting_key = UnconfirmedKey(
+                "t", 0, key, 0, pack_changes({key.ljust(16): UnprovenChange(5)}), since=timestamps[-1]
+            )
+            waiting_keys.append(waiting_key)
+            waiting[key] = len(timestamps) - 1, waiting_key
+        confirmed_keys = [waiting_key for _, waiting_key in waiting.values() if chance.random() < 0.02]
+        for waiting_key in confirmed_keys:
+            del waiting[waiting_key.key]
+        keys.apply(confirmed_keys, [waiting_key for waiting_key in waiting_keys if waiting_key.key in waiting], now)
         keys.save(now, ["t"])
         died = now + chance.choice((0.0, 1.0, 3600.0))
         then = begins(tmp_path / "unconfirmed")("t", 30.0, died)
         first = next((offset for offset, timestamp in enumerate(timestamps) if timestamp >= then), len(timestamps))
         later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
         later.load(died)
-        kept = {one.key for one in later.select_due(1e12, 10_000)}
-        missed = {key for key, (offset, _) in waiting.items() if offset < first and key not in kept}
+        saved_keys = {waiting_key.key for waiting_key in later.select_due(1e12, 10_000)}
+        missed = {key for key, (offset, _) in waiting.items() if offset < first and key not in saved_keys}
         assert not missed, (skews, first, [timestamps[waiting[key][0]] - now for key in missed])
 
 
-def test_when_hundreds_of_topics_were_read_is_written_once_in_a_while(tmp_path: Path, written: list[str]) -> None:
+def test_read_times_of_many_topics_are_not_saved_at_each_read(tmp_path: Path, written: list[str]) -> None:
     """Each is read after a while, one after the other. A restart steps back from where each was read last, or more."""
     topics = [f"t{n}" for n in range(50)]
     keys = UnconfirmedKeys(dict.fromkeys(topics, 2.0), dict.fromkeys(topics, 30.0), tmp_path / "unconfirmed")
@@ -247,7 +254,7 @@ def test_when_hundreds_of_topics_were_read_is_written_once_in_a_while(tmp_path: 
         keys.save(now, [topic])
         read[topic] = now
         begin = begins(tmp_path / "unconfirmed")
-        assert all(begin(name, 30.0, now) <= at - 30 for name, at in read.items())
+        assert all(begin(name, 30.0, now) <= read_at - 30 for name, read_at in read.items())
         if half == 50:
             assert written.count("unconfirmed") == 50, "at once for a topic that is new"
     assert 75 < written.count("unconfirmed") < 95, "and then every 7.5 s"
@@ -258,9 +265,9 @@ def test_very_many_changes_of_a_key_are_not_listed(tmp_path: Path) -> None:
     for n in range(20):
         awaited = {b"%16d" % (100 * n + i): UnprovenChange(None, 100.0) for i in range(100)}
         keys.apply([], [UnconfirmedKey("t", 0, b"k", 0, pack_changes(awaited), copies=100)], 100.0 + n / 100)
-    (held,) = keys.select_due(200.0, 9)
-    assert (len(unpack_changes(held.awaited)) <= 1001, held.copies) == (True, 2000)
-    assert bytes(16) in unpack_changes(held.awaited), "no node reported it: level ALL"
+    (waiting_key,) = keys.select_due(200.0, 9)
+    assert (len(unpack_changes(waiting_key.awaited)) <= 1001, waiting_key.copies) == (True, 2000)
+    assert bytes(16) in unpack_changes(waiting_key.awaited), "no node reported it: level ALL"
 
 
 @pytest.mark.parametrize("damaged", ["unconfirmed", "unconfirmed.keys"])
@@ -323,10 +330,10 @@ def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> N
 
 def test_ranges_and_keys_are_kept_as_they_are(tmp_path: Path) -> None:
     bounds = (Bound(True, (b"\0\xff", b"")), None)
-    kept = [UnconfirmedKey("t", 7, b"\0k", Scope.RANGE, bounds=bounds), UnconfirmedKey("t", 7, b"", Scope.TABLE)]
+    stored_keys = [UnconfirmedKey("t", 7, b"\0k", Scope.RANGE, bounds=bounds), UnconfirmedKey("t", 7, b"", Scope.TABLE)]
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
-    keys.apply([], kept, 100.0)
+    keys.apply([], stored_keys, 100.0)
     keys.save(100.0, [])
     later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     later.load(100.0)
-    assert {(p.name, p.scope) for p in later.select_due(200.0, 9)} == {(p.name, p.scope) for p in kept}
+    assert {(p.name, p.scope) for p in later.select_due(200.0, 9)} == {(p.name, p.scope) for p in stored_keys}

@@ -24,7 +24,7 @@ Make = Callable[..., Staged]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    return lambda of, **more: Staged(of, tmp_path, monkeypatch, **more)
+    return lambda definition, **more: Staged(definition, tmp_path, monkeypatch, **more)
 
 
 def test_a_row_without_a_key_form_after_a_truncation(make: Make) -> None:
@@ -34,34 +34,37 @@ def test_a_row_without_a_key_form_after_a_truncation(make: Make) -> None:
     staged.live.update(rows(((short, b"x"), int32(5)), ((whole, b"x"), int32(6))))
     outcome = staged.run(Change("1" * 32, NODE, Scope.TABLE, write_time=5), None)
     assert (outcome.published, outcome.records, outcome.unpublished) == (1, 2, 1)
-    assert staged.of(DATA) == [({"table": "ks.t"}, None), ({"a": {"index_0": 7, "index_1": 8}, "b": "x"}, {"v": 6})]
+    assert staged.records_of(DATA) == [
+        ({"table": "ks.t"}, None),
+        ({"a": {"index_0": 7, "index_1": 8}, "b": "x"}, {"v": 6}),
+    ]
 
 
 def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
     """`blob_as_int(0x)` is legal in one of several columns: a row published by itself, and one after a marker."""
-    of = table(("a", "int", "partition_key"), ("b", "text", "partition_key"), ("c", "int", "clustering"))
-    staged = make(of)
+    definition = table(("a", "int", "partition_key"), ("b", "text", "partition_key"), ("c", "int", "clustering"))
+    staged = make(definition)
     staged.live.update(rows(((b"", b"x", int32(1)), int32(5)), ((int32(0), b"x", int32(1)), int32(6))))
     for n, key in enumerate(staged.live):
         outcome = staged.run(Change(f"{n}" * 32, NODE, Scope.ROW, write_time=5), staged.codec.encode(key))
         assert (outcome.published, outcome.unpublished) == (1, 0)
     expected = [({"a": None, "b": "x", "c": 1}, {"v": 5}), ({"a": 0, "b": "x", "c": 1}, {"v": 6})]
-    assert staged.of(DATA) == expected
+    assert staged.records_of(DATA) == expected
     assert [json.loads(dict(headers).get("empty", b"[]")) for *_, headers in staged.appended] == [["a"], []]
     staged.appended.clear()
     outcome = staged.run(Change("2" * 32, NODE, Scope.TABLE, write_time=5), None)
     assert (outcome.published, outcome.unpublished) == (1, 0)
-    assert staged.of(DATA)[1:] == expected
+    assert staged.records_of(DATA)[1:] == expected
 
 
 def test_a_row_without_a_key_form_after_a_partition_delete(make: Make) -> None:
-    of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
-    staged = make(of)
-    one = struct.pack(">iii", 1, 4, 9)
-    staged.live.update(rows(((int32(1), HOLLOW), int32(5)), ((int32(1), one), int32(6))))
+    definition = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
+    staged = make(definition)
+    good_value = struct.pack(">iii", 1, 4, 9)
+    staged.live.update(rows(((int32(1), HOLLOW), int32(5)), ((int32(1), good_value), int32(6))))
     outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), staged.codec.encode((int32(1), None)))
     assert (outcome.published, outcome.unpublished) == (1, 1)
-    assert staged.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": [9]}, {"v": 6})]
+    assert staged.records_of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": [9]}, {"v": 6})]
 
 
 def test_an_unpublishable_value_holds_up_no_row_after_it(make: Make) -> None:
@@ -71,15 +74,15 @@ def test_an_unpublishable_value_holds_up_no_row_after_it(make: Make) -> None:
     key = staged.codec.encode((int32(1), None))
     outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), key)
     assert (outcome.published, outcome.dead_lettered, outcome.unpublished) == (1, 0, 1)
-    assert [(k["c"], v) for k, v in staged.of(DATA)] == [(None, None), (1, {"v": 1}), (3, {"v": 3})]
+    assert [(k["c"], v) for k, v in staged.records_of(DATA)] == [(None, None), (1, {"v": 1}), (3, {"v": 3})]
     (dead_letter,) = [
         (key, decode(value or b"")) for topic, _, key, value, _ in staged.appended if topic == DEAD_LETTERS
     ]
     assert dead_letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
     # It is read again for its proof: nothing is new, and nothing is published.
     (unconfirmed,) = outcome.waiting
-    again = staged.stage.run([], [unconfirmed], trust_images=True)
-    assert (len(staged.appended), again.unpublished) == (4, 0)
+    second_outcome = staged.stage.run([], [unconfirmed], trust_images=True)
+    assert (len(staged.appended), second_outcome.unpublished) == (4, 0)
 
 
 def test_without_tolerance_an_unpublishable_value_stops_the_connector(make: Make) -> None:
@@ -115,15 +118,17 @@ def test_a_key_that_becomes_unpublishable_when_it_is_read_again(make: Make, copi
     outcome = staged.stage.run([], [unconfirmed], trust_images=True)
     assert (outcome.dead_lettered, outcome.unpublished, outcome.unchanged, outcome.published) == (copies, 1, 0, 0)
     (unconfirmed,) = outcome.waiting
-    again = staged.stage.run([], [unconfirmed], trust_images=True)
-    assert (again.dead_lettered, again.unpublished, unconfirmed.copies) == (0, 0, 0), "it is reported once"
-    _, (topic, _, kept, value, _) = staged.appended
-    assert (topic, kept, decode(value or b"").scope) == (DEAD_LETTERS, key, Scope.ROW)
+    second_outcome = staged.stage.run([], [unconfirmed], trust_images=True)
+    assert (second_outcome.dead_lettered, second_outcome.unpublished, unconfirmed.copies) == (0, 0, 0), (
+        "it is reported once"
+    )
+    _, (topic, _, key_of_letter, value, _) = staged.appended
+    assert (topic, key_of_letter, decode(value or b"").scope) == (DEAD_LETTERS, key, Scope.ROW)
 
 
 def test_an_unpublishable_bound(make: Make) -> None:
-    of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
-    staged = make(of, **ALL)
+    definition = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
+    staged = make(definition, **ALL)
     change = Change("1" * 32, NODE, Scope.RANGE, write_time=5, start=Bound(True, (HOLLOW,)))
     outcome = staged.run(change, staged.codec.encode((int32(1), None)))
     assert (outcome.dead_lettered, outcome.records) == (1, 0)
@@ -132,8 +137,8 @@ def test_an_unpublishable_bound(make: Make) -> None:
 
 def test_headers_of_an_event_in_a_registrys_frame(make: Make) -> None:
     """As DataStax's agents write them on Kafka."""
-    of = table(("a", "int", "partition_key"))
-    staged = make(of, headers="node,digest")
+    definition = table(("a", "int", "partition_key"))
+    staged = make(definition, headers="node,digest")
     staged.live.update(rows(((int32(1),), int32(7))))
     frame = b"\0" + int32(7)
     value = encode(Change("a" * 32, NODE, foreign=True))
@@ -165,8 +170,8 @@ def test_poison_that_is_too_large_for_a_dead_letter(
     staged.log.log.largest = LIMIT
     outcome = staged.stage.run([Event(EVENTS, 0, 7, 1000, key, value)], [], trust_images=True)
     assert outcome.dead_lettered == 1
-    ((topic, _, kept_key, kept_value, given),) = staged.appended
-    headers = dict(given)
+    ((topic, _, kept_key, kept_value, record_headers),) = staged.appended
+    headers = dict(record_headers)
     assert (topic, headers.get("__connect.errors.left.out")) == (DEAD_LETTERS, left_out)
     assert (kept_key == key, kept_value == value) == (left_out != b"key,value", left_out is None)
     assert headers["__connect.errors.offset"] == b"7"
@@ -176,8 +181,8 @@ def test_poison_that_is_too_large_for_a_dead_letter(
 
 def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition's statics and its deletion are one read: its dead letter, replayed, asks for the deletion too."""
-    of = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
-    staged = Staged(of, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
+    definition = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
+    staged = Staged(definition, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
     key = staged.codec.encode((int32(1), None))
     monkeypatch.setattr(MemoryReader, "statics", lambda *_: Image((int32(1),), 5))
     staged.log.fail("append", HelenusError(Kind.RECORD_TOO_LARGE, "too large", DATA), times=None, topics=[DATA])
@@ -186,5 +191,5 @@ def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypa
     events = [Event(EVENTS, 0, n, 1000, key, encode(change)) for n, change in enumerate(changes)]
     outcome = staged.stage.run(events, [], trust_images=True)
     assert outcome.dead_lettered == 3
-    ((_, _, kept, value, _),) = staged.appended
-    assert (kept, decode(value or b"").scope) == (key, Scope.PARTITION)
+    ((_, _, key_of_letter, value, _),) = staged.appended
+    assert (key_of_letter, decode(value or b"").scope) == (key, Scope.PARTITION)

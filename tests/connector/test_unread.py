@@ -37,8 +37,8 @@ SIMPLE = table(("k", "int", "partition_key"))
 class Driven(Staged):
     """With the driver's unconfirmed keys. `failing`: why keys can't be read, by the value of their first column."""
 
-    def __init__(self, of: Any, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
-        super().__init__(of, directory, monkeypatch, **more)
+    def __init__(self, definition: Any, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+        super().__init__(definition, directory, monkeypatch, **more)
         self.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, directory / "unconfirmed")
         self.failing: dict[int, Exception] = {}
         self.asked: list[int] = []
@@ -57,9 +57,9 @@ class Driven(Staged):
         def read(self: MemoryReader, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Any]]:
             yield from ((key, refused(key) or self.live.get(key)) for key in keys)
 
-        def scopes(self: MemoryReader, asked: Sequence[Any], consistency: int) -> Iterator[tuple[int, Any]]:
-            for place, (_, key, bounds) in enumerate(asked):
-                yield place, refused(key) or (None, self.range(key, bounds, consistency))
+        def scopes(self: MemoryReader, scope_reads: Sequence[Any], consistency: int) -> Iterator[tuple[int, Any]]:
+            for index, (_, key, bounds) in enumerate(scope_reads):
+                yield index, refused(key) or (None, self.range(key, bounds, consistency))
 
         monkeypatch.setattr(MemoryReader, "rows", read)
         monkeypatch.setattr(MemoryReader, "scopes", scopes)
@@ -72,8 +72,8 @@ class Driven(Staged):
             values = (int32(key),) if len(self.codec_columns) == 1 else (int32(key), None)
             value = encode(Change(None, None, scope, write_time=self.offset))
             events.append(Event(EVENTS, 0, self.offset, 1000, self.codec.encode(values), value))
-        due = self.unconfirmed.select_due(self.now, 100)
-        outcome = self.stage.run(events, due, True, may_wait)
+        due_keys = self.unconfirmed.select_due(self.now, 100)
+        outcome = self.stage.run(events, due_keys, True, may_wait)
         self.unconfirmed.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         for name in self.totals:
             self.totals[name] += getattr(outcome, name)
@@ -88,13 +88,13 @@ class Driven(Staged):
         )
 
     def last(self) -> dict[int, Any]:
-        return {key["k"]: value and value["v"] for key, value in self.of(DATA)}
+        return {key["k"]: value and value["v"] for key, value in self.records_of(DATA)}
 
     def check_sum(self) -> None:
         """Promise 5: every event has an outcome, or waits."""
         _, waiting = self.unconfirmed.counts(EVENTS)
-        done = sum(value for name, value in self.totals.items() if name != "read")
-        assert self.totals["read"] == done + waiting
+        handled = sum(value for name, value in self.totals.items() if name != "read")
+        assert self.totals["read"] == handled + waiting
 
 
 Make = Callable[..., Driven]
@@ -102,7 +102,7 @@ Make = Callable[..., Driven]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    return lambda of=SIMPLE, **more: Driven(of, tmp_path, monkeypatch, **more)
+    return lambda definition=SIMPLE, **more: Driven(definition, tmp_path, monkeypatch, **more)
 
 
 def live(driven: Driven, **values: int) -> None:
@@ -144,7 +144,7 @@ def test_events_of_a_key_that_waits_are_read_at_once(make: Make) -> None:
     live(driven, k1=3)
     driven.now += 10
     driven.batch()
-    assert ([value["v"] for _, value in driven.of(DATA)], len(driven.unconfirmed)) == ([2, 3], 0)
+    assert ([value["v"] for _, value in driven.records_of(DATA)], len(driven.unconfirmed)) == ([2, 3], 0)
     driven.check_sum()
 
 
@@ -167,9 +167,9 @@ def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make
     event = Event(EVENTS, 0, 1, 1000, driven.codec.encode((int32(1),)), encode(change))
     outcome = driven.stage.run([event], [], True)
     driven.unconfirmed.apply(outcome.done, outcome.waiting, 0.0, outcome.places)
-    again = driven.stage.run([], driven.unconfirmed.select_due(10.0, 10), True)
+    second_outcome = driven.stage.run([], driven.unconfirmed.select_due(10.0, 10), True)
     assert levels == [driven.stage._resolver.consistency] * 2
-    assert [p.attempts for p in again.waiting] == [1]
+    assert [p.attempts for p in second_outcome.waiting] == [1]
 
 
 def test_more_keys_than_may_wait_fail_the_batch(make: Make) -> None:
@@ -191,7 +191,7 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     with capture_logs() as logs:
         assert driven.batch(1, 2).published == 1
         for turn in range(1, MOST_READS):
-            assert driven.of(DEAD_LETTERS) == []
+            assert driven.records_of(DEAD_LETTERS) == []
             live(driven, k1=turn)
             driven.now += 61
             outcome = driven.batch(1)
@@ -234,7 +234,7 @@ def test_an_outage_counts_against_no_key(make: Make) -> None:
     driven.failing[1] = SLOW
     driven.now += 61
     driven.batch()
-    assert (driven.of(DEAD_LETTERS), len(driven.unconfirmed)) == ([], 1)
+    assert (driven.records_of(DEAD_LETTERS), len(driven.unconfirmed)) == ([], 1)
 
 
 def test_a_key_that_failed_is_read_apart_from_others(make: Make, monkeypatch: Any) -> None:
@@ -270,13 +270,13 @@ def test_a_marker_that_cannot_be_read_waits_alone(make: Make) -> None:
     driven.failing[1] = TOMBSTONES
     outcome = driven.batch(1, 2, scope=Scope.PARTITION)
     assert (outcome.published, outcome.unread) == (1, 1)
-    assert {key["a"] for key, value in driven.of(DATA) if value is None} == {2}
+    assert {key["a"] for key, value in driven.records_of(DATA) if value is None} == {2}
     driven.failing.clear()
     driven.now += 10
     driven.appended.clear()
     outcome = driven.batch()
     assert (outcome.published, len(driven.unconfirmed)) == (1, 0)
-    assert driven.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": 1}, {"v": 5})]
+    assert driven.records_of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": 1}, {"v": 5})]
     driven.check_sum()
 
 
@@ -298,7 +298,7 @@ def test_a_marker_whose_rows_fail_midway_waits_after_the_next_attempt(make: Make
     driven.appended.clear()
     outcome = driven.batch(1, 2, scope=Scope.PARTITION)
     assert (outcome.published, outcome.unread) == (1, 1)
-    assert {key["a"] for key, value in driven.of(DATA) if value is None} == {2}
+    assert {key["a"] for key, value in driven.records_of(DATA) if value is None} == {2}
     monkeypatch.setattr(MemoryReader, "range", whole)
     driven.now += 10
     assert driven.batch().published == 1
@@ -349,7 +349,7 @@ class Truncated:
 
     def published(self) -> list[Any]:
         """The marker as None, and the rows' keys, in their order."""
-        return [key.get("k") for key, _ in self.driven.of(DATA)]
+        return [key.get("k") for key, _ in self.driven.records_of(DATA)]
 
 
 @pytest.fixture
@@ -374,10 +374,10 @@ def test_a_truncation_of_a_refilled_table_is_published_over_several_batches(trun
 def test_a_partly_published_truncation_is_published_again_with_its_batch(truncated: Truncated) -> None:
     """What the driver is to go on with did not reach it."""
     event = truncated.event()
-    (left,) = truncated.driven.stage.run([event], [], True).waiting
-    again = truncated.driven.stage.run([event], [], False)
-    assert (again.confirmed, again.published) == (0, 1)
-    assert [(p.scope, p.stripe) for p in again.waiting] == [(left.scope, left.stripe)]
+    (waiting_key,) = truncated.driven.stage.run([event], [], True).waiting
+    second_outcome = truncated.driven.stage.run([event], [], False)
+    assert (second_outcome.confirmed, second_outcome.published) == (0, 1)
+    assert [(p.scope, p.stripe) for p in second_outcome.waiting] == [(waiting_key.scope, waiting_key.stripe)]
 
 
 def test_a_truncation_whose_scan_fails_resumes_at_its_position(truncated: Truncated) -> None:
@@ -446,7 +446,9 @@ def test_a_restart_reads_unread_keys_at_the_level_of_reads(tmp_path: Path, make:
 
 
 def test_a_key_as_text() -> None:
-    of = table(("a", "text", "partition_key"), ("b", "frozen<list<int>>", "clustering"), ("c", "int", "clustering"))
-    assert key_text(of, (b"x", b"\0\1", int32(5))) == "a = x AND b = 0x0001 AND c = 5"
-    assert key_text(of, (b"x" * 500, None, None)) == f"a = {'x' * 200}..."
-    assert key_text(of, (b"x", b"", b"\1")) == "a = x AND b = 0x AND c = 0x01"
+    definition = table(
+        ("a", "text", "partition_key"), ("b", "frozen<list<int>>", "clustering"), ("c", "int", "clustering")
+    )
+    assert key_text(definition, (b"x", b"\0\1", int32(5))) == "a = x AND b = 0x0001 AND c = 5"
+    assert key_text(definition, (b"x" * 500, None, None)) == f"a = {'x' * 200}..."
+    assert key_text(definition, (b"x", b"", b"\1")) == "a = x AND b = 0x AND c = 0x01"

@@ -38,8 +38,8 @@ def validate(*files: str) -> Result:
 
 
 def test_valid_files(here: Path) -> None:
-    done = validate("worker", "a")
-    assert (done.exit_code, done.stdout) == (0, "worker is valid\na is valid\n")
+    result = validate("worker", "a")
+    assert (result.exit_code, result.stdout) == (0, "worker is valid\na is valid\n")
 
 
 def test_sparks_own_references(here: Path) -> None:
@@ -51,9 +51,9 @@ def test_no_java(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are right, but the worker would not start: one line says so."""
     monkeypatch.setenv("JAVA_HOME", "/no/java")
     monkeypatch.setattr(validate_command, "check_java", spark_session.check_java)
-    done = validate("worker", "a")
-    assert (done.exit_code, done.stdout) == (2, "worker is valid\na is valid\n")
-    (line,) = done.stderr.splitlines()
+    result = validate("worker", "a")
+    assert (result.exit_code, result.stdout) == (2, "worker is valid\na is valid\n")
+    (line,) = result.stderr.splitlines()
     assert line.startswith("helenus-connector: cannot run Java: ")
     assert "install a Java 17 or later, and put java on the PATH or set JAVA_HOME" in line
 
@@ -61,9 +61,9 @@ def test_no_java(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_errors_of_all_files(here: Path) -> None:
     (here / "worker").write_text(WORKER + "listeners=8083\nprodcer.sasl.password=hunter2\n")
     (here / "a").write_text(TABLE + "cassandra.pasword=hunter2\nmax.batch.size=many\nqery.consistency=ONE\n")
-    done = validate("worker", "a", "absent")
-    assert done.exit_code == 2
-    first, *lines = done.stderr.splitlines()
+    result = validate("worker", "a", "absent")
+    assert result.exit_code == 2
+    first, *lines = result.stderr.splitlines()
     assert first.startswith("helenus-connector: 6 properties are wrong")
     for expected in (
         "worker: listeners=8083: give one listener",
@@ -74,31 +74,31 @@ def test_the_errors_of_all_files(here: Path) -> None:
         "absent: cannot read the properties file",
     ):
         assert [line for line in lines if line.startswith(f"  {expected}")], expected
-    assert "hunter2" not in done.output
+    assert "hunter2" not in result.output
 
 
 def test_a_level_that_gives_up_the_order(here: Path) -> None:
     """It is legal, and right with one replica; but it is always warned of."""
     (here / "a").write_text(TABLE + "query.consistency=LOCAL_ONE\n")
-    done = validate("worker", "a")
-    assert (done.exit_code, done.stdout) == (0, "worker is valid\na is valid\n")
-    assert re.match(r"a: warning: query\.consistency=LOCAL_ONE: .* an older row .*promise 4", done.stderr)
+    result = validate("worker", "a")
+    assert (result.exit_code, result.stdout) == (0, "worker is valid\na is valid\n")
+    assert re.match(r"a: warning: query\.consistency=LOCAL_ONE: .* an older row .*promise 4", result.stderr)
 
 
 def test_two_files_with_one_name(here: Path) -> None:
-    done = validate("worker", "a", "same")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("helenus-connector: name=a: a has the same (same)")
+    result = validate("worker", "a", "same")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("helenus-connector: name=a: a has the same (same)")
 
 
 def test_two_files_that_write_one_topic(here: Path) -> None:
     for name, more in {"b": "query.group=other\n", "c": "data.topic=data-shop.orders\n"}.items():
         text = TABLE.replace("name=a", f"name={name}") + more
         (here / name).write_text(text.replace("table=orders", "table=u") if name == "c" else text)
-    done = validate("worker", "a", "b", "c")
-    assert done.exit_code == 2
+    result = validate("worker", "a", "b", "c")
+    assert result.exit_code == 2
     why = "connector a writes data-shop.orders already; give one of them another data.topic"
-    assert [line.strip() for line in done.stderr.splitlines() if why in line] == [
+    assert [line.strip() for line in result.stderr.splitlines() if why in line] == [
         f"b: data.topic: {why}",
         f"c: data.topic=data-shop.orders: {why}",
     ]
@@ -171,7 +171,7 @@ def test_patterns_are_still_patterns(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("properties_text", "key"),
     [
         ("events.topic=x\ndata.topic=x", "data.topic"),
         ("data.topic=events-shop.orders", "data.topic"),
@@ -181,8 +181,8 @@ def test_patterns_are_still_patterns(here: Path) -> None:
         ("table=a,b\ndata.topic=events-shop.${table}", "data.topic"),
     ],
 )
-def test_topics_differ(here: Path, given: str, key: str) -> None:
-    errors = problems(here / "a", f"{TABLE}{given}\n")
+def test_topics_differ(here: Path, properties_text: str, key: str) -> None:
+    errors = problems(here / "a", f"{TABLE}{properties_text}\n")
     assert errors.keys() == {key}
     assert re.search(r"is the same topic|is that by default", errors[key])
 
@@ -234,15 +234,15 @@ def test_files_of_certificates(here: Path) -> None:
     secure = WORKER.replace("http:", "https:")
     (here / "a").write_text(f"{TABLE}{files}{registry}=empty\n")
     (here / "worker").write_text(f"{secure}{listener}other.key\n")
-    said = validate("worker", "a").stderr
-    assert "a: cassandra.ssl.cafile=/no/ca.pem: there is no such file" in said
-    assert f"a: {registry}=empty: it holds no certificates in PEM" in said
-    assert "worker: listeners.https.ssl.certfile=own.pem: the key in other.key is of another certificate" in said
-    assert "cassandra.ssl.certfile" not in said
+    error_text = validate("worker", "a").stderr
+    assert "a: cassandra.ssl.cafile=/no/ca.pem: there is no such file" in error_text
+    assert f"a: {registry}=empty: it holds no certificates in PEM" in error_text
+    assert "worker: listeners.https.ssl.certfile=own.pem: the key in other.key is of another certificate" in error_text
+    assert "cassandra.ssl.certfile" not in error_text
     (here / "a").write_text(f"{TABLE}{files}{registry}=ca.pem\n".replace("/no/ca.pem", "ca.pem"))
     (here / "worker").write_text(f"{secure}{listener}own.pem\n")
-    done = validate("worker", "a")
-    assert (done.exit_code, done.stderr) == (0, "")
+    result = validate("worker", "a")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_a_setting_that_consumers_alone_refuse(here: Path) -> None:
@@ -250,32 +250,32 @@ def test_a_setting_that_consumers_alone_refuse(here: Path) -> None:
     (here / "worker").write_text(
         f"{WORKER}consumer.session.timeout.ms=400000\nkafka.security.protocol=SSL\nkafka.ssl.ca.location=/no/ca.pem\n"
     )
-    said = validate("worker").stderr
-    assert "consumer.session.timeout.ms=400000: Failed to create consumer: `max.poll.interval.ms`" in said
-    assert said.count("kafka.ssl.ca.location=/no/ca.pem") == 1
+    error_text = validate("worker").stderr
+    assert "consumer.session.timeout.ms=400000: Failed to create consumer: `max.poll.interval.ms`" in error_text
+    assert error_text.count("kafka.ssl.ca.location=/no/ca.pem") == 1
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_a_listener_of_another_machine(here: Path, host: str) -> None:
     (here / "worker").write_text(WORKER.replace("127.0.0.1:0", f"{host}:8083"))
-    done = validate("worker")
-    assert done.exit_code == 2
-    assert f"listeners=http://{host}:8083: cannot listen: " in done.stderr
-    assert "set listeners to an address of this machine that is free" in done.stderr
+    result = validate("worker")
+    assert result.exit_code == 2
+    assert f"listeners=http://{host}:8083: cannot listen: " in result.stderr
+    assert "set listeners to an address of this machine that is free" in result.stderr
 
 
 def test_a_port_that_is_taken_and_a_worker_that_runs(here: Path) -> None:
     """A worker that runs is no mistake: it is to be restarted with these files."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         text = WORKER.replace("127.0.0.1:0", f"127.0.0.1:{port}").replace("/tmp/none", str(here / "checkpoint"))
         (here / "worker").write_text(text)
-        done = validate("worker")
-        assert (done.exit_code, "cannot listen: Address already in use" in done.stderr) == (2, True)
+        result = validate("worker")
+        assert (result.exit_code, "cannot listen: Address already in use" in result.stderr) == (2, True)
         with owned(here / "checkpoint", lambda: False):
-            done = validate("worker")
-        assert (done.exit_code, done.stdout) == (0, "worker is valid\n")
-        assert re.match(r"worker: warning: checkpoint\.dir=.*: stop the worker that has it first: host ", done.stderr)
+            result = validate("worker")
+        assert (result.exit_code, result.stdout) == (0, "worker is valid\n")
+        assert re.match(r"worker: warning: checkpoint\.dir=.*: stop the worker that has it first: host ", result.stderr)
     with owned(here / "checkpoint", lambda: False):
         """The lock is not kept."""
 
@@ -315,9 +315,9 @@ def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(validate_command, "reach", reach)
     monkeypatch.setattr(validate_command.TableDefinitions, "scan", lambda *_: answers)
-    done = validate("worker", "a", "--connect")
-    assert (done.exit_code, done.stdout) == (1, "worker is valid\na is valid\n")
-    assert done.stderr.splitlines() == [f"helenus-connector: worker: {away}", f"helenus-connector: a: {none}"]
+    result = validate("worker", "a", "--connect")
+    assert (result.exit_code, result.stdout) == (1, "worker is valid\na is valid\n")
+    assert result.stderr.splitlines() == [f"helenus-connector: worker: {away}", f"helenus-connector: a: {none}"]
     answers["orders"] = None
     monkeypatch.setattr(validate_command, "reach", lambda _: None)
     partitions = {"events-shop.orders": 6, "data-shop.orders": 4}
@@ -326,11 +326,13 @@ def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     monkeypatch.setattr(KafkaLog, "topics", lambda _: partitions)
     monkeypatch.setattr(_rights, "missing_rights", lambda config, uses: ())
-    done = validate("worker", "a", "--connect")
+    result = validate("worker", "a", "--connect")
     unequal = "events-shop.orders has 6 partitions, data-shop.orders has 4"
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"helenus-connector: a: {unequal} (a): choose another data.topic")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith(f"helenus-connector: a: {unequal} (a): choose another data.topic")
     partitions["data-shop.orders"] = 6
-    done = validate("worker", "a", "--connect")
-    said = "the servers refuse nothing; not asked: whether topics that are missing may be read or written once they are"
-    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"{said} there")
+    result = validate("worker", "a", "--connect")
+    nothing_refused = (
+        "the servers refuse nothing; not asked: whether topics that are missing may be read or written once they are"
+    )
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"{nothing_refused} there")

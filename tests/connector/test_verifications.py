@@ -39,8 +39,8 @@ class House:
     """The verifications of a worker with one connector; what `found` says is their result."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        given = {"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path)}
-        worker = WorkerSettings.from_properties(given, "worker")
+        properties = {"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path)}
+        worker = WorkerSettings.from_properties(properties, "worker")
         self.connectors = Connectors(worker, lambda topics: {})
         self.connectors.put("n", CONFIG)
         self.verifications = Verifications(worker, self.connectors)
@@ -70,16 +70,16 @@ class House:
         """Run what was asked for."""
         self.verifications.start(None)
         for _ in range(1000):
-            found = self.ask("GET")[1]
-            if all(one["state"] not in ("WAITING", "RUNNING") for one in found):
-                return list(found)
+            shown_runs = self.ask("GET")[1]
+            if all(shown_run["state"] not in ("WAITING", "RUNNING") for shown_run in shown_runs):
+                return list(shown_runs)
             threading.Event().wait(0.01)
-        raise AssertionError(found)
+        raise AssertionError(shown_runs)
 
 
-def report(**found: int) -> VerifyReport:
+def report(**counts: int) -> VerifyReport:
     made = VerifyReport("n", "ks1", "a", "data-ks1.a", 1.0, seconds=2.0, rows=10, records=12)
-    for kind, count in found.items():
+    for kind, count in counts.items():
         made.found[kind] = DifferingKeys(count, ['{"k":1}'])
     return made
 
@@ -101,36 +101,38 @@ def test_what_can_not_be_asked(house: House) -> None:
     assert house.ask("POST", {"sample": 2}) == (400, "sample: 2 is no share: give more than 0, and 1 at most")
     assert house.ask("GET") == (200, [])
     assert house.ask("POST", {"tables": ["a"]})[0] == 202
-    status, said = house.ask("POST")
-    assert (status, "a verification of a is under way" in said) == (409, True)
+    status, answer = house.ask("POST")
+    assert (status, "a verification of a is under way" in answer) == (409, True)
 
 
 def test_a_result_is_shown_and_exported(house: House) -> None:
     house.found = report(missing=2, expired=1)
     status, [begun] = house.ask("POST", {"tables": ["a"], "sample": 0.5})
     assert (status, begun["state"], begun["progress"]["does"]) == (202, "WAITING", "waiting")
-    [done] = house.over()
-    assert (done["id"], done["state"]) == (begun["id"], "DONE")
-    assert done["report"]["differences"]["missing"] == {"count": 2, "keys": ['{"k":1}']}
-    assert done["report"]["apart"]["expired"]["count"] == 1
-    assert done["report"]["equal"] is False
+    [finished] = house.over()
+    assert (finished["id"], finished["state"]) == (begun["id"], "DONE")
+    assert finished["report"]["differences"]["missing"] == {"count": 2, "keys": ['{"k":1}']}
+    assert finished["report"]["apart"]["expired"]["count"] == 1
+    assert finished["report"]["equal"] is False
     assert _metrics.DIFFERENCES.labels(*LABELS, MISSING)._value.get() == 2
     assert _metrics.DIFFERENCES.labels(*LABELS, STALE)._value.get() == 0
     assert _metrics.ROWS.labels(*LABELS)._value.get() == 10
-    said = verify_command.lines("n", done)
-    assert said[0] == "n a: topic and table differ (10 rows, 12 records, 2.0 s)"
-    assert said[1:] == ['  missing: 2: {"k":1}, …', '  expired: 1, no difference: {"k":1}']
+    lines = verify_command.lines("n", finished)
+    assert lines[0] == "n a: topic and table differ (10 rows, 12 records, 2.0 s)"
+    assert lines[1:] == ['  missing: 2: {"k":1}, …', '  expired: 1, no difference: {"k":1}']
 
 
 def test_each_table_is_verified_also_after_one_that_failed(house: House) -> None:
     house.found = HelenusError(Kind.TOPIC_MISSING, "there is no data topic")
     assert len(house.ask("POST")[1]) == 2
-    for done in house.over():
-        assert (done["state"], "there is no data topic" in done["error"]) == ("FAILED", True)
-        assert verify_command.lines("n", done)[0].startswith(f"n {done['table']}: FAILED, there is no data topic")
+    for finished in house.over():
+        assert (finished["state"], "there is no data topic" in finished["error"]) == ("FAILED", True)
+        assert verify_command.lines("n", finished)[0].startswith(
+            f"n {finished['table']}: FAILED, there is no data topic"
+        )
     house.found = report()
     house.ask("POST", {"tables": ["a"]})
-    assert [one["state"] for one in house.over()] == ["DONE", "FAILED"]
+    assert [shown_run["state"] for shown_run in house.over()] == ["DONE", "FAILED"]
 
 
 def test_it_can_be_stopped(house: House) -> None:
@@ -138,8 +140,8 @@ def test_it_can_be_stopped(house: House) -> None:
     house.ask("POST")
     house.verifications.start(None)
     assert house.begun.wait(10)
-    assert [one["table"] for one in house.ask("DELETE")[1]] == ["a", "b"]
-    assert [one["state"] for one in house.over()] == ["STOPPED", "STOPPED"]
+    assert [shown_run["table"] for shown_run in house.ask("DELETE")[1]] == ["a", "b"]
+    assert [shown_run["state"] for shown_run in house.over()] == ["STOPPED", "STOPPED"]
 
 
 def test_a_deleted_connector_has_no_results(house: House) -> None:
@@ -156,27 +158,29 @@ def test_the_last_result_outlives_the_worker(house: House, tmp_path: Path) -> No
     house.found = replace(report(missing=200, expired=1), seconds=60.0)
     house.found.found[MISSING].keys = [f'{{"k":{n}}}' for n in range(200)]
     house.ask("POST", {"tables": ["a"], "limit": 200})
-    [done] = house.over()
+    [finished] = house.over()
     house.verifications.close()
     _metrics.forget(LABELS)
     assert _metrics.DIFFERENCES.labels(*LABELS, MISSING)._value.get() == 0
     house.found = HelenusError(Kind.TOPIC_MISSING, "there is no data topic")
     house.ask("POST", {"tables": ["a", "b"]})
     house.verifications._stopping.clear()
-    assert [one["state"] for one in house.over()] == ["FAILED", "FAILED"], "which takes no earlier result away"
+    assert [shown_run["state"] for shown_run in house.over()] == ["FAILED", "FAILED"], (
+        "which takes no earlier result away"
+    )
     house.found = replace(report(), table="b")
     house.ask("POST", {"tables": ["b"]})
     house.over()
     house.verifications.close()
     later = Verifications(house.verifications._worker, house.connectors)
-    one, other = later.last_verifications("n")
+    first, other = later.last_verifications("n")
     assert other.labels[2] == "b"
-    shown = one.shown()
+    shown = first.shown()
     assert (shown["state"], shown["table"]) == ("DONE", "a")
     assert shown["report"]["differences"]["missing"]["count"] == 200
     assert len(shown["report"]["differences"]["missing"]["keys"]) == 10
-    done["report"]["differences"]["missing"]["keys"] = shown["report"]["differences"]["missing"]["keys"]
-    assert shown["report"] == done["report"]
+    finished["report"]["differences"]["missing"]["keys"] = shown["report"]["differences"]["missing"]["keys"]
+    assert shown["report"] == finished["report"]
     assert _metrics.DIFFERENCES.labels(*LABELS, MISSING)._value.get() == 200
     assert _metrics.ENDED.labels(*LABELS)._value.get() == 61.0
     house.connectors.delete("n")
@@ -202,20 +206,23 @@ def test_an_events_topic_without_a_leader_is_not_all_read(house: House, monkeypa
 class Asked:
     """Stands for a worker that is asked; its verifications take two calls."""
 
-    def __init__(self, *found: dict[str, Any]) -> None:
-        self.found = found
+    def __init__(self, *reports: dict[str, Any]) -> None:
+        self.found = reports
         self.calls: list[tuple[str, str, Any]] = []
 
     def ask(self, method: str, path: str, body: Any = None, *, has: str) -> Any:
         self.calls.append((method, path, body))
         running = {"state": "RUNNING", "progress": {"does": "reading", "tasks": 4, "done": 1, "seconds": 1.0}}
         is_over = len([c for c in self.calls if c[0] == "GET"]) > 1
-        shown = [{"id": n, "table": f"t{n}", **(one if is_over else running)} for n, one in enumerate(self.found)]
+        shown = [
+            {"id": n, "table": f"t{n}", **(own_report if is_over else running)}
+            for n, own_report in enumerate(self.found)
+        ]
         return [*shown, {"id": 99, "table": "other", "state": "RUNNING"}] if method == "GET" else shown
 
 
 @pytest.mark.parametrize(
-    ("found", "status"),
+    ("outcomes", "status"),
     [
         ([report()], 0),
         ([report(), report(stale=1)], 3),
@@ -223,14 +230,16 @@ class Asked:
         ([report(stale=1), "it failed"], 1),
     ],
 )
-def test_the_exit_status(found: list[Any], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_status(outcomes: list[Any], status: int, capsys: pytest.CaptureFixture[str]) -> None:
     ends = [
-        {"state": "FAILED", "error": one} if isinstance(one, str) else {"state": "DONE", "report": one.as_json()}
-        for one in found
+        {"state": "FAILED", "error": outcome}
+        if isinstance(outcome, str)
+        else {"state": "DONE", "report": outcome.as_json()}
+        for outcome in outcomes
     ]
     worker: Any = Asked(*ends)
     assert verify_command.verify(worker, "a/b", (), True, repair=False, sample=None) == status
     assert worker.calls[0] == ("POST", "/connectors/a%2Fb/verifications", {"tables": [], "repair": False})
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["state"] for one in shown] == [end["state"] for end in ends]
+    assert [shown_run["state"] for shown_run in shown] == [end["state"] for end in ends]
     assert EXPIRED not in VerifyReport("n", "k", "t", "d", 0.0).as_json()["differences"]

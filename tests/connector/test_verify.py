@@ -77,9 +77,9 @@ def table(*columns: tuple[str, str], keys: Sequence[str] = ("int", "int")) -> Ta
     return Table("ks1", "t", uuid.UUID(int=1), tuple(made))
 
 
-def of(more: dict[str, str]) -> ConnectorSettings:
-    given = {"name": "n", "keyspace": "ks1", "table": "t", "value.converter.schema.registry.url": "http://r"}
-    return ConnectorSettings.from_properties({**given, **more}, "test")
+def settings_with(more: dict[str, str]) -> ConnectorSettings:
+    properties = {"name": "n", "keyspace": "ks1", "table": "t", "value.converter.schema.registry.url": "http://r"}
+    return ConnectorSettings.from_properties({**properties, **more}, "test")
 
 
 def int32(value: int | None) -> bytes | None:
@@ -90,7 +90,7 @@ class Topic:
     """A data topic of one connector, as it writes it, and its table; `alter` gives it another definition."""
 
     def __init__(self, table: Table, more: dict[str, str], registry: MemoryRegistry | None = None) -> None:
-        self.settings = of(more)
+        self.settings = settings_with(more)
         self.registry = registry or MemoryRegistry()
         self.messages: list[MemoryMessage] = []
         self.rows: dict[Key, tuple[bytes | None, ...]] = {}
@@ -104,8 +104,10 @@ class Topic:
         self.job = VerifyJob(WORKER, self.settings, self.table, TOPIC, 2, 1, None, False, setup())
 
     def add(self, record: Record, partition: int = 0) -> None:
-        at = len(self.messages)
-        self.messages.append(MemoryMessage(TOPIC, partition, at, (1, at), record.key, record.value, record.headers))
+        offset = len(self.messages)
+        self.messages.append(
+            MemoryMessage(TOPIC, partition, offset, (1, offset), record.key, record.value, record.headers)
+        )
 
     def publish(self, key: Key, row: Sequence[bytes | None] | None, expires: int | None = None) -> None:
         after = None if row is None else Image(tuple(row), 5)
@@ -130,16 +132,16 @@ class Topic:
     def entries(self, chunk: int = 7) -> list[VerifyEntry]:
         records = TopicRecords(self.job, self.registry.schema, self.registry.schema)
         chunks = [self.messages[i : i + chunk] for i in range(0, len(self.messages), chunk)]
-        found = [entry for some in chunks for entry in records.entries(some, False)]
+        entries_made = [entry for chunk_of_messages in chunks for entry in records.entries(chunk_of_messages, False)]
         made = RowEntries(self.job)
         n, nulls = len(self.table.partition_key), (None,) * len(self.table.clustering)
         for key, row in self.rows.items():
-            found += made.for_row(0, token_of(key[:n]), key, row, False)
+            entries_made += made.for_row(0, token_of(key[:n]), key, row, False)
         for partition, row in self.statics.items():
-            found += made.for_row(0, token_of(partition), (*partition, *nulls), row, True)
-        return [*found, *records.shared_entries()]
+            entries_made += made.for_row(0, token_of(partition), (*partition, *nulls), row, True)
+        return [*entries_made, *records.shared_entries()]
 
-    def found(self) -> dict[tuple[bytes, bool], str]:
+    def differences(self) -> dict[tuple[bytes, bool], str]:
         """The kinds of keys that differ."""
         rows = Comparison(self.job, False).differences(ordered(self.entries()))
         return {(row[2 + VerifyEntry._fields.index("name")], row[2 + 4]): row[0] for row in rows if row[0]}
@@ -195,7 +197,7 @@ def test_a_record_of_any_row_is_equal_to_it(
         nulls = (None,) * len(clustering)
         topic.publish((key[0], *nulls), (*(None,) * len(regulars), *row[len(regulars) :]))
         topic.statics[key[:1]] = tuple(row)
-    assert topic.found() == {}
+    assert topic.differences() == {}
     if topic.table.regulars:
         topic.alter(replace(topic.table, columns=(*topic.table.columns, Column("later", later[0]))))
         width = len(topic.table.regulars) - 1
@@ -203,10 +205,10 @@ def test_a_record_of_any_row_is_equal_to_it(
         assert names[0] == "later"
         topic.rows[key] = (None, *row[:width], *row[width:])
         topic.statics = {k: (None, *v) for k, v in topic.statics.items()}
-        assert topic.found() == {}
+        assert topic.differences() == {}
         if later[1] is not None:
             topic.rows[key] = (cql_bytes(*later), *row)
-            assert topic.found() == {(topic.codec.encode(key), False): STALE}
+            assert topic.differences() == {(topic.codec.encode(key), False): STALE}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -223,7 +225,13 @@ def test_each_kind_of_difference(form: dict[str, str]) -> None:
     topic.rows[keys[6]] = rows[6]
     names = {n: (topic.codec.encode(keys[n]), False) for n in range(8)}
     old = GHOST if "headers" in form else EXPIRED  # without headers no record says that it expired
-    assert topic.found() == {names[0]: MISSING, names[1]: STALE, names[2]: GHOST, names[3]: old, names[6]: MISSING}
+    assert topic.differences() == {
+        names[0]: MISSING,
+        names[1]: STALE,
+        names[2]: GHOST,
+        names[3]: old,
+        names[6]: MISSING,
+    }
 
 
 @pytest.mark.parametrize(("written", "kind"), [(6, STALE), (5, EXPIRED), (4, EXPIRED), (None, EXPIRED)])
@@ -237,8 +245,8 @@ def test_a_row_that_lives_on_is_not_expired(written: int | None, kind: str, monk
     assert first[0] in _engine._MAY_PASS, "its row's write time is to be read"
     reader = MemoryReader({key: Image(row, written)}, topic.table)
     monkeypatch.setattr(_rows, "_reader", lambda job, times: reader if times else None)
-    again = _rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
-    assert [r[0] for r in Comparison(topic.job, True).differences(ordered(again)) if r[0]] == [kind]
+    reread = _rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])])
+    assert [r[0] for r in Comparison(topic.job, True).differences(ordered(reread)) if r[0]] == [kind]
 
 
 def test_write_times_are_read_of_rows_that_are_looked_at_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +270,8 @@ def test_a_key_that_cassandra_can_not_take_is_no_row(monkeypatch: pytest.MonkeyP
 
     session = MemorySession([Host("a")], {"ks1": 1}, answer)
     monkeypatch.setattr(worker_process, "session_for", lambda _: session)
-    again = list(_rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])]))
-    assert [r[0] for r in Comparison(topic.job, True).differences(ordered(again)) if r[0]] == [GHOST]
+    reread = list(_rows._read_again(_rows.TableRows(topic.job, times=True), [VerifyEntry(*first[2:])]))
+    assert [r[0] for r in Comparison(topic.job, True).differences(ordered(reread)) if r[0]] == [GHOST]
 
 
 def test_records_of_another_table_are_known_by_their_schema() -> None:
@@ -273,11 +281,11 @@ def test_records_of_another_table_are_known_by_their_schema() -> None:
     other.publish((int32(1), int32(1)), (int32(1),))
 
     def counted() -> Counter[str]:
-        found = Counter[str]()
+        counts = Counter[str]()
         for entry in topic.entries():
             if entry.rank == COUNTS:
-                found.update(pickle.loads(entry.note or b""))
-        return found
+                counts.update(pickle.loads(entry.note or b""))
+        return counts
 
     tables = [topic.table, replace(topic.table, name="third"), other.table]
     topic.messages = other.messages
@@ -297,7 +305,7 @@ def test_a_key_that_the_table_can_not_have_is_foreign(form: dict[str, str]) -> N
     other.publish((b"x",), (int32(1),))
     message = other.messages[0]
     topic.add(Record(message.key(), message.value(), list(message.headers() or ())))
-    (kind,) = topic.found().values()
+    (kind,) = topic.differences().values()
     assert kind == FOREIGN
 
 
@@ -325,20 +333,20 @@ def test_a_record_in_another_partition_is_named(form: dict[str, str], planted: i
         topic.publish(key, (int32(5),))
     if is_last:
         plant(topic, keys[2], (int32(planted),))
-    found = [row for row in Comparison(topic.job, False).differences(ordered(topic.entries())) if row[0]]
+    differing = [row for row in Comparison(topic.job, False).differences(ordered(topic.entries())) if row[0]]
     kinds = {MISPLACED} | ({STALE} if is_last and planted == 6 else set())
-    assert {row[0] for row in found} == kinds
-    assert {VerifyEntry(*row[2:]).name for row in found} == {topic.codec.encode(keys[2])}
+    assert {row[0] for row in differing} == kinds
+    assert {VerifyEntry(*row[2:]).name for row in differing} == {topic.codec.encode(keys[2])}
     # A record without value in that partition ends it.
     plant(topic, keys[2], None)
     topic.publish(keys[2], (int32(5),))
-    assert topic.found() == {}
+    assert topic.differences() == {}
 
 
 def test_a_row_that_no_record_can_show_is_counted_apart() -> None:
     topic = Topic(table(("v", "varint")), {"varint.handling.mode": "long"})
     topic.rows[int32(1), int32(1)] = (b"\x7f" * 20,)
-    assert list(topic.found().values()) == [UNPUBLISHABLE]
+    assert list(topic.differences().values()) == [UNPUBLISHABLE]
 
 
 def test_columns_left_out_for_size_are_verified_without_them() -> None:
@@ -352,11 +360,11 @@ def test_columns_left_out_for_size_are_verified_without_them() -> None:
     assert shaped is not None
     record = shaped.record
     topic.add(record._replace(headers=[*record.headers, header]))
-    (found,) = [r for r in Comparison(topic.job, False).differences(ordered(topic.entries())) if r[0]]
-    last = VerifyEntry(*found[2:])
-    asked = VerifyEntry(last.part, last.token, KEY, last.name, last.static, ASKED, at=last.at)
-    again = [asked, last, *RowEntries(topic.job).for_row(0, last.token, key, row, False, last.note)]
-    assert [r[0] for r in Comparison(topic.job, True).differences(again)] == [""]
+    (difference,) = [r for r in Comparison(topic.job, False).differences(ordered(topic.entries())) if r[0]]
+    last = VerifyEntry(*difference[2:])
+    request = VerifyEntry(last.part, last.token, KEY, last.name, last.static, ASKED, at=last.at)
+    reread = [request, last, *RowEntries(topic.job).for_row(0, last.token, key, row, False, last.note)]
+    assert [r[0] for r in Comparison(topic.job, True).differences(reread)] == [""]
 
 
 BOUNDS = st.tuples(
@@ -376,13 +384,13 @@ STEPS = st.one_of(
 def within(c: int, d: int, bounds: Any) -> bool:
     """Whether clustering values lie within bounds; the first column is descending."""
     start, end = bounds
-    place = (-c, d)
+    sort_key = (-c, d)
     for bound, is_start in ((start, True), (end, False)):
         if bound is None:
             continue
-        includes, given = bound
-        limit = tuple(-v if i == 0 else v for i, v in enumerate(given))
-        mine = place[: len(limit)]
+        includes, bound_values = bound
+        limit = tuple(-v if i == 0 else v for i, v in enumerate(bound_values))
+        mine = sort_key[: len(limit)]
         if mine == limit:
             if not includes:
                 return False
@@ -441,14 +449,14 @@ def test_what_markers_leave_is_compared(form: dict[str, str], steps: list[Any], 
             topic.rows[key] = (int32(1), None)
             expected[name, False] = MISSING
     topic.statics = {(int32(p),): (None, int32(s)) for p, s in statics.items()}
-    assert topic.found() == expected
+    assert topic.differences() == expected
 
 
 def test_ranges_over_keys() -> None:
     """Each of a few bounds with each, over each key: the newest marker over it is found."""
     columns = [Column("c", parse("int"), "clustering", 0, reversed=True), Column("d", parse("int"), "clustering", 1)]
     clustering = Clustering(columns)
-    some = [None, *((i, v) for i in (True, False) for v in ([0], [1], [0, 0], [0, 1], [1, 0], [1, 1]))]
+    key_bounds = [None, *((i, v) for i in (True, False) for v in ([0], [1], [0, 0], [0, 1], [1, 0], [1, 1]))]
 
     def text(bound: Any) -> bytes:
         if bound is None:
@@ -456,15 +464,15 @@ def test_ranges_over_keys() -> None:
         named = dict(zip("cd", bound[1], strict=False))
         return json.dumps({"inclusive": bound[0], "values": named}).encode()
 
-    pairs = list(itertools.product(some, some))
+    pairs = list(itertools.product(key_bounds, key_bounds))
     for number, bounds in enumerate(pairs):
         scopes = MarkerScopes(clustering)
         marks = [bounds, pairs[number * 7 % len(pairs)], pairs[number * 31 % len(pairs)]]
-        for at, (start, end) in zip((3, 2, 1), marks, strict=True):
-            scopes.add(offset_bytes(at), text(start) + b"\n" + text(end))
+        for offset, (start, end) in zip((3, 2, 1), marks, strict=True):
+            scopes.add(offset_bytes(offset), text(start) + b"\n" + text(end))
         for c, d in itertools.product(range(2), range(2)):
             expected = next(
-                (offset_bytes(at) for at, b in zip((3, 2, 1), marks, strict=True) if within(c, d, b)), NEVER
+                (offset_bytes(offset) for offset, b in zip((3, 2, 1), marks, strict=True) if within(c, d, b)), NEVER
             )
             assert scopes.over((int32(c), int32(d))) == (expected, expected), (marks, c, d)
 
@@ -506,7 +514,7 @@ def test_a_topic_without_a_leader_has_not_lost_its_records(monkeypatch: pytest.M
         broker.ends = {TOPIC: {"0": 7, "1": 5}}
 
     monkeypatch.setattr(run._progress, "wait", elect)
-    assert [str(place) for [place] in run._ranges()] == [
+    assert [str(offset_range) for [offset_range] in run._ranges()] == [
         f"topic {TOPIC}, partition 0, offsets 0 to 7",
         f"topic {TOPIC}, partition 1, offsets 0 to 5",
     ]
@@ -528,19 +536,19 @@ def test_a_ring_is_cut_and_sampled() -> None:
         assert (parts[0][0], parts[-1][1]) == whole
         assert all(end + 1 == start for (_, end), (start, _) in itertools.pairwise(parts))
     assert cut((5, 6), 10) == [(5, 5), (6, 6)]
-    some = sampled(whole, 0.1)
-    assert len(some) == 100
-    job = replace(Topic(table(("v", "int")), {}).job, tokens=tuple(some))
-    for first, last in some:
+    sampled_ranges = sampled(whole, 0.1)
+    assert len(sampled_ranges) == 100
+    job = replace(Topic(table(("v", "int")), {}).job, tokens=tuple(sampled_ranges))
+    for first, last in sampled_ranges:
         assert job.has(first)
         assert job.has(last)
-        assert job.has(first - 1) == any(end == first - 1 for _, end in some)
-        assert job.has(last + 1) == any(start == last + 1 for start, _ in some)
-    assert sorted(itertools.chain(*shared_out(some, 7))) == some
+        assert job.has(first - 1) == any(end == first - 1 for _, end in sampled_ranges)
+        assert job.has(last + 1) == any(start == last + 1 for start, _ in sampled_ranges)
+    assert sorted(itertools.chain(*shared_out(sampled_ranges, 7))) == sampled_ranges
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("options", "message"),
     [
         ({"sample": 0}, "sample"),
         ({"sample": "x"}, "sample"),
@@ -552,9 +560,9 @@ def test_a_ring_is_cut_and_sampled() -> None:
         ({"reparo": True}, "reparo"),
     ],
 )
-def test_options_that_can_not_be(given: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        VerifyOptions.from_words(given)
+def test_options_that_can_not_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VerifyOptions.from_words(options)
 
 
 def test_options() -> None:

@@ -32,69 +32,69 @@ class WithSchema(Made):
     """What any format in JSON with schemas makes of changes, and what it makes without."""
 
     def __init__(self, table: Table, form: str, key: bool = True, value: bool = True) -> None:
-        given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": form}
+        properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": form}
         for part, has in (("key", key), ("value", value)):
             if part == "value" or has or form != "json":
-                given |= {f"{part}.converter": JSON, f"{part}.converter.schemas.enable": str(has).lower()}
+                properties |= {f"{part}.converter": JSON, f"{part}.converter.schemas.enable": str(has).lower()}
         if form == "json" and not key:
-            given["key.converter"] = "org.apache.kafka.connect.storage.StringConverter"
-        self.settings = ConnectorSettings.from_properties(given, "test")
+            properties["key.converter"] = "org.apache.kafka.connect.storage.StringConverter"
+        self.settings = ConnectorSettings.from_properties(properties, "test")
         self.table = shown_table(table, self.settings)
         self.codec = KeyCodec(self.table)
         self.shape = make_shape(self.table, self.settings, None)  # type: ignore[assignment]
 
     def shaped(self, *updates: Update) -> list[ShapedRecord]:
         """Of changes as they were written, or of rows that were read where the format has no others."""
-        found: list[ShapedRecord | None] = []
+        shaped_records: list[ShapedRecord | None] = []
         for event in events(*updates):
             resolved = self.resolved(event)
             if self.settings.is_envelope:
-                found += self.shape.records(resolved)
+                shaped_records += self.shape.records(resolved)
             else:
                 cells = resolved.written.cells if resolved.written else ()
                 by_name = {cell.column: cell.value for cell in cells}
                 resolved.after = Image(tuple(by_name.get(c.name) for c in self.table.values), T)
                 resolved.written = None
-                found += self.shape.records(resolved)
-        return [shaped for shaped in found if shaped is not None]
+                shaped_records += self.shape.records(resolved)
+        return [shaped for shaped in shaped_records if shaped is not None]
 
 
-def fits(schema: dict[str, Any], payload: Any, at: str = "") -> None:
+def fits(schema: dict[str, Any], payload: Any, path: str = "") -> None:
     """Assert that a payload is one of a schema of Kafka Connect."""
     if payload is None:
-        assert schema["optional"], at
+        assert schema["optional"], path
         return
     kind = schema["type"]
     if kind == "struct":
         fields = {field["field"]: field for field in schema["fields"]}
-        assert payload.keys() <= fields.keys(), at
+        assert payload.keys() <= fields.keys(), path
         for name, field in fields.items():
-            fits(field, payload.get(name), f"{at}.{name}")
+            fits(field, payload.get(name), f"{path}.{name}")
     elif kind == "array":
         for item in payload:
-            fits(schema["items"], item, f"{at}[]")
+            fits(schema["items"], item, f"{path}[]")
     elif kind == "map":
         for key, value in payload.items() if isinstance(payload, dict) else payload:
-            fits(schema["keys"], key, f"{at}{{}}")
-            fits(schema["values"], value, f"{at}{{}}")
+            fits(schema["keys"], key, f"{path}{{}}")
+            fits(schema["values"], value, f"{path}{{}}")
     else:
-        known = {"string": str, "bytes": str, "boolean": bool, "float": (float, int), "double": (float, int)}
-        of: Any = known.get(kind, int)
-        assert isinstance(payload, of), f"{at}: {payload!r} is no {kind}"
+        python_types = {"string": str, "bytes": str, "boolean": bool, "float": (float, int), "double": (float, int)}
+        python_type: Any = python_types.get(kind, int)
+        assert isinstance(payload, python_type), f"{path}: {payload!r} is no {kind}"
 
 
-def changes(of: Table, kind: str, data: bytes) -> Update:
-    return Update(of, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
+def changes(definition: Table, kind: str, data: bytes) -> Update:
+    return Update(definition, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_schema_says_what_the_payload_of_every_type_is(form: str) -> None:
     for kind, (data, _, _) in VALUES.items():
-        of = table_of("t", f"k int pk, v {kind}")
-        update = changes(of, kind, data)
-        plain = WithSchema(of, form, key=False, value=False)
-        found = WithSchema(of, form).shaped(update)
-        for shaped, without in zip(found, plain.shaped(update), strict=True):
+        definition = table_of("t", f"k int pk, v {kind}")
+        update = changes(definition, kind, data)
+        plain = WithSchema(definition, form, key=False, value=False)
+        records_with_schema = WithSchema(definition, form).shaped(update)
+        for shaped, without in zip(records_with_schema, plain.shaped(update), strict=True):
             for data_, other in ((shaped.record.key, without.record.key), (shaped.record.value, without.record.value)):
                 assert data_ is not None
                 assert other is not None
@@ -117,10 +117,10 @@ def test_only_a_key_or_a_value_has_one_and_a_tombstone_stays_null() -> None:
 
 
 def test_names_are_those_of_cql_and_of_connect() -> None:
-    of = table_of("t", "my-key int pk, a-b timestamp, v int")
+    definition = table_of("t", "my-key int pk, a-b timestamp, v int")
     for form in ("key-value-json", "debezium"):
-        update = Update(of, K, [Row((), {"v": Cell(K)}, time=T)], lowest=LOWEST)
-        (shaped,) = WithSchema(of, form).shaped(update)
+        update = Update(definition, K, [Row((), {"v": Cell(K)}, time=T)], lowest=LOWEST)
+        (shaped,) = WithSchema(definition, form).shaped(update)
         assert json.loads(shaped.record.key or b"")["schema"]["fields"][0] == {
             "type": "int32",
             "optional": True,
@@ -136,10 +136,12 @@ def test_names_are_those_of_cql_and_of_connect() -> None:
 def test_names_that_avro_forbids_are_those_of_the_payload(form: str) -> None:
     """Also of a type's fields."""
     address = CqlType("udt", (parse("int"),), True, "the address", ("zip code",))
-    of = table_of("t", "my-key int pk, v int")
-    of = replace(of, columns=(*of.columns, Column("größe", parse("int")), Column("a", address)))
+    definition = table_of("t", "my-key int pk, v int")
+    definition = replace(definition, columns=(*definition.columns, Column("größe", parse("int")), Column("a", address)))
     columns = {"größe": Cell(K), "a": Cell(bytes((0, 0, 0, 4)) + K)}
-    (shaped,) = WithSchema(of, form).shaped(Update(of, K, [Row((), dict(columns), time=T)], lowest=LOWEST))
+    (shaped,) = WithSchema(definition, form).shaped(
+        Update(definition, K, [Row((), dict(columns), time=T)], lowest=LOWEST)
+    )
     for data in (shaped.record.key, shaped.record.value):
         whole = json.loads(data or b"")
         fits(whole["schema"], whole["payload"], form)
@@ -152,12 +154,14 @@ def test_kafka_connect_reads_every_type(tmp_path: Path) -> None:
     records = []
     for form in FORMATS:
         for kind, (data, _, _) in VALUES.items():
-            of = table_of("t", f"k int pk, v {kind}")
-            for shaped in WithSchema(of, form).shaped(changes(of, kind, data)):
+            definition = table_of("t", f"k int pk, v {kind}")
+            for shaped in WithSchema(definition, form).shaped(changes(definition, kind, data)):
                 parts = (shaped.record.key, shaped.record.value)
                 records += [(form, kind, part) for part in parts if part is not None]
-    asked = "".join(f"{b64encode(data).decode()}\n" for _, _, data in records)
-    lines = [line for line in Program(tmp_path, CONNECT, "connect").said(asked).split("\n") if line.startswith("{")]
+    lines_of_records = "".join(f"{b64encode(data).decode()}\n" for _, _, data in records)
+    lines = [
+        line for line in Program(tmp_path, CONNECT, "connect").ask(lines_of_records).split("\n") if line.startswith("{")
+    ]
     assert len(lines) == len(records)
     for (form, kind, data), line in zip(records, lines, strict=True):
         wrote, read = json.loads(data), json.loads(line)
@@ -181,11 +185,11 @@ def sizes(schema: Any) -> Any:
 
 def test_debezium_s_schemas_where_they_say_otherwise_than_avro() -> None:
     """As `SchemaFactory`, `CassandraSchemaFactory` and `AbstractMapTypeDeserializer` of Debezium 3.5 make them."""
-    of = table_of(
+    definition = table_of(
         "t", "k frozen<map<text, int>> pk, c int ck, m map<text, frozen<map<text, int>>>, n map<int, text>, v int"
     )
-    made = WithSchema(of, "debezium-cassandra")
-    update = Update(of, bytes(4), [Row((b"\0\0\0\1",), {"v": Cell(bytes(4))}, time=T)], lowest=LOWEST)
+    made = WithSchema(definition, "debezium-cassandra")
+    update = Update(definition, bytes(4), [Row((b"\0\0\0\1",), {"v": Cell(bytes(4))}, time=T)], lowest=LOWEST)
     (shaped,) = made.shaped(update)
     key, value = (json.loads(part or b"")["schema"] for part in shaped.record[:2])
     by_name = {field["field"]: field for field in value["fields"]}
@@ -200,7 +204,7 @@ def test_debezium_s_schemas_where_they_say_otherwise_than_avro() -> None:
     bounds = [next(f for f in end["fields"] if f["field"] == "values")["items"] for end in ranges]
     assert [(bound["name"], bound["version"]) for bound in bounds] == [("clustering_value", 1)] * 2
     # Kafka Connect's own of a map in Avro, in other formats.
-    (shaped,) = WithSchema(of, "debezium").shaped(update)
+    (shaped,) = WithSchema(definition, "debezium").shaped(update)
     maps = [schema for schema in nested(json.loads(shaped.record.value or b"")["schema"]) if schema["type"] == "map"]
     assert maps
     assert not any(schema["keys"]["optional"] for schema in maps if schema["keys"]["type"] == "string")

@@ -69,7 +69,7 @@ class Topics:
         return {topic: {"0": 50_000} for topic in topics if topic not in self.refused}
 
     def sizes(self, ranges: Sequence[OffsetRange]) -> list[int]:
-        return [place.end - place.start for place in ranges]
+        return [offset_range.end - offset_range.start for offset_range in ranges]
 
 
 class Fake(Worker):
@@ -155,9 +155,9 @@ def test_a_transient_error_counts_except_while_servers_start_with_the_worker(wor
     starting = Fake(tmp_path / "other", startup_timeout_ms="60000")
     starting.connectors.put("shop", CONFIG)
     before = errors(AWAY.kind)
-    for one in (starting, worker):
-        one.tables.error = AWAY
-        one.look()
+    for started in (starting, worker):
+        started.tables.error = AWAY
+        started.look()
     assert states() == ({"RUNNING"}, {"UNASSIGNED"})
     assert errors(AWAY.kind) == before + 1
 
@@ -294,16 +294,16 @@ def test_a_worker_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(worker, "_start_spark", lambda directory: worker._stopping.wait())
     turns: list[str] = []
 
-    def fail(what: str, then: int) -> Any:
+    def fail(step: str, then: int) -> Any:
         def failing(*_: object) -> None:
-            turns.append(what)
-            if turns.count(what) > then:
+            turns.append(step)
+            if turns.count(step) > then:
                 worker.stop()
                 return
             try:
                 raise OSError(errno.EMFILE, "Too many open files")
             except OSError as error:
-                if turns.count(what) % 2:
+                if turns.count(step) % 2:
                     raise HelenusError(Kind.STATE, f"cannot save: {error.strerror}") from None
                 raise
 
@@ -353,12 +353,14 @@ def test_a_files_connector_that_was_changed_ends_no_worker(tmp_path: Path, error
 
 @pytest.mark.parametrize("level", ["LOCAL_ONE", "LOCAL_QUORUM"])
 def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.consistency": level}
-    task = Task(0, ConnectorSettings.from_properties(given, "test"))
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.consistency": level}
+    task = Task(0, ConnectorSettings.from_properties(properties, "test"))
     connector = SimpleNamespace(wanted="RUNNING", is_scanned=True, error=None, tasks={"t": task})
     owners = SimpleNamespace(owner=lambda _: "n", assign=lambda _: None)
-    held = SimpleNamespace(owners=owners)
-    of_worker = SimpleNamespace(all=lambda: {"n": connector}, held_positions=lambda _: held, lock=threading.RLock())
+    held_positions = SimpleNamespace(owners=owners)
+    of_worker = SimpleNamespace(
+        all=lambda: {"n": connector}, held_positions=lambda _: held_positions, lock=threading.RLock()
+    )
     worker: Any = SimpleNamespace(
         connectors=of_worker,
         _topics=SimpleNamespace(create_topics=lambda waiting: setattr(task, "ready", True)),
@@ -376,17 +378,17 @@ def test_a_table_that_was_missing_is_looked_for_until_it_is_there(
 ) -> None:
     """Also by a connector that names its tables, which looks once otherwise."""
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
-    found, looked = {"t": None}, []
+    scan_result, looked = {"t": None}, []
 
     def look(*_: object) -> dict[str, HelenusError | None]:
-        looked.append(dict(found))
+        looked.append(dict(scan_result))
         return looked[-1]
 
     monkeypatch.setattr(worker.tables, "scan", look)
     connector = worker.connectors.all()["shop"]
     refresh = connector.settings.table_refresh_interval_ms / 1000
     for error, looks in ((None, 1), (missing, 2), (None, 3)):
-        found["t"] = error
+        scan_result["t"] = error
         for _ in range(2):
             worker.look()
             connector.last_scan_at -= refresh / 4
@@ -405,13 +407,13 @@ def test_a_table_of_a_pattern_that_fails_for_want_of_it_is_looked_for_at_once(
     """It was dropped, as a rule: then it is to leave, and nobody has anything to do."""
     worker.connectors.delete("shop")
     worker.connectors.put("shop", {**CONFIG, "table": "log_.*", "table.refresh.interval.ms": "600000"})
-    found: dict[str, HelenusError | None] = {"log_a": None, "log_b": None}
-    monkeypatch.setattr(worker.tables, "scan", lambda *_: found)
+    scan_result: dict[str, HelenusError | None] = {"log_a": None, "log_b": None}
+    monkeypatch.setattr(worker.tables, "scan", lambda *_: scan_result)
     worker.topics.there = True
     worker.look()
     connector = worker.connectors.all()["shop"]
     assert len(connector.tasks) == 2
-    del found["log_b"]
+    del scan_result["log_b"]
     connector.tasks["log_b"].error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.log_b")
     assert states()[0] == {"RUNNING"}
     worker.look()
@@ -604,8 +606,8 @@ def test_a_standby_is_alive_and_not_ready(
     worker = Fake(tmp_path, listeners=f"http://127.0.0.1:{port}", **keys)
 
     def run() -> None:
-        with listen(worker.worker) as taken:
-            ports.append(taken.getsockname()[1])
+        with listen(worker.worker) as listener:
+            ports.append(listener.getsockname()[1])
 
     monkeypatch.setattr(worker, "_run", run)
     began = worker._started
@@ -631,8 +633,8 @@ def test_a_standby_on_the_same_machine_waits_without_a_listener(tmp_path: Path) 
     settings = WorkerSettings.from_properties(
         {"bootstrap.servers": "h:1", "checkpoint.dir": "/", "listeners": ANY}, "w"
     )
-    with listen(settings) as taken:
-        port = taken.getsockname()[1]
+    with listen(settings) as listener:
+        port = listener.getsockname()[1]
         worker = Fake(tmp_path, listeners=f"http://127.0.0.1:{port}", standby_timeout_ms="-1")
         with owned(tmp_path, lambda: False), capture_logs() as logs:
             runs = threading.Thread(target=worker.run)

@@ -17,8 +17,8 @@ from helenus_schemas.errors import HelenusError, Kind
 
 
 def settings(port: str = "9042") -> ConnectorSettings:
-    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.port": port}
-    return ConnectorSettings.from_properties(given, "n")
+    properties = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.port": port}
+    return ConnectorSettings.from_properties(properties, "n")
 
 
 class Process:

@@ -35,11 +35,13 @@ class Engine:
 
     def run(self, *arguments: str, seconds: float = 600, check: bool = True) -> str:
         """What `docker ARGUMENTS` prints; an AssertionError with all of it if it fails."""
-        done = subprocess.run(
+        process = subprocess.run(
             [program(), *arguments], env=self.environment, capture_output=True, text=True, timeout=seconds
         )
-        assert done.returncode == 0 or not check, f"docker {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
-        return (done.stdout if check else done.stdout or done.stderr).strip()
+        assert process.returncode == 0 or not check, (
+            f"docker {' '.join(arguments)}:\n{process.stdout}\n{process.stderr}"
+        )
+        return (process.stdout if check else process.stdout or process.stderr).strip()
 
     def has(self, image: str) -> bool:
         """Whether there is an image of that name."""
@@ -55,9 +57,9 @@ def why_not() -> str | None:
     """What is missing here, as a sentence."""
     if os.geteuid() != 0:
         return "an engine needs root"
-    for what in ("dockerd", "iptables", "debootstrap"):
-        if shutil.which(what) is None:
-            return MISSING.format(what=what)
+    for tool in ("dockerd", "iptables", "debootstrap"):
+        if shutil.which(tool) is None:
+            return MISSING.format(what=tool)
     return None if has_compose(os.environ) or shutil.which("go") else NO_COMPOSE
 
 
@@ -71,8 +73,8 @@ def build_compose(directory: Path) -> None:
     plugin = directory / "client" / "cli-plugins" / "docker-compose"
     if plugin.exists():
         return
-    found = subprocess.run(["go", "mod", "download", "-json", COMPOSE], capture_output=True, text=True, check=True)
-    source = json.loads(found.stdout)["Dir"]
+    process = subprocess.run(["go", "mod", "download", "-json", COMPOSE], capture_output=True, text=True, check=True)
+    source = json.loads(process.stdout)["Dir"]
     environment = {**os.environ, "CGO_ENABLED": "0"}
     subprocess.run(["go", "build", "-o", str(plugin), "./cmd"], cwd=source, env=environment, check=True)
 
@@ -81,8 +83,8 @@ def build_compose(directory: Path) -> None:
 def engine(directory: Path) -> Iterator[Engine]:
     """Starts `dockerd`; its images stay in the directory for the next time, its containers end with it."""
     directory.mkdir(parents=True, exist_ok=True)
-    found = Engine(directory)
-    if not has_compose(found.environment):
+    docker = Engine(directory)
+    if not has_compose(docker.environment):
         build_compose(directory)
     command = ["dockerd", "--data-root", f"{directory}/data", "--exec-root", f"{directory}/exec"]
     command += ["-H", f"unix://{directory}/socket", "--pidfile", f"{directory}/pid"]
@@ -94,10 +96,10 @@ def engine(directory: Path) -> Iterator[Engine]:
 
         def ready() -> bool:
             assert process.poll() is None, (directory / "log").read_text()[-2000:]
-            return bool(found.run("version", "--format", "{{.Server.Version}}", check=False).startswith("2"))
+            return bool(docker.run("version", "--format", "{{.Server.Version}}", check=False).startswith("2"))
 
         eventually(ready, "dockerd answers")
-        yield found
+        yield docker
     finally:
         process.terminate()
         process.wait(60)

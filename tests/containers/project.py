@@ -100,13 +100,13 @@ class Project:
         """What an agent prints that runs as another user than Cassandra's; it waits 5 s for rights, not 5 minutes."""
         file = "/tmp/agent.properties"
         start = f"sed /^startup/s/=.*/=5000/ /etc/helenus/agent.properties > {file}; exec helenus-agent {file}"
-        given = ["--rm", "--no-deps", "--user", "1234:1234", "-T", "--entrypoint", "sh"]
-        return self.compose("run", *given, "agent", "-c", start, check=False)
+        options = ["--rm", "--no-deps", "--user", "1234:1234", "-T", "--entrypoint", "sh"]
+        return self.compose("run", *options, "agent", "-c", start, check=False)
 
     def targets(self) -> dict[str, str]:
         """What Prometheus finds at the addresses of its file: job -> up, down or unknown."""
-        said = self.execute("prometheus", "wget", "-q", "-O-", "http://localhost:9090/api/v1/targets", check=False)
-        active = json.loads(said)["data"]["activeTargets"] if said.startswith("{") else []
+        output = self.execute("prometheus", "wget", "-q", "-O-", "http://localhost:9090/api/v1/targets", check=False)
+        active = json.loads(output)["data"]["activeTargets"] if output.startswith("{") else []
         return {target["labels"]["job"]: target["health"] for target in active}
 
     def health(self, service: str) -> str:

@@ -88,8 +88,8 @@ def _cassandra(docker: Engine, java: Path) -> None:
             source = Path(package.__path__[0])
             shutil.copytree(source, driver / source.name, ignore=shutil.ignore_patterns("__pycache__", "*.c", "*.pyx"))
         # It asks for its own version.
-        about = Path(importlib.metadata.distribution("cassandra-driver").locate_file("."))
-        (metadata,) = about.glob("cassandra_driver-*.dist-info")
+        site_packages = Path(importlib.metadata.distribution("cassandra-driver").locate_file("."))
+        (metadata,) = site_packages.glob("cassandra_driver-*.dist-info")
         shutil.copytree(metadata, driver / metadata.name)
         modules = Path(folder, "modules")
         modules.write_text(" ".join(MODULES))
@@ -116,7 +116,9 @@ def build(
 
     Unless it is there, made of the same.
     """
-    names = {key: [file.name for file in (of if isinstance(of, list) else [of])] for key, of in files.items()}
+    names = {
+        key: [file.name for file in (paths if isinstance(paths, list) else [paths])] for key, paths in files.items()
+    }
     made_of = hashlib.sha256(repr((names, texts, arguments)).encode())
     for source in sorted(path for path in (FILES / name).rglob("*") if path.is_file()):
         made_of.update(source.read_bytes())
@@ -137,6 +139,6 @@ def build(
                 shutil.copy(source, context / target)
         for target, text in (texts or {}).items():
             (context / target).write_text(text)
-        given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-        docker.run("build", "--network", "host", "--tag", tag, *given, str(context), seconds=1200)
+        build_arguments = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        docker.run("build", "--network", "host", "--tag", tag, *build_arguments, str(context), seconds=1200)
     note.write_text(made_of.hexdigest())

@@ -23,11 +23,11 @@ def docker() -> Iterator[Engine]:
     if missing := why_not():
         pytest.fail(missing)
     cache = Path(os.environ.get("HELENUS_ENGINE") or cache_directory() / "engine")
-    with engine(cache) as found:
-        stand_ins.prepare(found, cache)
+    with engine(cache) as docker_engine:
+        stand_ins.prepare(docker_engine, cache)
         for part in ("agent", "connector"):
-            build(found, part)
-        yield found
+            build(docker_engine, part)
+        yield docker_engine
 
 
 def build(docker: Engine, part: str, *more: str) -> None:
@@ -38,13 +38,13 @@ def build(docker: Engine, part: str, *more: str) -> None:
 
 @pytest.fixture(params=["kafka", "pulsar"])
 def project(docker: Engine, request: pytest.FixtureRequest) -> Iterator[Project]:
-    found = Project(docker, request.param)
-    found.compose("down", "--volumes", check=False)
+    compose_project = Project(docker, request.param)
+    compose_project.compose("down", "--volumes", check=False)
     try:
-        found.up()
-        yield found
+        compose_project.up()
+        yield compose_project
     finally:
-        found.compose("down", "--volumes", "--timeout", "20", check=False)
+        compose_project.compose("down", "--volumes", "--timeout", "20", check=False)
 
 
 def test_a_compose_file(project: Project) -> None:
@@ -56,10 +56,10 @@ def test_a_compose_file(project: Project) -> None:
     assert project.ready("agent")[0] == 200
     eventually(lambda: project.ready("connector")[0] == 200, "the connector is ready")
     # An agent of another user than Cassandra's: one sentence, and no traceback.
-    said = project.without_rights()
-    assert "agent.failed" in said, said
-    assert "cdc_raw may not be read" in said, said
-    assert "Traceback" not in said
+    output = project.without_rights()
+    assert "agent.failed" in output, output
+    assert "cdc_raw may not be read" in output, output
+    assert "Traceback" not in output
     if "prometheus" in project.services:
         both = {"helenus-agent": "up", "helenus-connector": "up"}
         eventually(lambda: project.targets() == both, lambda: f"Prometheus scrapes both: {project.targets()}")

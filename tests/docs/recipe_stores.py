@@ -46,7 +46,7 @@ class Message:
     """A message as confluent-kafka gives it."""
 
     record: Any
-    place: tuple[int, int]
+    position: tuple[int, int]
 
     def key(self) -> bytes:
         return bytes(self.record.key)
@@ -58,10 +58,10 @@ class Message:
         return list(self.record.headers)
 
     def partition(self) -> int:
-        return self.place[0]
+        return self.position[0]
 
     def offset(self) -> int:
-        return self.place[1]
+        return self.position[1]
 
 
 class Publisher:

@@ -16,27 +16,27 @@ PLACES = [*sorted((ROOT / "docs").rglob("*.md")), TESTS / "integration" / "test_
 
 def named(text: str, here: str) -> list[tuple[str, str, bool]]:
     """File, test and whether that is a beginning: `…` and `::` alone are of the file named last."""
-    found, last = [], here
+    tests, last = [], here
     for file, test, star in NAMED.findall(text):
         last = last if file in ("", "…") else file
-        found.append((last, test, bool(star)))
-    return found
+        tests.append((last, test, bool(star)))
+    return tests
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda p: p.name)
-def test_they_are_there(place: Path) -> None:
-    for file, test, beginning in named(place.read_text(), place.name):
-        path = TESTS / file if "/" in file or (TESTS / file).exists() else place.with_name(file)
-        assert path.exists(), f"{place.name} names {file}"
+@pytest.mark.parametrize("page", PLACES, ids=lambda p: p.name)
+def test_they_are_there(page: Path) -> None:
+    for file, test, beginning in named(page.read_text(), page.name):
+        path = TESTS / file if "/" in file or (TESTS / file).exists() else page.with_name(file)
+        assert path.exists(), f"{page.name} names {file}"
         pattern = rf"^def {test}{'' if beginning else '[(]'}"
-        assert re.search(pattern, path.read_text(), re.MULTILINE), f"{place.name} names {file}::{test}"
+        assert re.search(pattern, path.read_text(), re.MULTILINE), f"{page.name} names {file}::{test}"
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda p: p.name)
-def test_files_that_are_named_without_a_test_are_there(place: Path) -> None:
-    for file in FILE.findall(place.read_text()):
+@pytest.mark.parametrize("page", PLACES, ids=lambda p: p.name)
+def test_files_that_are_named_without_a_test_are_there(page: Path) -> None:
+    for file in FILE.findall(page.read_text()):
         paths = [TESTS / file] if "/" in file else list(TESTS.rglob(file))
-        assert any(path.exists() for path in paths), f"{place.name} names {file}"
+        assert any(path.exists() for path in paths), f"{page.name} names {file}"
 
 
 def test_the_matrix_names_most() -> None:

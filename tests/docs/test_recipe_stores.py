@@ -204,7 +204,7 @@ operations = st.one_of(
 )
 
 
-def place(clustering: tuple[int, ...]) -> tuple[int, ...]:
+def sort_key(clustering: tuple[int, ...]) -> tuple[int, ...]:
     """Where a clustering key, or what it begins with, is in the table's order: b descends."""
     return (clustering[0], *(-b for b in clustering[1:]))
 
@@ -212,11 +212,11 @@ def place(clustering: tuple[int, ...]) -> tuple[int, ...]:
 def is_within(key: tuple[int, int], start: Any, end: Any) -> bool:
     """Whether a row is in a range: a bound holds, or leaves out, all keys that begin with it."""
     if start is not None:
-        prefix, border = place(key)[: len(start[0])], place(tuple(start[0]))
+        prefix, border = sort_key(key)[: len(start[0])], sort_key(tuple(start[0]))
         if prefix < border or (prefix == border and not start[1]):
             return False
     if end is not None:
-        prefix, border = place(key)[: len(end[0])], place(tuple(end[0]))
+        prefix, border = sort_key(key)[: len(end[0])], sort_key(tuple(end[0]))
         if prefix > border or (prefix == border and not end[1]):
             return False
     return True
@@ -272,8 +272,8 @@ def test_markers_and_restarts(store: Store, history: list[Any], starts: list[lis
                 offsets = [stored.get(partition, 0) for partition in (0, 1)]
                 for size in start:
                     offsets = fill(target, publisher, offsets, size)
-        found = {(row["k"], row["a"], row["b"]): row["v"] for row in store.rows(Path(folder), ["k", "a", "b"])}
-    assert found == rows
+        stored_rows = {(row["k"], row["a"], row["b"]): row["v"] for row in store.rows(Path(folder), ["k", "a", "b"])}
+    assert stored_rows == rows
 
 
 @stores
@@ -293,8 +293,8 @@ def test_a_key_whose_type_grows_stays_one(store: Store, values: list[tuple[bool,
             for messages in (publisher.topic[0][:cut], publisher.topic[0][cut:]):
                 if messages:
                     target.store(publisher.batch(messages).for_table(target))
-        found = [(row["c"]["f0"], row["v"]) for row in store.rows(Path(folder), ["k", "c"])]
-    assert sorted(found) == sorted(rows.items())
+        stored_rows = [(row["c"]["f0"], row["v"]) for row in store.rows(Path(folder), ["k", "c"])]
+    assert sorted(stored_rows) == sorted(rows.items())
 
 
 def fill(target: Any, publisher: Publisher, offsets: list[int], size: tuple[int, int]) -> list[int]:
@@ -364,7 +364,7 @@ def test_what_can_t_be_compared_is_left(capsys: pytest.CaptureFixture[str]) -> N
     headers = [
         ("start", b'{"inclusive":false,"values":{"a":0}}') if n == "start" else (n, v) for n, v in message.headers()
     ]
-    publisher.topic[0][1] = Message(message.record._replace(headers=headers), message.place)
+    publisher.topic[0][1] = Message(message.record._replace(headers=headers), message.position)
     batch = publisher.batch(publisher.topic[0])
     assert [r.value for keys in batch.records[0].values() for r in keys.values()] == [{"v": None}]
     assert "a range delete whose order is not certain" in capsys.readouterr().err
@@ -382,11 +382,11 @@ def test_clickhouse_by_its_other_client(tmp_path: Path) -> None:
     publisher.row(0, [cql_bytes(INT, 2), cql_bytes(INT, 0)], [cql_bytes(large, Pairs([("x", (7, "z"))]))])
     with clickhouse_over_http(tmp_path, ("u", "p")) as url:
         login = {"target.username": "u", "target.password": "p"}
-        asked = Settings("b", "r", "data-ks.t", [url, "a-b"], True, login)
+        clickhouse = Settings("b", "r", "data-ks.t", [url, "a-b"], True, login)
         for part in (publisher.topic[0][:2], publisher.topic[0][2:]):
-            with ClickHouse(asked) as target:
+            with ClickHouse(clickhouse) as target:
                 target.store(publisher.batch(part).for_table(target))
-        with ClickHouse(asked) as target:
+        with ClickHouse(clickhouse) as target:
             rows = to_rows(target._engine.read("SELECT k, c, m FROM `a-b` FINAL ORDER BY k"))
         with pytest.raises(ClickHouse.errors, match="Authentication failed"):
             ClickHouse(Settings("b", "r", "data-ks.t", [url, "a-b"], True, {**login, "target.password": "q"}))

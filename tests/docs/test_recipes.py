@@ -35,10 +35,12 @@ WORDS = {
 
 @pytest.mark.parametrize("recipe", [*WORDS, "to_spark"])
 def test_without_its_arguments_a_recipe_says_what_they_are(recipe: str) -> None:
-    done = subprocess.run([sys.executable, RECIPES / f"{recipe}.py", "localhost:9092"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"{recipe}.py BROKERS REGISTRY TOPIC" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = subprocess.run(
+        [sys.executable, RECIPES / f"{recipe}.py", "localhost:9092"], capture_output=True, text=True
+    )
+    assert process.returncode == 2
+    assert f"{recipe}.py BROKERS REGISTRY TOPIC" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_java_s_libraries_are_those_that_were_run() -> None:
@@ -48,11 +50,11 @@ def test_java_s_libraries_are_those_that_were_run() -> None:
     assert set(of_pom) <= run
 
 
-@pytest.mark.parametrize("place", ["docs/sinks.md", "sinks/recipes/to_spark.py"])
-def test_spark_s_packages_are_those_that_were_run(place: str) -> None:
+@pytest.mark.parametrize("page", ["docs/sinks.md", "sinks/recipes/to_spark.py"])
+def test_spark_s_packages_are_those_that_were_run(page: str) -> None:
     lock = ROOT / "tests" / "integration" / "spark_avro.lock"
     run = {jar.coordinates for jar in parse_lock(lock.read_text(), lock.name)}
-    named = re.findall(r"org\.apache\.spark:[\w.:-]+", (ROOT / place).read_text())
+    named = re.findall(r"org\.apache\.spark:[\w.:-]+", (ROOT / page).read_text())
     assert len(named) == 2
     assert set(named) <= run
 
@@ -101,14 +103,14 @@ def test_properties_and_their_references(tmp_path: Path, monkeypatch: pytest.Mon
         f"# a comment\n\nsasl.username=${{env:USER_NAME}}\nsasl.password = ${{file:{secrets}:pw}}\n"
         "schema.registry.basic.auth.user.info=a:${env:USER_NAME}\ntarget.x=y\n"
     )
-    asked = parse_settings("", ["file"], ["b", "http://r/", "t", "f", "--config", str(file)])
-    assert asked.kafka == {"sasl.username": "me", "sasl.password": "p=w"}
-    assert asked.registry_client == {"basic.auth.user.info": "a:me"}
-    assert asked.target_client == {"x": "y"}
-    assert (asked.registry, asked.target, asked.once) == ("http://r", ["f"], False)
-    for text, what in (("a=${env:NOWHERE}", "NOWHERE"), (f"a=${{file:{secrets}:no}}", "no no"), ("a", "line 1")):
+    settings = parse_settings("", ["file"], ["b", "http://r/", "t", "f", "--config", str(file)])
+    assert settings.kafka == {"sasl.username": "me", "sasl.password": "p=w"}
+    assert settings.registry_client == {"basic.auth.user.info": "a:me"}
+    assert settings.target_client == {"x": "y"}
+    assert (settings.registry, settings.target, settings.once) == ("http://r", ["f"], False)
+    for text, error_text in (("a=${env:NOWHERE}", "NOWHERE"), (f"a=${{file:{secrets}:no}}", "no no"), ("a", "line 1")):
         file.write_text(text)
-        with pytest.raises(Failure, match=what):
+        with pytest.raises(Failure, match=error_text):
             read_properties(file)
     with pytest.raises(Failure, match="can't be read"):
         read_properties(tmp_path / "nowhere")
@@ -116,14 +118,14 @@ def test_properties_and_their_references(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_login_in_an_address_is_not_printed(tmp_path: Path) -> None:
     words = ["b:9", "http://r", "t", "http://me:s3cret@127.0.0.1:9/db", "t", "--once"]
-    done = subprocess.run([sys.executable, RECIPES / "to_clickhouse.py", *words], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "//127.0.0.1:9/db" in done.stderr
-    assert "s3cret" not in done.stderr
-    assert "Traceback" not in done.stderr
-    asked = parse_settings("", [], ["b", "http://me:s3cret@127.0.0.1:9", "t", "--once"])
+    process = subprocess.run([sys.executable, RECIPES / "to_clickhouse.py", *words], capture_output=True, text=True)
+    assert process.returncode == 1
+    assert "//127.0.0.1:9/db" in process.stderr
+    assert "s3cret" not in process.stderr
+    assert "Traceback" not in process.stderr
+    settings = parse_settings("", [], ["b", "http://me:s3cret@127.0.0.1:9", "t", "--once"])
     with pytest.raises(Failure, match=r"the registry http://127.0.0.1:9 can't be reached") as raised:
-        Registry(asked).get_newest("t-key")
+        Registry(settings).get_newest("t-key")
     assert "s3cret" not in str(raised.value)
 
 

@@ -11,7 +11,7 @@ import pytest
 from cassandra.cluster import Cluster
 from cassandra.policies import ConstantReconnectionPolicy
 from integration.pipeline import Lasting, Pipeline
-from kept import Kept
+from shared_servers import SharedServers
 
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
@@ -62,10 +62,10 @@ def log(stack: Stack, request: pytest.FixtureRequest) -> LogName:
 
 
 @pytest.fixture(scope="module")
-def lasting(kept: Kept, status: Status, tmp_path_factory: pytest.TempPathFactory) -> Lasting:
+def lasting(shared_servers: SharedServers, status: Status, tmp_path_factory: pytest.TempPathFactory) -> Lasting:
     """Gives an agent and a worker over a Log, for the group's files: each makes connectors by `Pipeline.connected`."""
     directory = tmp_path_factory.mktemp("lasting")
-    return lambda log: kept(f"on {log}", lambda: _lasting(Pipeline(status.only(log), directory / log)))
+    return lambda log: shared_servers(f"on {log}", lambda: _lasting(Pipeline(status.only(log), directory / log)))
 
 
 @contextmanager

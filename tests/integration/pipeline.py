@@ -21,7 +21,7 @@ from pathlib import Path
 import spark_start
 from cassandra.cluster import Cluster, NoHostAvailable, Session
 from cassandra.query import tuple_factory
-from integration.held import Held
+from integration.held_topics import HeldTopics
 from patience import PATIENCE_S, eventually
 
 from helenus_schemas.cql.table import read_tables
@@ -217,16 +217,16 @@ class Pipeline:
             yield self
         finally:
             for name in names:
-                self.rest("DELETE", name)
+                self.call_rest("DELETE", name)
 
     def configure(self, table: str, more: Mapping[str, object]) -> str:
         """Have a connector of this table with these further properties in the worker that runs; returns its name."""
-        given = {**self.connector_properties(table), **more}
-        config = {key: str(value) for key, value in given.items() if value is not None}
-        self.rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
+        properties = {**self.connector_properties(table), **more}
+        config = {key: str(value) for key, value in properties.items() if value is not None}
+        self.call_rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
         return config["name"]
 
-    def rest(self, method: str, path: str, body: object = None) -> None:
+    def call_rest(self, method: str, path: str, body: object = None) -> None:
         """Ask the worker for something of its connectors."""
         url, data = f"http://127.0.0.1:{self.connector.port}/connectors/{path}", json.dumps(body).encode()
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
@@ -249,13 +249,13 @@ class Pipeline:
 
     def records(self, table: str) -> list[Record]:
         if self.status.log == "kafka":
-            return self.held.records(f"data-{table}")
+            return self.held_topics.records(f"data-{table}")
         return [self.reader.record(message) for message in self.reader.messages(f"data-{table}")]
 
     @cached_property
-    def held(self) -> Held:
+    def held_topics(self) -> HeldTopics:
         """What topics of Kafka hold; it is closed with the pipeline."""
-        return Held(self.status, self.reader)
+        return HeldTopics(self.status, self.reader)
 
     @contextmanager
     def log(self) -> Iterator[Log]:
@@ -270,11 +270,11 @@ class Pipeline:
     def differences(self, table: str) -> list[Difference]:
         keyspace, name = table.split(".")
         try:
-            found = read_tables(self._named, keyspace)
+            tables = read_tables(self._named, keyspace)
         except NoHostAvailable:  # Cassandra was away, and the driver does not know that it is back
             self._disconnect()
-            found = read_tables(self._named, keyspace)
-        return differences(self._tuples, next(t for t in found.values() if t.name == name), self.records(table))
+            tables = read_tables(self._named, keyspace)
+        return differences(self._tuples, next(t for t in tables.values() if t.name == name), self.records(table))
 
     @cached_property
     def _named(self) -> Session:
@@ -296,25 +296,25 @@ class Pipeline:
     def converges(self, table: str) -> None:
         """Wait until topic and table agree and no key waits, then check that every event is accounted for."""
         name = table.replace(".", "-")
-        found: list[Difference] = []
+        differing: list[Difference] = []
 
         def agrees() -> bool:
-            nonlocal found
+            nonlocal differing
             if self.connector.health()[0] != 200:
                 return False
             if self.connector.total("helenus_connector_keys_unconfirmed", connector=name):
                 return False
-            found = self.differences(table)
-            return not found
+            differing = self.differences(table)
+            return not differing
 
         try:
             eventually(agrees, f"{table} converges")
             self.adds_up(name)
             eventually(agrees, f"{table} converges")  # its last batch is counted now, and so are keys it left waiting
         except AssertionError:
-            shown = "\n".join(map(str, found[:10]))
+            shown = "\n".join(map(str, differing[:10]))
             raise AssertionError(
-                f"{table} has not converged, {len(found)} keys differ:\n{shown}\n"
+                f"{table} has not converged, {len(differing)} keys differ:\n{shown}\n"
                 f"connector:\n{self.connector.tail()}\nagent:\n{self.agent.tail()}"
             ) from None
 
@@ -337,14 +337,16 @@ class Pipeline:
         for command in (getattr(self, "connector", None), self.agent):
             if command is not None and command.process is not None:
                 command.stop()
-        if held := self.__dict__.pop("held", None):
-            held.close()
+        if held_topics := self.__dict__.pop("held_topics", None):
+            held_topics.close()
         self.reader.close()
         self._disconnect()
         connector = getattr(self, "connector", None)
-        said = connector.log.read_text(errors="replace").splitlines() if connector and connector.log.exists() else []
+        log_lines = (
+            connector.log.read_text(errors="replace").splitlines() if connector and connector.log.exists() else []
+        )
         # Also one that goes by when Spark does a task again.
-        assert not [line for line in said if _BUG.search(line)]
+        assert not [line for line in log_lines if _BUG.search(line)]
 
 
 Lasting = Callable[[LogName], Pipeline]

@@ -69,19 +69,19 @@ class Side:
 
         self.waits("status", there, state)
 
-    def waits(self, what: str, enough: Callable[[Any], object], state: str = "there", name: str = NAME) -> None:
+    def waits(self, resource: str, enough: Callable[[Any], object], state: str = "there", name: str = NAME) -> None:
         """Wait until something of a connector is as it is to be; what is asked meanwhile is not compared."""
         seen: list[Any] = [None]
 
         def is_enough() -> object:
-            seen[0] = requests.get(f"{self.base}/connectors/{name}/{what}", timeout=30).json()
+            seen[0] = requests.get(f"{self.base}/connectors/{name}/{resource}", timeout=30).json()
             return enough(seen[0])
 
         self.noting = False
         try:
-            eventually(is_enough, f"{what} is {state}")
+            eventually(is_enough, f"{resource} is {state}")
         except AssertionError:
-            raise AssertionError(f"{self.base}: {what} is not {state}: {seen[0]}") from None
+            raise AssertionError(f"{self.base}: {resource} is not {state}: {seen[0]}") from None
         finally:
             self.noting = True
 
@@ -270,41 +270,49 @@ def _refused(call: Any, *arguments: Any) -> None:
 
 def different(ours: list[Answer], theirs: list[Answer]) -> list[str]:
     """How our answers differ from theirs, call by call."""
-    found: list[str] = []
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.call == other.call
-        if (one.status, one.location) != (other.status, other.location):
-            found.append(f"{one.call}: {one.status} {one.body}, not {other.status} {other.body}")
-        elif one.status == 500:
-            found += [f"{one.call}: {one.body}"] if one.body.keys() != other.body.keys() else []
+    differences: list[str] = []
+    for our_answer, other in zip(ours, theirs, strict=True):
+        assert our_answer.call == other.call
+        if (our_answer.status, our_answer.location) != (other.status, other.location):
+            differences.append(
+                f"{our_answer.call}: {our_answer.status} {our_answer.body}, not {other.status} {other.body}"
+            )
+        elif our_answer.status == 500:
+            differences += (
+                [f"{our_answer.call}: {our_answer.body}"] if our_answer.body.keys() != other.body.keys() else []
+            )
         else:
-            named = isinstance(one.body, dict) and NAMED.search(one.call) is not None
-            pairs = zip(one.body.values(), other.body.values(), strict=False) if named else [(one.body, other.body)]
-            key = "config" if one.call == f"GET /connectors/{NAME}/config" else ""
-            found += [f"{one.call}: {line}" for pair in pairs for line in _shapes(key, *pair)]
-    return found
+            named = isinstance(our_answer.body, dict) and NAMED.search(our_answer.call) is not None
+            pairs = (
+                zip(our_answer.body.values(), other.body.values(), strict=False)
+                if named
+                else [(our_answer.body, other.body)]
+            )
+            key = "config" if our_answer.call == f"GET /connectors/{NAME}/config" else ""
+            differences += [f"{our_answer.call}: {line}" for pair in pairs for line in _shapes(key, *pair)]
+    return differences
 
 
-def _shapes(key: str, one: Any, other: Any) -> Iterator[str]:
+def _shapes(key: str, our_value: Any, other: Any) -> Iterator[str]:
     """How one of our values differs in shape from theirs."""
-    if key in NULLABLE and (one is None or other is None):
+    if key in NULLABLE and (our_value is None or other is None):
         return
-    if type(one) is not type(other):
-        yield f"{key}: {one!r}, not {other!r}"
-    elif isinstance(one, dict) and key in FREE:
-        if key == "config" and not all(isinstance(value, str) for value in one.values()):
-            yield f"{key}: not of texts: {one}"
-    elif isinstance(one, dict):
-        if one.keys() - other.keys() - MORE or other.keys() - one.keys():
-            yield f"{key}: keys {list(one)}, not {list(other)}"
-        for name in one.keys() & other.keys():
-            yield from _shapes(name, one[name], other[name])
-    elif isinstance(one, list):
-        if other and not one and key in FULL:
+    if type(our_value) is not type(other):
+        yield f"{key}: {our_value!r}, not {other!r}"
+    elif isinstance(our_value, dict) and key in FREE:
+        if key == "config" and not all(isinstance(value, str) for value in our_value.values()):
+            yield f"{key}: not of texts: {our_value}"
+    elif isinstance(our_value, dict):
+        if our_value.keys() - other.keys() - MORE or other.keys() - our_value.keys():
+            yield f"{key}: keys {list(our_value)}, not {list(other)}"
+        for name in our_value.keys() & other.keys():
+            yield from _shapes(name, our_value[name], other[name])
+    elif isinstance(our_value, list):
+        if other and not our_value and key in FULL:
             yield f"{key}: empty, not {other}"
-        for value in one if other else ():
+        for value in our_value if other else ():
             yield from _shapes(key, value, other[0])
-    elif key in EXACT and one != other:
-        yield f"{key}: {one}, not {other}"
-    elif key == "message" and one != other and not OF_JAVA.search(other):
-        yield f"{one!r}, not {other!r}"
+    elif key in EXACT and our_value != other:
+        yield f"{key}: {our_value}, not {other}"
+    elif key == "message" and our_value != other and not OF_JAVA.search(other):
+        yield f"{our_value!r}, not {other!r}"

@@ -36,7 +36,7 @@ class Staged:
     ) -> None:
         keyspace, name = table.split(".")
         directory.mkdir(parents=True, exist_ok=True)
-        given = {
+        properties = {
             "name": table,
             "keyspace": keyspace,
             "table": name,
@@ -47,7 +47,7 @@ class Staged:
             **{key.replace("_", "."): str(value) for key, value in more.items()},
         }
         self.bootstrap = status.bootstrap_servers
-        self.settings = ConnectorSettings.from_properties(given, "test")
+        self.settings = ConnectorSettings.from_properties(properties, "test")
         self.session = connect(
             self.settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True
         )
@@ -74,12 +74,12 @@ class Staged:
         value = encode(Change(digest, node, scope, write_time=write_time, effect=effect))
         return Event(self.settings.events, 0, self._offset, 0, self.codec.encode(key), value)
 
-    def run(self, events: Iterable[Event], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
+    def run(self, events: Iterable[Event], due_keys: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
         """Do a batch, and check that every event is accounted for."""
-        outcome = self.stage.run(events, due, trust_images=True)
+        outcome = self.stage.run(events, due_keys, trust_images=True)
         waiting = sum(p.copies for p in outcome.waiting)
-        done = outcome.published + outcome.unchanged + outcome.confirmed + outcome.dead_lettered + waiting
-        assert outcome.read == done - sum(p.copies for p in due)
+        handled = outcome.published + outcome.unchanged + outcome.confirmed + outcome.dead_lettered + waiting
+        assert outcome.read == handled - sum(p.copies for p in due_keys)
         return outcome
 
     def records(self) -> list[Message]:

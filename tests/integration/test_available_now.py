@@ -87,15 +87,15 @@ def test_a_query_with_available_now_ends(worker: Path, tmp_path: Path) -> None:
     assert [n for batch in batches for n in batch if n % 2] == list(range(1, 100, 2)), "in order within a partition"
     append(100, 130)
     log.close()
-    again = [number for batch in run(worker, tmp_path, topic) for number in batch]
+    second_run = [number for batch in run(worker, tmp_path, topic) for number in batch]
     # A start steps back in time, for what was unconfirmed when the run before it ended.
-    assert sorted(set(again) - set(range(100))) == list(range(100, 130))
+    assert sorted(set(second_run) - set(range(100))) == list(range(100, 130))
 
 
 def run(worker: Path, directory: Path, topic: str) -> list[list[int]]:
     """The batches of a run, each with the numbers that its events have."""
     command = [sys.executable, "-c", SCRIPT, str(worker), str(directory), topic]
     environment = {**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("[")]

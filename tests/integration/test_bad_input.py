@@ -42,11 +42,11 @@ def pipeline(status: Status, session: Any, directory: Path) -> Pipeline:
 
 def fails(command: str, *arguments: str) -> tuple[int, str]:
     """Run a command that must end by itself; returns its exit status and the last line it printed."""
-    done = subprocess.run(
+    process = subprocess.run(
         [script(command), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in process.stderr, process.stderr
+    return process.returncode, process.stderr.strip().splitlines()[-1]
 
 
 def agent_file(pipeline: Pipeline, tmp_path: Path, **changes: object) -> str:
@@ -199,9 +199,9 @@ def test_validate_asks_for_topics(pipeline: Pipeline, tmp_path: Path) -> None:
         files = connector_files(pipeline, tmp_path, {}, {"events.topic": "bad-read", "data.topic": data})
         command = [script("helenus-connector"), "validate", *files, "--connect"]
         java = {"JAVA_HOME": str(spark_java_home(Silent()))}
-        done = subprocess.run(command, env={**os.environ, **java}, capture_output=True, text=True, timeout=90)
-        assert re.search(pattern, done.stdout + done.stderr), (done.stdout, done.stderr)
-        assert done.returncode == expected
+        process = subprocess.run(command, env={**os.environ, **java}, capture_output=True, text=True, timeout=90)
+        assert re.search(pattern, process.stdout + process.stderr), (process.stdout, process.stderr)
+        assert process.returncode == expected
     assert "bad-new" not in admin.list_topics(timeout=10).topics
 
 

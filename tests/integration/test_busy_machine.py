@@ -39,10 +39,10 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def patiently(check: Callable[[], bool], what: Callable[[], str]) -> None:
+def patiently(check: Callable[[], bool], describe: Callable[[], str]) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not check():
-        assert time.monotonic() < deadline, what()
+        assert time.monotonic() < deadline, describe()
         time.sleep(5)
 
 
@@ -92,5 +92,5 @@ def test_every_query_gets_going_and_goes_on_after_kill_9(pipeline: Pipeline, ses
         write(3)
         pipeline.connector.start()
         all_agree()
-    said = pipeline.connector.log.read_text(errors="replace")
-    assert "failed to connect back" not in said
+    log_text = pipeline.connector.log.read_text(errors="replace")
+    assert "failed to connect back" not in log_text

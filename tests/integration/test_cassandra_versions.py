@@ -159,7 +159,7 @@ def test_columns_whose_write_times_cannot_be_read_are_refused(run: Run) -> None:
     table = f"{run.keyspace}.live"
     more = {**MODES["merged"], "name": "whole", "query.group": "whole", "data.topic": f"whole-{table}"}
     write_properties(run.pipeline.directory / "whole.properties", {**run.pipeline.connector_properties(table), **more})
-    done = subprocess.run(
+    validation = subprocess.run(
         [script("helenus-connector"), "validate", "--connect", run.pipeline.connector.arguments[1], "whole.properties"],
         cwd=run.pipeline.directory,
         capture_output=True,
@@ -168,7 +168,7 @@ def test_columns_whose_write_times_cannot_be_read_are_refused(run: Run) -> None:
         timeout=PATIENCE_S,
     )
     problem = f"Cassandra {run.version}.* does not show of unfrozen collections and UDTs: m"
-    assert (re.search(problem, done.stdout + done.stderr) is not None) == (run.version < "5"), done
+    assert (re.search(problem, validation.stdout + validation.stderr) is not None) == (run.version < "5"), validation
 
 
 def test_each_change_as_it_was_written(run: Run) -> None:

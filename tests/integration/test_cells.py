@@ -36,16 +36,16 @@ PARTITIONS, ROWS = 4, 5
 TTL = 100_000
 
 
-def statement(chance: random.Random, at: int) -> str:
-    """A statement of a kind at random, with write time `at`."""
+def statement(chance: random.Random, write_time: int) -> str:
+    """A statement of a kind at random, with this write time."""
     k, c, n = chance.randrange(PARTITIONS), chance.randrange(ROWS), chance.randrange(9)
-    using = f"USING TIMESTAMP {at}" + (f" AND TTL {TTL + n}" if chance.random() < 0.3 else "")
-    gone, row = f"USING TIMESTAMP {at}", f"WHERE k = {k} AND c = {c}"
+    using = f"USING TIMESTAMP {write_time}" + (f" AND TTL {TTL + n}" if chance.random() < 0.3 else "")
+    gone, row = f"USING TIMESTAMP {write_time}", f"WHERE k = {k} AND c = {c}"
     low, high = sorted((c, chance.randrange(ROWS)))
     return chance.choice(
         [
             f"INSERT INTO cells.t (k, c, v, w) VALUES ({k}, {c}, {n}, 'w{n}') {using}",
-            f"INSERT INTO cells.t (k, c) VALUES ({k}, {c}) USING TIMESTAMP {at}",
+            f"INSERT INTO cells.t (k, c) VALUES ({k}, {c}) USING TIMESTAMP {write_time}",
             f"INSERT INTO cells.t (k, c, m, s, u) "
             f"VALUES ({k}, {c}, {{{n}: 'a', 7: 'b'}}, {{{n}, 3}}, {{x: {n}}}) {using}",
             f"INSERT INTO cells.t (k, st) VALUES ({k}, 's{n}') {using}",
@@ -87,13 +87,13 @@ def test_folded_cells_are_the_rows_that_select_gives(pipeline: Pipeline) -> None
     pipeline.agent.start().ready()
     now = time.time_ns() // 1000 - 60_000_000
     times = chance.sample(range(now, now + 50_000_000), STATEMENTS)
-    for at in times[: STATEMENTS // 2]:
-        session.execute(statement(chance, at))
+    for write_time in times[: STATEMENTS // 2]:
+        session.execute(statement(chance, write_time))
     session.execute("INSERT INTO cells.light (k, v) VALUES (0, 0)")
     eventually(lambda: any(pipeline.reader.messages("events-cells.light")), pipeline.agent.tail)
     session.execute("ALTER TABLE cells.t ADD later int")
-    for at in times[STATEMENTS // 2 :]:
-        session.execute(statement(chance, at))
+    for write_time in times[STATEMENTS // 2 :]:
+        session.execute(statement(chance, write_time))
     session.execute("UPDATE cells.t SET later = 5, m = {1: 'only'} WHERE k = 0 AND c = 0")
     eventually(lambda: "later" in last(pipeline, "events-cells.t"), pipeline.agent.tail)
     light = [decode(message.value() or b"") for message in pipeline.reader.messages("events-cells.light")]
@@ -116,26 +116,26 @@ def test_folded_cells_are_the_rows_that_select_gives(pipeline: Pipeline) -> None
     assert table.schema_id in schemas
     assert ttls <= set(range(TTL, TTL + 9))
     assert Folded(table, records).compare(select(session, table)), f"seed {SEED}"
-    found = [Event("t", 0, n, 0, m.key(), m.value()) for n, m in enumerate(pipeline.reader.messages("events-cells.t"))]
-    chance.shuffle(found)
-    assert merged(table, found, chance) == whole(session, table), f"seed {SEED}"
+    events = [Event("t", 0, n, 0, m.key(), m.value()) for n, m in enumerate(pipeline.reader.messages("events-cells.t"))]
+    chance.shuffle(events)
+    assert merged(table, events, chance) == whole(session, table), f"seed {SEED}"
 
 
 def merged(table: Table, events: list[Event], chance: random.Random) -> dict[Any, Any]:
     """The rows and static columns that are the last records of `state=rows`, of events in any order and with copies."""
     codec, store, now = KeyCodec(table), DictStore(), time.time()
-    found: dict[Any, Any] = {}
+    rows: dict[Any, Any] = {}
     while events:
-        some, events = events[:37], events[37:]
-        for m in RowMerge(table, codec, store, 0).take([*some, *chance.sample(some, len(some) // 2)], now):
+        batch, events = events[:37], events[37:]
+        for m in RowMerge(table, codec, store, 0).take([*batch, *chance.sample(batch, len(batch) // 2)], now):
             key = codec.decode(m.key)
             if m.scope in (Scope.ROW, Scope.STATIC):
                 columns = table.statics if m.scope is Scope.STATIC else table.regulars
                 before = None if m.before is None else {c.name: m.before[c.name] for c in columns}
-                assert found.pop(key, None) == before
+                assert rows.pop(key, None) == before
                 if m.after is not None:
-                    found[key] = {c.name: m.after[c.name] for c in columns}
-    return found
+                    rows[key] = {c.name: m.after[c.name] for c in columns}
+    return rows
 
 
 def whole(session: Any, table: Table) -> dict[Any, Any]:
@@ -147,17 +147,17 @@ def whole(session: Any, table: Table) -> dict[Any, Any]:
         rows = list(session.execute(f"SELECT {', '.join(map(quote, names))} FROM cells.t"))
     finally:
         session.client_protocol_handler, session.row_factory = handler, factory
-    found: dict[Any, Any] = {}
+    rows_by_key: dict[Any, Any] = {}
     for row in rows:
         values = dict(zip(names, row, strict=True))
         if row[1] is not None:
-            found[row[:2]] = {c.name: values[c.name] for c in table.regulars}
+            rows_by_key[row[:2]] = {c.name: values[c.name] for c in table.regulars}
         statics = {c.name: values[c.name] for c in table.statics}
         if any(value is not None for value in statics.values()):
-            found[row[0], None] = statics
-    return found
+            rows_by_key[row[0], None] = statics
+    return rows_by_key
 
 
 def last(pipeline: Pipeline, topic: str) -> str:
-    found = [decode(message.value() or b"") for message in pipeline.reader.messages(topic)]
-    return " ".join(repr(decode_cells(c.cells, c.scope).columns) for c in found if c.cells and c.scope is Scope.ROW)
+    changes = [decode(message.value() or b"") for message in pipeline.reader.messages(topic)]
+    return " ".join(repr(decode_cells(c.cells, c.scope).columns) for c in changes if c.cells and c.scope is Scope.ROW)

@@ -81,18 +81,18 @@ FIELDS = [
 
 
 def records_of(pipeline: Pipeline, table: str, k: int, count: int) -> list[Record]:
-    found: list[Record] = []
+    records: list[Record] = []
 
     def there() -> bool:
-        found[:] = [record for record in pipeline.records(table) if record.key.get("k") == k]
-        return len(found) >= count
+        records[:] = [record for record in pipeline.records(table) if record.key.get("k") == k]
+        return len(records) >= count
 
-    eventually(there, lambda: f"{count} records of key {k}, {len(found)} are there:\n{pipeline.connector.tail()}")
-    assert len(found) == count
-    return found
+    eventually(there, lambda: f"{count} records of key {k}, {len(records)} are there:\n{pipeline.connector.tail()}")
+    assert len(records) == count
+    return records
 
 
-def said(record: Record) -> dict[str, Any]:
+def written_values(record: Record) -> dict[str, Any]:
     """The columns of a payload that are not null, without its key's."""
     assert record.value is not None
     payload = record.value["payload"]
@@ -110,24 +110,31 @@ def test_every_statement_is_a_record(pipeline: Pipeline, session: Any) -> None:
     assert [record.headers["op"] for record in full] == OPS
     assert [sorted(value["updateFields"]) for value in values] == [sorted(fields) for fields in FIELDS]
     assert all(value["isPartial"] for value in values)
-    insert, update, elements, one, whole, replaced, static, expiring, row, scope, partition = full
-    found = said(insert)
-    assert str(found.pop("d")) == "-1.5000000000000000000"
-    assert found.pop("n") == 12345678901234567890
-    assert found.pop("at").isoformat() == "2024-03-22T23:10:35.715000+00:00"
-    assert found.pop("i") == bytes((10, 0, 0, 1))
-    assert found == {"v": 1, "w": "x", "m": [{"key": "a", "value": 1}], "l": [1, 2], "st": ["p", "q"]}
+    insert, update, elements, one_element, whole, replaced, static, expiring, row, scope, partition = full
+    values_of_insert = written_values(insert)
+    assert str(values_of_insert.pop("d")) == "-1.5000000000000000000"
+    assert values_of_insert.pop("n") == 12345678901234567890
+    assert values_of_insert.pop("at").isoformat() == "2024-03-22T23:10:35.715000+00:00"
+    assert values_of_insert.pop("i") == bytes((10, 0, 0, 1))
+    assert values_of_insert == {"v": 1, "w": "x", "m": [{"key": "a", "value": 1}], "l": [1, 2], "st": ["p", "q"]}
     assert values[0]["timestampMicros"] == 1700000000000001
     assert (values[0]["sourceKeyspace"], values[0]["sourceTable"], values[0]["version"]) == ("cep", "whole", "2")
     assert insert.headers["schemaUuid"].decode() == values[0]["schemaUuid"]
     assert (insert.headers["keyspace"], insert.headers["table"]) == (b"cep", b"whole")
-    assert said(update) == {"v": 2}
-    assert said(elements) == {"m": [{"key": "b", "value": 2}], "l": [9]}
+    assert written_values(update) == {"v": 2}
+    assert written_values(elements) == {"m": [{"key": "b", "value": 2}], "l": [9]}
     assert values[2]["written"]["removed"] == {"st": ["p"]}
-    assert said(one) == said(whole) == said(row) == said(scope) == said(partition) == {}
-    assert said(replaced) == {"m": [{"key": "z", "value": 26}], "a": {"street": "Main", "zip": None}}
-    assert (static.key, said(static)) == ({"k": 1, "c": None}, {"s": "static"})
-    assert (said(expiring), values[7]["ttl"]["ttl"]) == ({"v": 5}, 86400)
+    assert (
+        written_values(one_element)
+        == written_values(whole)
+        == written_values(row)
+        == written_values(scope)
+        == written_values(partition)
+        == {}
+    )
+    assert written_values(replaced) == {"m": [{"key": "z", "value": 26}], "a": {"street": "Main", "zip": None}}
+    assert (static.key, written_values(static)) == ({"k": 1, "c": None}, {"s": "static"})
+    assert (written_values(expiring), values[7]["ttl"]["ttl"]) == ({"v": 5}, 86400)
     assert values[7]["ttl"]["deletedAt"] == int(expiring.headers["expires"])
     assert row.key == {"k": 1, "c": 1}
     assert [(p["field"], p["rangePredicateType"]) for p in values[9]["range"]] == [("c", "GT"), ("c", "LTE")]
@@ -139,14 +146,14 @@ def test_the_payload_apart_and_the_sidecars_key(pipeline: Pipeline, session: Any
     """The schema of the payload is in the envelope's, and Java reads both."""
 
     def sent_of(count: int) -> list[Any]:
-        found: list[Any] = []
+        records: list[Any] = []
 
         def there() -> bool:
-            found[:] = messages(pipeline.status.bootstrap_servers, "data-cep.apart")
-            return len(found) >= count
+            records[:] = messages(pipeline.status.bootstrap_servers, "data-cep.apart")
+            return len(records) >= count
 
-        eventually(there, lambda: f"{count} records, {len(found)} are there:\n{pipeline.connector.tail()}")
-        return found
+        eventually(there, lambda: f"{count} records, {len(records)} are there:\n{pipeline.connector.tail()}")
+        return records
 
     for statement in statements("cep.apart"):
         session.execute(statement)
@@ -156,13 +163,13 @@ def test_the_payload_apart_and_the_sidecars_key(pipeline: Pipeline, session: Any
     sent = sent_of(len(KINDS) + 1)
     assert {message.key() for message in sent} == {b"cep:apart:%x" % murmur2(b"\0\0\0\1")}
     registry = SchemaRegistryClient({"url": pipeline.status.registry_url})
-    asked, expected, kinds, payloads = [], [], [], []
+    texts_and_data, expected, kinds, payloads = [], [], [], []
     for message in sent:
         text = registry.get_schema(int.from_bytes(message.value()[1:5], "big")).schema_str
         value = read(message.value()[5:], fastavro.parse_schema(bare(json.loads(text))))
         schema = next(field["schema"] for field in json.loads(text)["fields"] if field["name"] == "payload")
         parsed = fastavro.parse_schema(bare(schema))
-        asked += [(text, message.value()[5:]), (json.dumps(schema), value["payload"])]
+        texts_and_data += [(text, message.value()[5:]), (json.dumps(schema), value["payload"])]
         expected += [plain(value), plain(read(value["payload"], parsed))]
         kinds.append(value["operationType"])
         payloads.append(fastavro.schemaless_reader(io.BytesIO(value["payload"]), parsed))
@@ -170,8 +177,8 @@ def test_the_payload_apart_and_the_sidecars_key(pipeline: Pipeline, session: Any
     assert kinds == [*KINDS, "INSERT"]
     assert (payloads[0]["v"], payloads[0]["at"], payloads[6]["s"]) == (1, 1711149035715000, "static")
     assert ("more" in payloads[0], payloads[-1]["more"]) == (False, 8)
-    answers = Reader(tmp_path).read(asked)
-    assert [answer.get("error") for answer in answers] == [None] * len(asked)
+    answers = Reader(tmp_path).read(texts_and_data)
+    assert [answer.get("error") for answer in answers] == [None] * len(texts_and_data)
     assert [answer["value"] for answer in answers] == expected
 
 
@@ -179,12 +186,12 @@ def test_rows_that_are_read(pipeline: Pipeline, session: Any) -> None:
     session.execute("UPDATE cep.reread SET s = 'static' WHERE k = 1")
     (static,) = records_of(pipeline, "cep.reread", 1, 1)
     assert static.value is not None
-    assert (static.value["updateFields"], said(static)) == (["k", "s"], {"s": "static"})
+    assert (static.value["updateFields"], written_values(static)) == (["k", "s"], {"s": "static"})
     session.execute("INSERT INTO cep.reread (k, c, v, w) VALUES (1, 1, 1, 'x')")
     _, row = records_of(pipeline, "cep.reread", 1, 2)
     assert row.value is not None
     assert (row.value["operationType"], row.value["isPartial"]) == ("UPDATE", False)
-    assert said(row) == {"s": "static", "v": 1, "w": "x"}
+    assert written_values(row) == {"s": "static", "v": 1, "w": "x"}
     assert "op" not in row.headers  # it is not known whether the row was there
     session.execute("DELETE FROM cep.reread WHERE k = 1 AND c = 1")
     *_, gone, tombstone = records_of(pipeline, "cep.reread", 1, 4)
@@ -193,5 +200,5 @@ def test_rows_that_are_read(pipeline: Pipeline, session: Any) -> None:
     session.execute("ALTER TABLE cep.reread ADD more bigint")
     session.execute("INSERT INTO cep.reread (k, c, more) VALUES (1, 3, 8)")
     *_, row = records_of(pipeline, "cep.reread", 1, 5)
-    assert said(row) == {"s": "static", "more": 8}
+    assert written_values(row) == {"s": "static", "more": 8}
     pipeline.adds_up("cep-reread")

@@ -41,8 +41,8 @@ def base(pipeline: Pipeline) -> str:
 @pytest.fixture
 def config(pipeline: Pipeline) -> dict[str, str]:
     """A connector of the table, without its name."""
-    given = {key: str(value) for key, value in pipeline.connector_properties(TABLE).items() if key != "name"}
-    return {**given, "connector.class": "helenus.CassandraSource", "tasks.max": "1"}
+    properties = {key: str(value) for key, value in pipeline.connector_properties(TABLE).items() if key != "name"}
+    return {**properties, "connector.class": "helenus.CassandraSource", "tasks.max": "1"}
 
 
 @pytest.fixture
@@ -154,17 +154,17 @@ def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: st
     def all_done() -> bool:
         """A record is there a moment before its batch is done."""
         events = sum(1 for _ in messages(pipeline.status.bootstrap_servers, f"events-{TABLE}"))
-        return events == sum(place["offset"]["offset"] for place in offsets_now()["offsets"])
+        return events == sum(entry["offset"]["offset"] for entry in offsets_now()["offsets"])
 
     eventually(all_done, "all events are done")
     client.pause_connector("live")
-    kept = client.get_connector("live")
+    connector_before = client.get_connector("live")
     offsets = offsets_now()
     assert offsets["offsets"]
     assert pipeline.connector.stop() == 0
     pipeline.connector.start().ready()
     reaches(client, "live", "PAUSED")
-    assert client.get_connector("live") == kept
+    assert client.get_connector("live") == connector_before
     assert offsets_now() == offsets
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (4, 'four', 'fourth')")
     client.resume_connector("live")

@@ -116,8 +116,8 @@ DIGEST = "0123456789abcdef0123456789abcde"
 def forms(request: pytest.FixtureRequest) -> list[str]:
     """Those that are tested: each table costs work all the time."""
     mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    asked = {item.callspec.params.get("form") for item in mine}
-    return [form for form in FORMS if form in asked or form == "av"]
+    selected_forms = {item.callspec.params.get("form") for item in mine}
+    return [form for form in FORMS if form in selected_forms or form == "av"]
 
 
 @pytest.fixture(scope="module")
@@ -236,8 +236,8 @@ def test_static_column(pipeline: Pipeline, session: Any, form: str) -> None:
     table = f"{form}.statics"
     session.execute(f"INSERT INTO {table} (a, b, c, d) VALUES ('a', 'b', 'c', 'd1')")
     pipeline.converges(table)
-    found = last(pipeline, table)
-    row, whole = found["a", "b"].value, found["a", None].value
+    records = last(pipeline, table)
+    row, whole = records["a", "b"].value, records["a", None].value
     assert row is not None
     assert whole is not None
     assert (row["c"], row["d"], whole["c"], whole["d"]) == ("c", "d1", None, "d1")
@@ -354,11 +354,11 @@ def test_agent_partitioned_topic(pipeline: Pipeline, session: Any) -> None:
     def received() -> list[Message]:
         return [m for m in events(pipeline, "av.agent") if 2000 <= _int(m.key()) < 2100]
 
-    found = eventually(lambda: len(received()) == 100 and received(), "100 events")
-    for event in found:
+    agent_events = eventually(lambda: len(received()) == 100 and received(), "100 events")
+    for event in agent_events:
         token = Murmur3Token.hash_fn(_int(event.key()).to_bytes(4, "big"))
         assert event.partition() == placement.partition(token, 3)
-    assert {event.partition() for event in found} == {0, 1, 2}
+    assert {event.partition() for event in agent_events} == {0, 1, 2}
 
 
 def _int(key: bytes) -> int:

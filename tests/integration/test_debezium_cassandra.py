@@ -45,15 +45,15 @@ def records_of(pipeline: Pipeline, table: str, k: int) -> list[Record]:
 
 def values_of(pipeline: Pipeline, table: str, k: int, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The keys and values of the records of a partition."""
-    found: list[Record] = []
+    records: list[Record] = []
 
     def there() -> bool:
-        found[:] = records_of(pipeline, table, k)
-        return len(found) >= count
+        records[:] = records_of(pipeline, table, k)
+        return len(records) >= count
 
-    eventually(there, lambda: f"{count} records of key {k}, {len(found)} are there:\n{pipeline.connector.tail()}")
-    assert len(found) == count
-    return [(record.key, record.value) for record in found if record.value is not None]
+    eventually(there, lambda: f"{count} records of key {k}, {len(records)} are there:\n{pipeline.connector.tail()}")
+    assert len(records) == count
+    return [(record.key, record.value) for record in records if record.value is not None]
 
 
 def cells(value: dict[str, Any]) -> dict[str, Any]:
@@ -114,8 +114,8 @@ def test_rows_that_are_read(pipeline: Pipeline, session: Any) -> None:
     before = records_of(pipeline, READ, 0)
     assert requests.post(url, json={}, timeout=30).status_code == 202
     eventually(lambda: is_complete(url), lambda: f"another snapshot:\n{pipeline.connector.tail()}")
-    found = [record.value for record in records_of(pipeline, READ, 0)[len(before) :]]
-    assert [(v["op"], v["source"]["snapshot"], cells(v)["v"]) for v in found if v] == [("i", "true", 5)] * 2
+    values = [record.value for record in records_of(pipeline, READ, 0)[len(before) :]]
+    assert [(v["op"], v["source"]["snapshot"], cells(v)["v"]) for v in values if v] == [("i", "true", 5)] * 2
     session.execute(f"UPDATE {READ} SET v = 6 WHERE k = 2 AND c = 'a'")
     ((_, update),) = values_of(pipeline, READ, 2, 1)
     assert (update["op"], cells(update)["v"], update["written"]) == ("u", 6, None)

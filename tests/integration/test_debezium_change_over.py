@@ -74,11 +74,11 @@ class Writer:
     def _loop(self) -> None:
         try:
             while not self._stop.wait(1 / RATE):
-                self._one()
+                self._write_statement()
         except Exception as error:
             self._failed.append(error)
 
-    def _one(self) -> None:
+    def _write_statement(self) -> None:
         r = self._random
         key = (len(self.wrote) // 200 + r.randrange(4), r.randrange(8))
         other = (key[0], (key[1] + 1) % 8)
@@ -213,8 +213,8 @@ def full_segments(pipeline: Pipeline) -> int:
 
 def records(pipeline: Pipeline) -> list[tuple[Key, dict[str, Any]]]:
     """Keys and values of the data topic, in its order."""
-    found = [(r.key, r.value) for r in pipeline.held.records(TOPIC)]
-    return [((key["p"], key["c"]), value) for key, value in found if value is not None]
+    keys_and_values = [(r.key, r.value) for r in pipeline.held_topics.records(TOPIC)]
+    return [((key["p"], key["c"]), value) for key, value in keys_and_values if value is not None]
 
 
 def changes(pipeline: Pipeline, ours: bool, of_snapshot: str = "false") -> list[tuple[int, Key]]:
@@ -237,21 +237,21 @@ def differences(pipeline: Pipeline, session: Session) -> list[str]:
     sink = folded(records(pipeline))
     table = {(row.p, row.c): plain(row) for row in session.execute(f"SELECT * FROM {TABLE}")}
     assert table.keys() >= set(BEFORE)
-    found = [f"{key} is missing" for key in table.keys() - sink.keys()]
+    differing = [f"{key} is missing" for key in table.keys() - sink.keys()]
     for key, cells in sink.items():
         row = table.get(key, {})
-        found += [
+        differing += [
             f"{key}: {name} is {cells.get(name)} in the sink, {row.get(name)} in the table"
             for name in cells.keys() | row.keys()
             if cells.get(name) != row.get(name)
         ]
-    return found
+    return differing
 
 
-def folded(found: list[tuple[Key, dict[str, Any]]]) -> dict[Key, dict[str, Any]]:
+def folded(records_of_topic: list[tuple[Key, dict[str, Any]]]) -> dict[Key, dict[str, Any]]:
     """What a sink has that sets the cells of each record, and deletes rows, ranges and partitions."""
     rows: dict[Key, dict[str, Any]] = {}
-    for (p, c), value in found:
+    for (p, c), value in records_of_topic:
         after = value["after"]
         if value["op"] in ("i", "u"):
             cells = {name: cell["value"] for name, cell in after.items() if cell and name not in ("p", "c")}

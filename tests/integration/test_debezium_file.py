@@ -76,15 +76,15 @@ def pipeline(status: Status, directory: Path) -> Iterator[Pipeline]:
 
 
 def records_of(pipeline: Pipeline, table: str, count: int) -> list[Record]:
-    found: list[Record] = []
+    records: list[Record] = []
 
     def there() -> bool:
         messages = pipeline.reader.messages(f"fulfillment.{table}")
-        found[:] = [pipeline.reader.record(message) for message in messages]
-        return len(found) >= count
+        records[:] = [pipeline.reader.record(message) for message in messages]
+        return len(records) >= count
 
-    eventually(there, lambda: f"{count} records, {len(found)} are there:\n{pipeline.connector.tail()}")
-    return found
+    eventually(there, lambda: f"{count} records, {len(records)} are there:\n{pipeline.connector.tail()}")
+    return records
 
 
 def test_one_file_of_debezium_s_starts_both(pipeline: Pipeline, session: Any) -> None:

@@ -119,23 +119,23 @@ def test_of_the_same_statements_the_same_records(pipeline: Pipeline) -> None:
 
 def differences(pipeline: Pipeline) -> list[str]:
     """Where the records of a key are not the same, in their order."""
-    found = []
+    differing = []
     for table, count in TABLES.items():
         ours, theirs = records(pipeline, f"ours.{table}"), records(pipeline, f"theirs.{table}")
         counts = [sum(map(len, of_key.values())) for of_key in (ours, theirs)]
         if counts != [count, count]:
-            found.append(f"{table} {counts[0]} and {counts[1]} records of {count}")
+            differing.append(f"{table} {counts[0]} and {counts[1]} records of {count}")
         for key in {**ours, **theirs}:
             pairs = zip_longest(ours.get(key, []), theirs.get(key, []))
-            found += [f"{table} {key}\n  ours   {one}\n  theirs {other}" for one, other in pairs if one != other]
-    return found
+            differing += [f"{table} {key}\n  ours   {ours}\n  theirs {other}" for ours, other in pairs if ours != other]
+    return differing
 
 
 def records(pipeline: Pipeline, topic: str) -> dict[str, list[Any]]:
     """The records of each key, as far as they are to be the same. Debezium may publish some twice, and has sets,
     and the columns of a range's ends, in the order of a hash.
     """
-    found: dict[str, list[Any]] = {}
+    values_by_key: dict[str, list[Any]] = {}
     for message in pipeline.reader.messages(topic):
         value = json.loads(message.value() or b"null")
         for name in ("ts_ms", "written"):
@@ -146,7 +146,7 @@ def records(pipeline: Pipeline, topic: str) -> dict[str, list[Any]]:
             value["after"]["st"]["value"] = sorted(value["after"]["st"]["value"] or [])
         for end in filter(None, map(value["after"].get, ("_range_start", "_range_end"))):
             end["values"].sort(key=lambda column: column["name"])
-        of_key = found.setdefault((message.key() or b"").decode(), [])
+        of_key = values_by_key.setdefault((message.key() or b"").decode(), [])
         if value not in of_key:
             of_key.append(value)
-    return found
+    return values_by_key

@@ -30,15 +30,15 @@ def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
 
 
 def records_of(pipeline: Pipeline, k: int, count: int) -> list[Record]:
-    found: list[Record] = []
+    records: list[Record] = []
 
     def there() -> bool:
-        found[:] = [record for record in pipeline.records(TABLE) if record.key.get("k") == k]
-        return len(found) >= count
+        records[:] = [record for record in pipeline.records(TABLE) if record.key.get("k") == k]
+        return len(records) >= count
 
-    eventually(there, lambda: f"{count} records of key {k}, {len(found)} are there:\n{pipeline.connector.tail()}")
-    assert len(found) == count
-    return found
+    eventually(there, lambda: f"{count} records of key {k}, {len(records)} are there:\n{pipeline.connector.tail()}")
+    assert len(records) == count
+    return records
 
 
 def written(record: Record) -> dict[str, Any]:

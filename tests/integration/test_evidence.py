@@ -47,7 +47,7 @@ SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 class Said:
     """What a read said of a Change of a key."""
 
-    work: KeyRead
+    key_read: KeyRead
     change: UnprovenChange
     witness: Witness
 
@@ -66,11 +66,11 @@ class Evidence(Staged):
 
     def batch(self) -> None:
         """Do what has come, and what is due."""
-        found = list(messages(self.bootstrap, self.settings.events))[self.offset :]
-        events = [Event(m.topic(), 0, m.offset(), m.timestamp()[1], m.key(), m.value()) for m in found]
+        consumed = list(messages(self.bootstrap, self.settings.events))[self.offset :]
+        events = [Event(m.topic(), 0, m.offset(), m.timestamp()[1], m.key(), m.value()) for m in consumed]
         outcome = self.run(events, self.unconfirmed.select_due(time.time(), 10_000))
         self.unconfirmed.apply(outcome.done, outcome.waiting, time.time(), outcome.places)
-        self.offset += len(found)
+        self.offset += len(consumed)
         for name in ("read", "published", "unchanged", "confirmed", "keys_read", "statements", "records"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))
 
@@ -98,8 +98,16 @@ class Evidence(Staged):
 
     def in_vain(self) -> list[Said]:
         """Changes that waited ten times longer, for the row contradicted them to the end."""
-        last = {(one.work.values, one.work.bounds, one.change.write_time, one.change.effect): one for one in self.said}
-        return [one for one in last.values() if one.witness is Witness.AGAINST]
+        last = {
+            (
+                verdict.key_read.values,
+                verdict.key_read.bounds,
+                verdict.change.write_time,
+                verdict.change.effect,
+            ): verdict
+            for verdict in self.said
+        }
+        return [verdict for verdict in last.values() if verdict.witness is Witness.AGAINST]
 
     def differs(self, rows: Any) -> list[Any]:
         keyspace, name = self.settings.keyspace, self.settings.table
@@ -143,25 +151,25 @@ def evidence(
     made: list[Evidence] = []
 
     def make(table: str) -> Evidence:
-        one = Evidence(status, tmp_path / table, table)
-        one.reader, one.named = reader(status), session
-        made.append(one)
-        return one
+        new_stage = Evidence(status, tmp_path / table, table)
+        new_stage.reader, new_stage.named = reader(status), session
+        made.append(new_stage)
+        return new_stage
 
     witness = Confirmed._witness
 
-    def noting(self: Confirmed, work: KeyRead, change: UnprovenChange, *more: Any) -> Witness:
-        said = witness(self, work, change, *more)
-        for one in made:
-            if one.settings.events == work.topic:
-                one.said.append(Said(copy.copy(work), change, said))
-        return said
+    def noting(self: Confirmed, key_read: KeyRead, change: UnprovenChange, *more: Any) -> Witness:
+        witnessed = witness(self, key_read, change, *more)
+        for staged in made:
+            if staged.settings.events == key_read.topic:
+                staged.said.append(Said(copy.copy(key_read), change, witnessed))
+        return witnessed
 
     monkeypatch.setattr(Confirmed, "_witness", noting)
     yield make
-    for one in made:
-        one.reader.close()
-        one.close()
+    for staged in made:
+        staged.reader.close()
+        staged.close()
 
 
 SEQUENCES: dict[str, tuple[str, ...]] = {
@@ -271,21 +279,21 @@ def test_no_ordinary_write_waits_for_long(
     """A key that a row contradicts waits ten times longer: that is for memtables that are late, not for these."""
     table = "evidence.mixed_" + ("backlog" if at_once else "steps")
     session.execute(f"CREATE TABLE {table} {MIXED}")
-    one = evidence(table)
+    staged = evidence(table)
     for p, (name, statements) in enumerate(SEQUENCES.items()):
         if "expired" in name and not at_once:
             continue  # the topic shows what was there, and when it expires
         for statement in statements:
             session.execute(statement.format(t=table, p=p))
             if not at_once:
-                one.batch()
+                staged.batch()
     if at_once:
-        logged(one, len(SEQUENCES))
-    one.wait_quiet()
+        logged(staged, len(SEQUENCES))
+    staged.wait_quiet()
     names = list(SEQUENCES)
-    found = {names[int.from_bytes(said.work.values[0] or b"", "big")] for said in one.in_vain()}
-    assert not one.differs(rows)
-    assert not found
+    kinds_in_vain = {names[int.from_bytes(verdict.key_read.values[0] or b"", "big")] for verdict in staged.in_vain()}
+    assert not staged.differs(rows)
+    assert not kinds_in_vain
 
 
 COSTS = {
@@ -304,45 +312,45 @@ COSTS = {
 def test_reads_per_change(evidence: Callable[[str], Evidence], session: Any) -> None:
     table = "evidence.costs"
     session.execute(f"CREATE TABLE {table} {MIXED}")
-    one = evidence(table)
+    staged = evidence(table)
     costs = {}
     for kind, (_, statement) in COSTS.items():
-        before, events = one.totals.keys_read, one.offset + 20
+        before, events = staged.totals.keys_read, staged.offset + 20
         for p in range(20):
             session.execute(statement.format(t=table, p=p))
-        logged(one, events)
-        one.wait_confirmed(events)
-        costs[kind] = (one.totals.keys_read - before) / 20
-    assert all(most - 1 < costs[kind] <= most for kind, (most, _) in COSTS.items()), costs
+        logged(staged, events)
+        staged.wait_confirmed(events)
+        costs[kind] = (staged.totals.keys_read - before) / 20
+    assert all(limit - 1 < costs[kind] <= limit for kind, (limit, _) in COSTS.items()), costs
 
 
 def test_truncated_rows_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     table = "evidence.truncated"
     session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
-    one = evidence(table)
+    staged = evidence(table)
     for k in range(10):
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({k}, 1)")
     session.execute(f"TRUNCATE {table}")
     for k in range(5):
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({k}, 2)")
-    logged(one, 16)
-    one.wait_quiet()
-    assert not one.differs(rows)
-    assert not one.in_vain()
+    logged(staged, 16)
+    staged.wait_quiet()
+    assert not staged.differs(rows)
+    assert not staged.in_vain()
 
 
 def test_counters(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     table = "evidence.counters"
     session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, n counter) WITH cdc = true")
-    one = evidence(table)
+    staged = evidence(table)
     for step in range(3):
         for k in range(10):
             session.execute(f"UPDATE {table} SET n = n + {step} WHERE k = {k}")
-        one.batch()
+        staged.batch()
     session.execute(f"DELETE FROM {table} WHERE k = 1")
-    one.wait_quiet()
-    assert not one.differs(rows)
-    assert not one.in_vain()
+    staged.wait_quiet()
+    assert not staged.differs(rows)
+    assert not staged.in_vain()
 
 
 def test_random_writes_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
@@ -357,13 +365,16 @@ def test_random_writes_do_not_wait_for_long(evidence: Callable[[str], Evidence],
         runs.append((table.full_name, lambda table=table: table.run(session, 60)))  # type: ignore[misc]
     failed: list[str] = []
     for name, run in runs:
-        one = evidence(name)
+        staged = evidence(name)
         for _ in range(3):
             run()
-            one.batch()
-        one.wait_quiet(90)  # of 180 statements or more: some change nothing
-        failed += [f"{name}: {said.work.scope.name} {said.work.values}: {said.change}" for said in one.in_vain()]
-        assert not one.differs(rows), f"{name}, HELENUS_SEED={SEED}"
+            staged.batch()
+        staged.wait_quiet(90)  # of 180 statements or more: some change nothing
+        failed += [
+            f"{name}: {verdict.key_read.scope.name} {verdict.key_read.values}: {verdict.change}"
+            for verdict in staged.in_vain()
+        ]
+        assert not staged.differs(rows), f"{name}, HELENUS_SEED={SEED}"
     assert not failed, f"HELENUS_SEED={SEED}: " + "\n".join(failed)
 
 
@@ -373,29 +384,29 @@ def test_a_row_is_written_again_when_its_tombstone_is_purged(
     """The very same bytes: no copy of the write before."""
     table = "evidence.purged"
     session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH gc_grace_seconds = 0 AND cdc = true")
-    one = evidence(table)
+    staged = evidence(table)
 
     def step(statement: str) -> None:
-        events = one.offset + 5
+        events = staged.offset + 5
         for k in range(5):
             session.execute(statement.format(t=table, k=k))
 
         def is_done() -> bool:
-            one.batch()
-            return one.offset >= events
+            staged.batch()
+            return staged.offset >= events
 
         eventually(is_done, statement, every=0.1)
 
     insert = "INSERT INTO {t} (k, v) VALUES ({k}, 1) USING TIMESTAMP 1000"
     step(insert)
     step("DELETE FROM {t} USING TIMESTAMP 1001 WHERE k = {k}")
-    assert {r.value() for r in one.records()[-5:]} == {None}
+    assert {r.value() for r in staged.records()[-5:]} == {None}
     time.sleep(1.1)
     stack.nodetool("flush", "evidence", "purged")
     stack.nodetool("compact", "evidence", "purged")
     step(insert)
     assert len(list(session.execute(f"SELECT * FROM {table}"))) == 5, "the tombstones are purged"
-    last = {r.key(): r.value() for r in one.records()}
+    last = {r.key(): r.value() for r in staged.records()}
     assert len(last) == 5
     assert None not in last.values()
 
@@ -406,26 +417,26 @@ def test_rows_are_written_again_with_their_own_times(
     """As one does to publish a table again; what the agent sends again, as it was killed, is not published again."""
     table = "evidence.copied"
     session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
-    one = evidence(table)
+    staged = evidence(table)
     for k in range(20):
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({k}, {k})")
-    one.wait_confirmed(20)
-    assert one.totals.records == 20
+    staged.wait_confirmed(20)
+    assert staged.totals.records == 20
     for k, v, time_us in session.execute(f"SELECT k, v, WRITETIME(v) FROM {table}"):
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({k}, {v}) USING TIMESTAMP {time_us}")
-    one.wait_confirmed(40)
-    assert one.totals.records == 40
+    staged.wait_confirmed(40)
+    assert staged.totals.records == 40
     agent.agent.stop()
     agent.agent.start(HELENUS_FAILPOINT="agent.after-flush:3")
     written = 0
     while agent.agent.process is not None and agent.agent.process.poll() is None:
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({100 + written}, 1)")
         written += 1
-        one.batch()
-    one.batch()  # copies within one batch count with the first
+        staged.batch()
+    staged.batch()  # copies within one batch count with the first
     agent.agent.start().ready()
-    sent = logged(one, 40 + written)
-    one.wait_confirmed(sent)
+    sent = logged(staged, 40 + written)
+    staged.wait_confirmed(sent)
     assert sent > 40 + written, "some are sent again"
-    assert one.totals.records == 40 + written
-    assert one.totals.confirmed == sent - 40 - written
+    assert staged.totals.records == 40 + written
+    assert staged.totals.confirmed == sent - 40 - written

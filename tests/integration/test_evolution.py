@@ -144,16 +144,16 @@ def test_old_and_new_readers_read_every_record(pipeline: Pipeline, registry: Sch
     versions = [registry.get_version(subject, v) for v in registry.get_versions(subject)]
     parsed = {v.schema_id: fastavro.parse_schema(json.loads(v.schema.schema_str)) for v in versions}
     assert len(parsed) >= 5
-    found = set()
+    schema_ids = set()
     for message in messages(pipeline.status.bootstrap_servers, f"data-{TABLE}"):
         if message.value() is None:
             continue
         number = int.from_bytes(message.value()[1:5], "big")
-        found.add(number)
+        schema_ids.add(number)
         for reader in parsed.values():
             record = fastavro.schemaless_reader(io.BytesIO(message.value()[5:]), parsed[number], reader)
             assert record.keys() == {f["name"] for f in reader["fields"]}
-    assert found == set(parsed), "there are records of every version"
+    assert schema_ids == set(parsed), "there are records of every version"
 
 
 def test_a_table_recreated_with_another_key_goes_on_in_a_new_topic(pipeline: Pipeline, session: Any) -> None:
@@ -220,14 +220,14 @@ def complete(pipeline: Pipeline, topic: str) -> list[Any]:
 
 
 def shape(status: Status, table: Table, tmp_path: Path, **more: str) -> RowShape:
-    given = {
+    properties = {
         "name": "n",
         "keyspace": table.keyspace,
         "table": table.name,
         "value.converter.schema.registry.url": status.registry_url,
         **{key.replace("_", "."): value for key, value in more.items()},
     }
-    settings = ConnectorSettings.from_properties(given, "test")
+    settings = ConnectorSettings.from_properties(properties, "test")
     registry = Registry(settings, tmp_path / "schemas.json")
     try:
         return RowShape(table, settings, registry)
@@ -323,25 +323,27 @@ def test_columns_that_are_added_again_with_a_type_that_cassandra_takes(
 def test_column_names_that_an_earlier_key_schema_would_make_wrong(
     status: Status, registry: SchemaRegistryClient, tmp_path: Path
 ) -> None:
-    one = table("swapped", ("v", "int"))
+    first_table = table("swapped", ("v", "int"))
     two = replace(
-        one, id=uuid.uuid1(), columns=tuple(replace(c, name={"k": "v", "v": "k"}[c.name]) for c in one.columns)
+        first_table,
+        id=uuid.uuid1(),
+        columns=tuple(replace(c, name={"k": "v", "v": "k"}[c.name]) for c in first_table.columns),
     )
-    shape(status, one, tmp_path)
+    shape(status, first_table, tmp_path)
     with pytest.raises(
         HelenusError, match=r"written as \(k\), and the table was recreated with the key \(v\)"
     ) as error:
         shape(status, two, tmp_path)
     assert error.value.kind is Kind.REGISTRY_REFUSED
-    shape(status, replace(one, id=two.id), tmp_path)
+    shape(status, replace(first_table, id=two.id), tmp_path)
     assert registry.get_versions("data-evolution.swapped-key") == [1]
 
 
 def test_nodes_say_when_a_definition_was_altered(session: Any) -> None:
     session.execute("CREATE TYPE evolution.part (a int)")
     session.execute("CREATE TABLE evolution.altered (k int PRIMARY KEY, v frozen<part>)")
-    given = {"name": "n", "keyspace": "evolution", "table": "altered", "output.format": "json"}
-    settings = ConnectorSettings.from_properties(given, "test")
+    properties = {"name": "n", "keyspace": "evolution", "table": "altered", "output.format": "json"}
+    settings = ConnectorSettings.from_properties(properties, "test")
     times = []
     for alter in (
         "",
@@ -351,9 +353,9 @@ def test_nodes_say_when_a_definition_was_altered(session: Any) -> None:
     ):
         if alter:
             session.execute(f"ALTER {alter}")
-        at, found = table_definition._read_on_node(session.execute, settings, alone=False)
-        assert found is not None
-        times.append(at)
+        altered_at, definition = table_definition._read_on_node(session.execute, settings, alone=False)
+        assert definition is not None
+        times.append(altered_at)
     assert times == sorted(set(times)), "by tables first, then by types"
     assert min(times[0]) > 0
 
@@ -387,14 +389,14 @@ def test_tasks_that_register_a_schema_at_the_same_moment(
 
     with ThreadPoolExecutor(tasks) as pool:
         for n in range(15):
-            for done in [pool.submit(register, task, n) for task in range(tasks)]:
-                done.result()
+            for registration in [pool.submit(register, task, n) for task in range(tasks)]:
+                registration.result()
     assert registry.get_compatibility("data-evolution.together0-value") == "BACKWARD"
     assert registry.get_versions("data-evolution.together0-value") == [1]
 
 
 def settings_of(status: Status) -> ConnectorSettings:
-    given = {
+    properties = {
         "name": "n",
         "keyspace": "evolution",
         "table": "t",
@@ -403,7 +405,7 @@ def settings_of(status: Status) -> ConnectorSettings:
         "cassandra.port": str(status.cql_port),
         "cassandra.local.dc": str(status.local_dc),
     }
-    return ConnectorSettings.from_properties(given, "test")
+    return ConnectorSettings.from_properties(properties, "test")
 
 
 def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status: Status, session: Any) -> None:
@@ -418,8 +420,8 @@ def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status:
     try:
         for name, (columns, keys) in tables.items():
             session.execute(f"CREATE TABLE evolution.{name} ({columns})")
-            found = next(t for t in read_tables(raw, "evolution").values() if t.name == name)
-            reader = RowReader(raw, found, settings)
+            definition = next(t for t in read_tables(raw, "evolution").values() if t.name == name)
+            reader = RowReader(raw, definition, settings)
             with pytest.raises(SchemaChanged):
                 list(reader.rows(keys, ConsistencyLevel.ONE))
             reader.is_current = True
@@ -427,7 +429,7 @@ def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status:
             answers = dict(reader.rows(keys, ConsistencyLevel.ONE))
             assert isinstance(answers[bad], KeyRefused), name
             assert answers[good] is None
-            if found.clustering:
+            if definition.clustering:
                 with pytest.raises(KeyRefused):
                     list(reader.range(bad, (None, None), ConsistencyLevel.ONE))
             session.execute(f"ALTER TABLE evolution.{name} DROP v")
@@ -452,8 +454,8 @@ def test_what_was_read_is_freed_without_a_search_for_cycles(
     requests: list[Any] = []
     execute_async = raw.execute_async
 
-    def noted(*given: Any, **named: Any) -> Any:
-        made = execute_async(*given, **named)
+    def noted(*arguments: Any, **named: Any) -> Any:
+        made = execute_async(*arguments, **named)
         requests.append(ref(made))
         return made
 

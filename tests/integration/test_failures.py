@@ -201,13 +201,13 @@ def test_nothing_is_left_behind(pipeline: Pipeline) -> None:
 def directories(pipeline: Pipeline) -> list[Path]:
     """The directories of the connector's run, which it holds locks in."""
     assert pipeline.connector.process
-    found = []
+    lock_directories = []
     for link in Path(f"/proc/{pipeline.connector.process.pid}/fd").iterdir():
         with suppress(OSError):  # closed meanwhile
             file = link.readlink()
             if file.name == "lock" and file.parent.name.startswith("helenus-run-"):
-                found.append(file.parent)
-    return found
+                lock_directories.append(file.parent)
+    return lock_directories
 
 
 ID = "50554d6e-29bb-11e5-b345-feff819cdc9f"

@@ -105,7 +105,7 @@ def test_what_the_other_data_center_missed_is_verified(
         eventually(lambda: pipeline.count(VERIFIED, "gate_oldest_seconds") > 15, "their time is over, and a read's too")
         waits(pipeline, VERIFIED, 200)
     eventually(lambda: len(keys_of(published(pipeline, VERIFIED, 200, 30))) == 30, "they are verified")
-    found = outcomes(pipeline, VERIFIED)
-    assert (found["verified"], found["released"], found["dropped"]) == (30, 0, 0)
+    counts = outcomes(pipeline, VERIFIED)
+    assert (counts["verified"], counts["released"], counts["dropped"]) == (30, 0, 0)
     assert len(session.at_all.execute(f"SELECT k FROM {VERIFIED}").all()) == 30
     pipeline.wait_confirmed(VERIFIED, session)

@@ -121,8 +121,8 @@ def test_with_one_replica_away_changes_go_on(pipeline: Three, three: Stack, sess
     eventually(lambda: len(pipeline.events(VERIFY)) >= 150, "hints are reported")
     pipeline.wait_confirmed(VERIFY, session)
     assert len(pipeline.records(VERIFY)) == 50
-    found = outcomes(pipeline, VERIFY)
-    assert (found["verified"], found["released"], found["dropped"]) == (0, 0, 0)
+    counts = outcomes(pipeline, VERIFY)
+    assert (counts["verified"], counts["released"], counts["dropped"]) == (0, 0, 0)
 
 
 def test_with_two_replicas_away_changes_wait(
@@ -146,12 +146,12 @@ def test_with_two_replicas_away_changes_wait(
             eventually(lambda table=table: outcomes(pipeline, table)["released"] == 40, "they are released")  # type: ignore[misc]
         assert time.monotonic() - start >= TIMEOUT_S
     eventually(lambda: waiting(pipeline, VERIFY) == 0, "they are verified")
-    found = outcomes(pipeline, VERIFY)
+    counts = outcomes(pipeline, VERIFY)
     # Such a read repairs a replica, which reports that in a change of its own: that waits, and is verified, too.
-    assert found["verified"] + found["dropped"] >= 40
-    assert found["released"] == 0
+    assert counts["verified"] + counts["dropped"] >= 40
+    assert counts["released"] == 0
     seen = len(keys_of(published(pipeline, VERIFY, 100, 40)))
-    assert seen + found["dropped"] >= 40, "those are published whose read met the one replica"
+    assert seen + counts["dropped"] >= 40, "those are published whose read met the one replica"
     for table in (RELEASE, CELLS):
         eventually(lambda table=table: len(keys_of(published(pipeline, table, 100, 40))) == 40, f"{table} is published")  # type: ignore[misc]
     assert pipeline.count(CELLS, "keys_read_total") == 0
@@ -273,8 +273,8 @@ def test_a_node_that_moves(pipeline: Three, three: Stack, session: Any) -> None:
     eventually(lambda: len(published(pipeline, MOVED, 1000, 60)) == 60, "all are published, far before their timeout")
     # What waits is what was streamed: one node logs it, in words of its own, and its rows are published already.
     assert waiting(pipeline, MOVED) < 60
-    found = outcomes(pipeline, MOVED)
-    assert (found["verified"], found["released"], found["dropped"]) == (0, 0, 0)
+    counts = outcomes(pipeline, MOVED)
+    assert (counts["verified"], counts["released"], counts["dropped"]) == (0, 0, 0)
     pipeline.wait_confirmed(MOVED, session)
 
 
@@ -290,13 +290,13 @@ def test_reads_of_a_replica_whose_tombstones_are_past_their_grace(
     for k in range(3):
         session.at_all.execute(f"INSERT INTO {TORN} (k, v, w) VALUES ({k}, 1, 1)")
     pipeline.wait_confirmed(TORN, session)
-    pipeline.rest("PUT", "torn-orders/pause")  # its reads would repair the replica while there is time
+    pipeline.call_rest("PUT", "torn-orders/pause")  # its reads would repair the replica while there is time
     time.sleep(3)  # the batch that is under way ends
     with unheard(three, 3):
         for k in range(3):
             session.execute(f"DELETE v FROM {TORN} WHERE k = {k}")
     time.sleep(10)  # past their grace
-    pipeline.rest("PUT", "torn-orders/resume")
+    pipeline.call_rest("PUT", "torn-orders/resume")
     before = len(pipeline.events(TORN))
     for n in range(5):
         for k in range(3):
@@ -369,11 +369,11 @@ def test_a_node_that_is_replaced(pipeline: Three, three: Stack, session: Any, di
 
 def reporters(pipeline: Three, first: int, count: int) -> list[int]:
     """By how many nodes the changes of keys were reported."""
-    found: dict[int, set[str | None]] = {}
+    nodes_of_key: dict[int, set[str | None]] = {}
     for message in pipeline.events(HINTS):
         change = decode(message.value())
-        found.setdefault(whole_long(message.key()), set()).add(change.node)
-    return [len(found.get(k, ())) for k in range(first, first + count)]
+        nodes_of_key.setdefault(whole_long(message.key()), set()).add(change.node)
+    return [len(nodes_of_key.get(k, ())) for k in range(first, first + count)]
 
 
 def replace(three: Stack, name: str, address: str) -> None:

@@ -33,9 +33,9 @@ def test_every_level_of_one_replica_goes_on_at_once(pipeline: Pipeline, session:
             session.execute(f"INSERT INTO single.{level} (k, v) VALUES ({k}, {k})")
         session.execute(f"DELETE FROM single.{level} WHERE k = 0")
     for level in LEVELS:
-        found = lambda level=level: {r.key["k"]: r.value for r in pipeline.records(f"single.{level}")}  # noqa: E731
+        rows_now = lambda level=level: {r.key["k"]: r.value for r in pipeline.records(f"single.{level}")}  # noqa: E731
         wanted = {k: {"v": k} if k else None for k in range(30)}
-        eventually(lambda found=found, wanted=wanted: found() == wanted, f"{level} is published")  # type: ignore[misc]
+        eventually(lambda rows_now=rows_now, wanted=wanted: rows_now() == wanted, f"{level} is published")  # type: ignore[misc]
         pipeline.adds_up(f"single-{level}")
     assert pipeline.connector.total("helenus_connector_gate_waiting_changes") == 0
     assert pipeline.connector.total("helenus_connector_gate_changes_total") == 0

@@ -39,8 +39,8 @@ def test_each_key_gets_its_row(status: Status, session: Any, tmp_path: Path, sha
     session.execute(
         "CREATE KEYSPACE IF NOT EXISTS groups WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
-    key, _, rest = columns.partition(", PRIMARY")
-    with_value = f"{key}, v text, PRIMARY{rest}" if rest else f"{key}, v text"
+    key, _, key_clause = columns.partition(", PRIMARY")
+    with_value = f"{key}, v text, PRIMARY{key_clause}" if key_clause else f"{key}, v text"
     session.execute(f"CREATE TABLE groups.{shape} ({with_value}) WITH cdc = true")
     names = ["a", "b", "c"][: len(keys[0])]
     stage = Staged(status, tmp_path / "cache", f"groups.{shape}", query_group_size=GROUP)
@@ -56,11 +56,11 @@ def test_each_key_gets_its_row(status: Status, session: Any, tmp_path: Path, sha
             stage.run([stage.event(*encoded[0])])
         outcome = stage.run([stage.event(*key) for key in encoded])
         assert outcome.statements == statements
-        found = {
+        values_by_key = {
             tuple(json.loads(r.key())[name] for name in names): r.value() and json.loads(r.value())["v"]
             for r in stage.records()
         }
-        assert found == {values: f"of {values}" if values in there else None for values in keys}
+        assert values_by_key == {values: f"of {values}" if values in there else None for values in keys}
     finally:
         stage.close()
 
@@ -131,11 +131,11 @@ def test_markers_of_many_partitions(status: Status, session: Any, tmp_path: Path
             return [part.to_bytes(4, "big") for part in (n, 7)[:width]] + [None]
 
         def published(before: int) -> dict[int, list[tuple[int | None, Any]]]:
-            found: dict[int, list[tuple[int | None, Any]]] = {}
+            rows_by_partition: dict[int, list[tuple[int | None, Any]]] = {}
             for record in stage.records()[before:]:
                 name, value = json.loads(record.key()), json.loads(record.value() or b"null")
-                found.setdefault(name["a"], []).append((name["c"], value and (value["v"], value.get("s"))))
-            return found
+                rows_by_partition.setdefault(name["a"], []).append((name["c"], value and (value["v"], value.get("s"))))
+            return rows_by_partition
 
         def statics(n: int) -> Any:
             return n if has_static and n % 3 == 0 else None
@@ -178,13 +178,13 @@ def test_the_rows_of_a_topic_partition(
         for parts in (1, 8192):
             for partition in {reread.stripe_of(key) % parts for key in keys[:10]}:
                 mine = sorted(key for key in keys if reread.stripe_of(key) % parts == partition)
-                found = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE)]
-                assert sorted(found) == mine
-                stripes = [reread.stripe_of(key) for key in found]
+                keys_read = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE)]
+                assert sorted(keys_read) == mine
+                stripes = [reread.stripe_of(key) for key in keys_read]
                 assert stripes == sorted(stripes)
                 last = stripes[-1]
-                rest = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE, last)]
-                assert rest == [key for key in found if reread.stripe_of(key) >= last]
+                keys_from_last = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE, last)]
+                assert keys_from_last == [key for key in keys_read if reread.stripe_of(key) >= last]
     finally:
         stage.close()
 
@@ -198,7 +198,7 @@ ODD_NAMES = {
 
 
 @pytest.mark.parametrize("names", ODD_NAMES)
-def test_vectors_of_a_type_whose_names_look_like_something_else(
+def test_vectors_of_a_user_type_with_names_that_look_like_types(
     status: Status, session: Any, tmp_path: Path, names: str
 ) -> None:
     """As a column and in the key."""
@@ -208,8 +208,10 @@ def test_vectors_of_a_type_whose_names_look_like_something_else(
         "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
     session.execute(f'CREATE TYPE "{space}"."{udt}" ("{field}" int, other text)')
-    of = f'vector<frozen<"{udt}">, 2>'
-    session.execute(f'CREATE TABLE "{space}".{names} (k int, c {of}, v {of}, PRIMARY KEY (k, c)) WITH cdc = true')
+    vector_type = f'vector<frozen<"{udt}">, 2>'
+    session.execute(
+        f'CREATE TABLE "{space}".{names} (k int, c {vector_type}, v {vector_type}, PRIMARY KEY (k, c)) WITH cdc = true'
+    )
     session.execute(f'CREATE TABLE "{space}".beside_{names} (k int PRIMARY KEY, v int) WITH cdc = true')
     value = f"{{\"{field}\": 7, other: 'x'}}"
     session.execute(f'INSERT INTO "{space}".{names} (k, c, v) VALUES (1, [{value}, {value}], [{value}, {value}])')
@@ -219,9 +221,9 @@ def test_vectors_of_a_type_whose_names_look_like_something_else(
     staged = Staged(status, tmp_path / "cache", f"{space}.{names}")
     beside = Staged(status, tmp_path / "beside", f"{space}.beside_{names}")
     try:
-        one = bytes((0, 0, 0, 1))
-        staged.run([staged.event(one, vector)])
-        beside.run([beside.event(one)])
+        single_key = bytes((0, 0, 0, 1))
+        staged.run([staged.event(single_key, vector)])
+        beside.run([beside.event(single_key)])
         (record,) = staged.records()
         shown = {field: 7, "other": "x"}
         assert json.loads(record.value())["v"] == [shown, shown]

@@ -137,21 +137,21 @@ def test_the_sinks_table_becomes_the_table(pipeline: Pipeline, session: Any, dat
 
     scopes = {record.headers.get("scope") for record in pipeline.records(TABLE)}
     assert scopes == {None, b"table", b"partition", b"range"}
-    expected, found = of_cassandra(session), Rows()
+    expected, sink_rows = of_cassandra(session), Rows()
     assert len(expected) > 15
     for name in writer.columns:
         assert {row[name] is None for row in expected.values()} == {True, False}, name
 
     def agree() -> bool:
-        nonlocal found
+        nonlocal sink_rows
         check(pipeline.status, "orders")
-        found = of_postgres(database)
-        return found == expected
+        sink_rows = of_postgres(database)
+        return sink_rows == expected
 
     try:
         eventually(agree, "PostgreSQL agrees")
     except AssertionError:
-        differ = [(key, found.get(key), expected.get(key)) for key in {*found, *expected}]
+        differ = [(key, sink_rows.get(key), expected.get(key)) for key in {*sink_rows, *expected}]
         differ = [(key, ours, theirs) for key, ours, theirs in differ if ours != theirs]
         raise AssertionError(f"{len(differ)} rows, as key, PostgreSQL's, Cassandra's: {differ[:5]}") from None
 
@@ -184,8 +184,8 @@ def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> No
         wanted = {key: {n: v for n, v in row.items() if n not in left_out} for key, row in expected.items()}
         agrees(pipeline.status, database, table, wanted)
 
-    given = pipeline.connector_properties(SHOP) | {"decimal.handling.mode": "double"}
-    settings = ConnectorSettings.from_properties({key: str(value) for key, value in given.items()}, "test")
+    properties = pipeline.connector_properties(SHOP) | {"decimal.handling.mode": "double"}
+    settings = ConnectorSettings.from_properties({key: str(value) for key, value in properties.items()}, "test")
     of_shop = next(t for t in read_tables(session, "shop").values() if t.full_name == SHOP)
     registry = Registry(settings, pipeline.directory / "ids")
     with pytest.raises(HelenusError, match=r"was decimal\.handling\.mode changed\?"):
@@ -221,19 +221,21 @@ def test_debezium_s_envelopes(pipeline: Pipeline, session: Any, database: Any) -
             "UPDATE {} SET v = -1 WHERE k = 3 AND c = 3",
         ):
             session.execute(cql.format(table))
-    at = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    timestamp = datetime.datetime(2026, 1, 2, 3, 4, 5)
     wanted = {
-        (1, 1): {"k": 1, "c": 1, "t": None, "v": 9007199254740993, "at": at},
+        (1, 1): {"k": 1, "c": 1, "t": None, "v": 9007199254740993, "at": timestamp},
         (1, 2): {"k": 1, "c": 2, "t": "ünïcode", "v": 2, "at": None},
         (3, 3): {"k": 3, "c": 3, "t": None, "v": -1, "at": None},
     }
 
-    def found(name: str) -> Rows:
+    def rows_of(name: str) -> Rows:
         check(pipeline.status, name.replace("_", "-"))
         return {(row["k"], row["c"]): row for row in database.execute(f"SELECT * FROM {name}").fetchall()}
 
     for name in sinks:
-        eventually(lambda name=name: found(name) == wanted, lambda name=name: f"{name}: {found(name)}, wanted {wanted}")
+        eventually(
+            lambda name=name: rows_of(name) == wanted, lambda name=name: f"{name}: {rows_of(name)}, wanted {wanted}"
+        )
 
 
 def test_a_sink_without_a_filter_for_markers(pipeline: Pipeline, session: Any, database: Any) -> None:
@@ -254,16 +256,16 @@ def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> 
     put(pipeline.status, name, plain | {"topics": f"data-{table}", "collection.name.format": name})
 
     def mirrored(least: int) -> None:
-        found: Any = None
+        sink_rows: Any = None
 
         def same() -> bool:
-            nonlocal found
+            nonlocal sink_rows
             check(pipeline.status, name)
             theirs = {(row.k, row.c): row.v for row in session.execute(f"SELECT * FROM {table}")}
-            found = {(row["k"], row["c"]): row["v"] for row in database.execute(f"SELECT * FROM {name}").fetchall()}
-            return found == theirs and len(theirs) >= least
+            sink_rows = {(row["k"], row["c"]): row["v"] for row in database.execute(f"SELECT * FROM {name}").fetchall()}
+            return sink_rows == theirs and len(theirs) >= least
 
-        eventually(same, lambda: f"PostgreSQL has {found}\n{pipeline.connector.tail()}")
+        eventually(same, lambda: f"PostgreSQL has {sink_rows}\n{pipeline.connector.tail()}")
 
     for k in range(4):
         for c in range(6):
@@ -282,7 +284,7 @@ def is_mirrored(table: str, pipeline: Pipeline, session: Any, database: Any) -> 
 def agrees(status: Status, database: Any, table: str, wanted: Rows) -> None:
     """Wait until a table of PostgreSQL has these rows, its hstore as a dictionary."""
 
-    def found() -> Rows:
+    def sink_rows() -> Rows:
         check(status, table)
         rows = database.execute(f"SELECT * FROM {table}").fetchall()
         for row in rows:
@@ -290,7 +292,7 @@ def agrees(status: Status, database: Any, table: str, wanted: Rows) -> None:
                 row["lines"] = dict(re.findall(r'"(\w+)"=>"(\w+)"', row["lines"]))
         return {(row["customer"], row["order_id"]): row for row in rows}
 
-    eventually(lambda: found() == wanted, lambda: f"{table} agrees: {found()}, wanted {wanted}")
+    eventually(lambda: sink_rows() == wanted, lambda: f"{table} agrees: {sink_rows()}, wanted {wanted}")
 
 
 class Writer:
@@ -316,9 +318,9 @@ class Writer:
 
     def rows(self, statements: int, first: int = 0) -> None:
         for _ in range(statements):
-            self.one(first)
+            self.write_statement(first)
 
-    def one(self, first: int) -> None:
+    def write_statement(self, first: int) -> None:
         r = self.random
         key = [
             first + r.randrange(2),

@@ -54,8 +54,8 @@ def staged(status: Status, session: Any, tmp_path: Path, request: pytest.Fixture
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for made_stage in made:
+        made_stage.close()
 
 
 def fill(session: Any, stage: Staged, large: int = 1, rows: int = 3) -> None:
@@ -95,9 +95,9 @@ def test_a_dead_letter(staged: Make, session: Any) -> None:
     assert {json.loads(r.key())["k"] for r in stage.records()} == {0, 2}
     (dead_letter,) = stage.dead_letters()
     assert (dead_letter.key(), dead_letter.value()) == (events[1].key, events[1].value)
-    found = headers(dead_letter)
-    assert found["__connect.errors.offset"] == b"2"
-    assert b"a record of 15" in found["__connect.errors.exception.message"]
+    headers_of_letter = headers(dead_letter)
+    assert headers_of_letter["__connect.errors.offset"] == b"2"
+    assert b"a record of 15" in headers_of_letter["__connect.errors.exception.message"]
     copies = stage.run([stage.event(key, digest=key.hex(), node=NODE_2) for key in keys(3)])
     assert copies.confirmed == 3, "another replica's copy makes no second dead letter"
     assert len(stage.dead_letters()) == 1
@@ -111,12 +111,12 @@ def test_a_reference(staged: Make, session: Any) -> None:
     fill(session, stage)
     outcome = stage.run([stage.event(key) for key in keys(3)])
     assert (outcome.published, outcome.records, outcome.too_large) == (3, 3, 1)
-    found = {json.loads(r.key())["k"]: r for r in stage.records()}
-    value = json.loads(found[1].value())
+    records_by_key = {json.loads(r.key())["k"]: r for r in stage.records()}
+    value = json.loads(records_by_key[1].value())
     assert (value["a"], value["v"]) == (1, None)
     assert value["w"] is not None
-    assert json.loads(headers(found[1])["left_out"]) == ["v"]
-    assert "left_out" not in headers(found[0])
+    assert json.loads(headers(records_by_key[1])["left_out"]) == ["v"]
+    assert "left_out" not in headers(records_by_key[0])
 
 
 def test_a_topic_that_takes_less_than_the_producer(staged: Make, session: Any) -> None:
@@ -129,9 +129,9 @@ def test_a_topic_that_takes_less_than_the_producer(staged: Make, session: Any) -
         session.execute(insert, (k, chance.randbytes(100_000 if k == 7 else 30_000)))
     outcome = stage.run([stage.event(key) for key in keys(20)])
     assert (outcome.published, outcome.records, outcome.too_large) == (20, 20, 1)
-    found = {json.loads(r.key())["k"]: r for r in stage.records()}
-    assert sorted(found) == list(range(20))
-    assert [k for k, r in found.items() if "left_out" in headers(r)] == [7]
+    records_by_key = {json.loads(r.key())["k"]: r for r in stage.records()}
+    assert sorted(records_by_key) == list(range(20))
+    assert [k for k, r in records_by_key.items() if "left_out" in headers(r)] == [7]
 
 
 def test_a_large_row_after_a_marker(staged: Make, session: Any) -> None:
@@ -163,19 +163,22 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
         tmp_path / "worker.properties",
         {"bootstrap.servers": stage.bootstrap, "checkpoint.dir": tmp_path, "log.level": "error"},
     )
-    given = {"name": stage.settings.name, "keyspace": "large", "table": stage.settings.table}
-    table = write_properties(tmp_path / "t.properties", {**given, "output.format": "key-value-json"})
+    properties = {"name": stage.settings.name, "keyspace": "large", "table": stage.settings.table}
+    table = write_properties(tmp_path / "t.properties", {**properties, "output.format": "key-value-json"})
     assert replayed(worker, table) == 2
     assert replayed(worker, table) == 0, "what was replayed is not replayed again"
-    again = list(messages(stage.bootstrap, stage.settings.events))
-    assert [m.key() for m in again] == [events[1].key, poison.key]
-    assert again[1].value() == b"no event", "as it was"
-    assert decode(again[0].value()).node is None, "no copy of what is confirmed"
+    replayed_events = list(messages(stage.bootstrap, stage.settings.events))
+    assert [m.key() for m in replayed_events] == [events[1].key, poison.key]
+    assert replayed_events[1].value() == b"no event", "as it was"
+    assert decode(replayed_events[0].value()).node is None, "no copy of what is confirmed"
 
     stage.topic_takes(10_000_000)
     other = staged(producer={"message.max.bytes": "10000000"})
     other.run(
-        [stage.event(b"\0\0\0\0"), type(poison)(stage.settings.events, 0, 9, 0, again[0].key(), again[0].value())]
+        [
+            stage.event(b"\0\0\0\0"),
+            type(poison)(stage.settings.events, 0, 9, 0, replayed_events[0].key(), replayed_events[0].value()),
+        ]
     )
     values = {json.loads(r.key())["k"]: json.loads(r.value()) for r in stage.records()}
     assert values[1]["v"] == "v" * LARGE
@@ -183,15 +186,15 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
     stage.log.create("events-another", 1, {})
     dead_letter_of_another = write_properties(
         tmp_path / "u.properties",
-        {**given, "name": "u", "output.format": "key-value-json", "events.topic": "events-another"},
+        {**properties, "name": "u", "output.format": "key-value-json", "events.topic": "events-another"},
     )
     assert replayed(worker, dead_letter_of_another) == 0, "they are of other events"
 
 
 def replayed(*files: Path) -> int:
-    done = run("replay", *files)
-    assert done.returncode == 0, done.stderr
-    return int(re.search(r": (\d+) events? replayed from dlq-", done.stdout)[1])  # type: ignore[index]
+    process = run("replay", *files)
+    assert process.returncode == 0, process.stderr
+    return int(re.search(r": (\d+) events? replayed from dlq-", process.stdout)[1])  # type: ignore[index]
 
 
 def run(*arguments: object) -> Any:
@@ -325,8 +328,8 @@ def _answers(session: Any) -> bool:
 
 
 def _complete(status: Status, topic: str, count: int) -> list[Any]:
-    found = list(messages(status.bootstrap_servers, topic))
-    return found if len(found) == count else []
+    records = list(messages(status.bootstrap_servers, topic))
+    return records if len(records) == count else []
 
 
 def test_a_row_of_too_many_tombstones(staged: Make, session: Any) -> None:

@@ -58,7 +58,7 @@ def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
 
 
 @pytest.fixture(scope="module")
-def rest(pipeline: Pipeline) -> Rest:
+def rest_api(pipeline: Pipeline) -> Rest:
     return Rest(pipeline.connector.port)
 
 
@@ -95,140 +95,142 @@ def agrees(pipeline: Pipeline, *tables: str) -> None:
         )
 
 
-def test_ten_tables_share_a_worker(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_ten_tables_share_a_worker(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     with Writer(session, *SMALL, *OTHERS):
         time.sleep(5)
     agrees(pipeline, *SMALL, *OTHERS)
-    status = rest("GET", "/connectors/many-all/status")
+    status = rest_api("GET", "/connectors/many-all/status")
     assert [t["state"] for t in status["tasks"]] == ["RUNNING"] * len(SMALL)
     for connector in ("many-all", "many-one", "many-two"):
         pipeline.adds_up(connector)
 
 
-def test_a_paused_connector_waits_and_catches_up(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_paused_connector_waits_and_catches_up(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     before = len(pipeline.records("many.one"))
-    rest("PUT", "/connectors/many-one/pause")
-    assert rest.task("many-one")["state"] == "PAUSED"
+    rest_api("PUT", "/connectors/many-one/pause")
+    assert rest_api.task("many-one")["state"] == "PAUSED"
     with Writer(session, *OTHERS):
         time.sleep(3)
     agrees(pipeline, "many.two")
     assert pipeline.differences("many.one"), "nothing of a paused table is published"
     assert len(pipeline.records("many.one")) <= before + 1, "but what was under way"
-    rest("PUT", "/connectors/many-one/resume")
+    rest_api("PUT", "/connectors/many-one/resume")
     agrees(pipeline, "many.one")
 
 
-def test_a_new_table_that_matches_is_taken_in(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_new_table_that_matches_is_taken_in(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     session.execute("CREATE TABLE many.snew (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
     session.execute("INSERT INTO many.snew (k, c, v) VALUES (1, 2, 'three')")
-    eventually(lambda: rest.task("many-all", len(SMALL))["state"] == "RUNNING", "the table is taken in")
+    eventually(lambda: rest_api.task("many-all", len(SMALL))["state"] == "RUNNING", "the table is taken in")
     agrees(pipeline, "many.snew")
     session.execute("DROP TABLE many.snew")  # it leaves while others are tested
 
 
-def test_a_failing_task_leaves_the_others_alone(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_failing_task_leaves_the_others_alone(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     """A poison event under errors.tolerance=none stops its table. Another policy, given live, takes it on."""
     poison = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
     poison.produce("events-many.one", b"no event", b"\x02\x02", partition=0)
     poison.flush(10)
-    eventually(lambda: rest.task("many-one")["state"] == "FAILED", "the task fails")
-    assert "poison-event" in rest.task("many-one")["trace"]
+    eventually(lambda: rest_api.task("many-one")["state"] == "FAILED", "the task fails")
+    assert "poison-event" in rest_api.task("many-one")["trace"]
     with Writer(session, *OTHERS):
         time.sleep(2)
     agrees(pipeline, "many.two")
-    assert rest.task("many-two")["state"] == "RUNNING"
-    rest("POST", "/connectors/many-one/restart?includeTasks=true&onlyFailed=true")
-    eventually(lambda: rest.task("many-one")["state"] == "FAILED", "it is met again, not skipped")
-    config = rest("GET", "/connectors/many-one/config")
-    rest("PUT", "/connectors/many-one/config", {**config, "errors.tolerance": "all"})
+    assert rest_api.task("many-two")["state"] == "RUNNING"
+    rest_api("POST", "/connectors/many-one/restart?includeTasks=true&onlyFailed=true")
+    eventually(lambda: rest_api.task("many-one")["state"] == "FAILED", "it is met again, not skipped")
+    config = rest_api("GET", "/connectors/many-one/config")
+    rest_api("PUT", "/connectors/many-one/config", {**config, "errors.tolerance": "all"})
     agrees(pipeline, "many.one")
-    assert rest.task("many-one")["state"] == "RUNNING"
+    assert rest_api.task("many-one")["state"] == "RUNNING"
     assert pipeline.connector.total("helenus_connector_events_total", table="one", outcome="dead_lettered") == 1
 
 
 def test_a_connector_whose_cassandra_is_away_leaves_the_others_alone(
-    pipeline: Pipeline, session: Any, rest: Rest
+    pipeline: Pipeline, session: Any, rest_api: Rest
 ) -> None:
     config = {k: str(v) for k, v in pipeline.connector_properties("many.two").items()}
     elsewhere = {**config, **CLASS, "name": "away", "table": "nowhere", "cassandra.port": "9"}
-    rest("POST", "/connectors", {"name": "away", "config": elsewhere})
+    rest_api("POST", "/connectors", {"name": "away", "config": elsewhere})
     with Writer(session, *OTHERS):
         time.sleep(3)
     agrees(pipeline, *OTHERS)
-    assert rest.task("away")["state"] == "UNASSIGNED"
+    assert rest_api.task("away")["state"] == "UNASSIGNED"
     assert pipeline.connector.health()[0] == 503
-    rest("DELETE", "/connectors/away")
+    rest_api("DELETE", "/connectors/away")
     eventually(lambda: pipeline.connector.health()[0] == 200, "the worker is well again")
 
 
-def test_a_reset_connector_publishes_all_again(pipeline: Pipeline, rest: Rest) -> None:
+def test_a_reset_connector_publishes_all_again(pipeline: Pipeline, rest_api: Rest) -> None:
     before = len(pipeline.records("many.two"))
-    offsets = rest("GET", "/connectors/many-two/offsets")["offsets"]
+    offsets = rest_api("GET", "/connectors/many-two/offsets")["offsets"]
     assert sum(o["offset"]["offset"] for o in offsets) > 0
     with pytest.raises(urllib.error.HTTPError):
-        rest("DELETE", "/connectors/many-two/offsets")
-    rest("PUT", "/connectors/many-two/stop")
-    rest("DELETE", "/connectors/many-two/offsets")
-    assert sum(o["offset"]["offset"] for o in rest("GET", "/connectors/many-two/offsets")["offsets"]) == 0
-    rest("PUT", "/connectors/many-two/resume")
+        rest_api("DELETE", "/connectors/many-two/offsets")
+    rest_api("PUT", "/connectors/many-two/stop")
+    rest_api("DELETE", "/connectors/many-two/offsets")
+    assert sum(o["offset"]["offset"] for o in rest_api("GET", "/connectors/many-two/offsets")["offsets"]) == 0
+    rest_api("PUT", "/connectors/many-two/resume")
     eventually(lambda: len(pipeline.records("many.two")) >= before + 20, "its rows are published again")
     agrees(pipeline, "many.two")
 
 
-def test_a_dropped_table_leaves_its_connector(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_dropped_table_leaves_its_connector(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     """Nobody has anything to do: the worker is ready, and a restart does not bring its task back."""
     session.execute("DROP TABLE IF EXISTS many.snew")
 
     def has_left() -> bool:
-        return len(rest("GET", "/connectors/many-all/status")["tasks"]) == len(SMALL)
+        return len(rest_api("GET", "/connectors/many-all/status")["tasks"]) == len(SMALL)
 
     eventually(has_left, lambda: f"the table has left\n{pipeline.connector.tail()}")
-    rest("POST", "/connectors/many-all/restart?includeTasks=true")
+    rest_api("POST", "/connectors/many-all/restart?includeTasks=true")
     eventually(lambda: pipeline.connector.health()[0] == 200, lambda: str(pipeline.connector.health()))
     assert has_left()
 
 
-def test_states_configurations_and_positions_survive_a_restart(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_states_configurations_and_positions_survive_a_restart(
+    pipeline: Pipeline, session: Any, rest_api: Rest
+) -> None:
     """Also what was held for a paused connector when the others moved on."""
-    rest("PUT", "/connectors/many-two/pause")
-    rest("PATCH", "/connectors/many-one/config", {"errors.tolerance": "all"})
+    rest_api("PUT", "/connectors/many-two/pause")
+    rest_api("PATCH", "/connectors/many-one/config", {"errors.tolerance": "all"})
     made = {k: str(v) for k, v in pipeline.connector_properties("many.s00").items()}
     made |= {**CLASS, "query.group": "second", "data.topic": "copy-of-s00", "output.format": "key-value-json"}
-    rest("POST", "/connectors", {"name": "made-over-rest", "config": {**made, "name": "made-over-rest"}})
+    rest_api("POST", "/connectors", {"name": "made-over-rest", "config": {**made, "name": "made-over-rest"}})
     with Writer(session, *OTHERS):
         time.sleep(2)
     agrees(pipeline, "many.one")
     pipeline.connector.kill()
     pipeline.connector.start()
-    eventually(lambda: _answers(rest), "REST answers")
-    assert rest("GET", "/connectors/many-two/status")["connector"]["state"] == "PAUSED"
-    assert rest("GET", "/connectors/many-one/config")["errors.tolerance"] == "all"
-    assert rest("GET", "/connectors/made-over-rest/config")["query.group"] == "second"
+    eventually(lambda: _answers(rest_api), "REST answers")
+    assert rest_api("GET", "/connectors/many-two/status")["connector"]["state"] == "PAUSED"
+    assert rest_api("GET", "/connectors/many-one/config")["errors.tolerance"] == "all"
+    assert rest_api("GET", "/connectors/made-over-rest/config")["query.group"] == "second"
     pipeline.connector.ready()
     with Writer(session, *OTHERS, "many.s00"):
         time.sleep(2)
     agrees(pipeline, "many.one", "many.s00")
     assert pipeline.differences("many.two")
-    rest("PUT", "/connectors/many-two/resume")
+    rest_api("PUT", "/connectors/many-two/resume")
     agrees(pipeline, "many.two")
-    eventually(lambda: rest("GET", "/connectors/made-over-rest/topics"), "the second group runs")
+    eventually(lambda: rest_api("GET", "/connectors/made-over-rest/topics"), "the second group runs")
     keys = keys_of(pipeline.records("many.s00"))
-    eventually(lambda: keys_of(pipeline.held.records("copy-of-s00")) == keys, "it has read all")
-    rest("DELETE", "/connectors/made-over-rest")
+    eventually(lambda: keys_of(pipeline.held_topics.records("copy-of-s00")) == keys, "it has read all")
+    rest_api("DELETE", "/connectors/made-over-rest")
     # Offsets belong to a connector's name: another one does not go on where that one stood.
     anew = {**made, "name": "made-anew", "query.group": "second", "data.topic": "anew-of-s00"}
-    rest("POST", "/connectors", {"name": "made-anew", "config": {**anew, "output.format": "key-value-json"}})
-    eventually(lambda: keys_of(pipeline.held.records("anew-of-s00")) == keys, pipeline.connector.tail)
-    rest("DELETE", "/connectors/made-anew")
+    rest_api("POST", "/connectors", {"name": "made-anew", "config": {**anew, "output.format": "key-value-json"}})
+    eventually(lambda: keys_of(pipeline.held_topics.records("anew-of-s00")) == keys, pipeline.connector.tail)
+    rest_api("DELETE", "/connectors/made-anew")
 
 
 def keys_of(records: Iterable[Record]) -> set[tuple[tuple[str, Any], ...]]:
     return {tuple(sorted(record.key.items())) for record in records}
 
 
-def _answers(rest: Rest) -> bool:
+def _answers(rest_api: Rest) -> bool:
     try:
-        rest("GET", "/")
+        rest_api("GET", "/")
     except OSError:
         return False
     return True

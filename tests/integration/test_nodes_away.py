@@ -58,10 +58,10 @@ class Away(Staged):
             return [self.event(key, None, scope=Scope.PARTITION, write_time=0, effect=gone) for key in self.keys]
         return [self.event(*([key, key] if self.settings.table == "pairs" else [key])) for key in self.keys]
 
-    def done(self, events: Sequence[Event], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
+    def run_until_done(self, events: Sequence[Event], due_keys: Sequence[UnconfirmedKey] = ()) -> BatchOutcome:
         """Do a batch, again if Cassandra does not answer in time, and see that no request to it was waited for."""
         start = time.monotonic()
-        while (outcome := attempt(self, events, due)) is None:
+        while (outcome := attempt(self, events, due_keys)) is None:
             pass
         assert time.monotonic() - start < REQUEST_S / 2
         return outcome
@@ -98,10 +98,12 @@ def filled(three: Stack) -> None:
             f"INSERT INTO away.{table} ({key}, v) VALUES (?{', ?' * columns_of_key}) USING TIMESTAMP 1"
         )
         insert.consistency_level = ConsistencyLevel.ALL
-        left = [(*[i] * columns_of_key, value) for i in range(rows)]
-        while left:  # a machine that is busy makes some of them time out
-            done = execute_concurrent_with_args(session, insert, left, concurrency=10, raise_on_first_error=False)
-            left = [row for row, (success, _) in zip(left, done, strict=True) if not success]
+        unwritten = [(*[i] * columns_of_key, value) for i in range(rows)]
+        while unwritten:  # a machine that is busy makes some of them time out
+            results = execute_concurrent_with_args(
+                session, insert, unwritten, concurrency=10, raise_on_first_error=False
+            )
+            unwritten = [row for row, (success, _) in zip(unwritten, results, strict=True) if not success]
     session.execute("CREATE KEYSPACE two WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
     session.execute("CREATE TABLE two.t (k int PRIMARY KEY, v text)")
     cluster.shutdown()
@@ -129,7 +131,7 @@ def hanging(three: Stack, staged: Away, node: str) -> Iterator[None]:
 @pytest.mark.parametrize("staged", ["grouped", "pairs"], indirect=True)
 def test_a_node_that_hangs_is_not_waited_for(three: Stack, staged: Away) -> None:
     with hanging(three, staged, "cassandra2"):
-        assert [staged.done(staged.events()).published for _ in range(4)] == [1000] * 4
+        assert [staged.run_until_done(staged.events()).published for _ in range(4)] == [1000] * 4
 
 
 @pytest.mark.parametrize("staged", ["grouped", "wide"], indirect=True)
@@ -138,14 +140,14 @@ def test_a_proof_that_no_read_can_give_keeps_no_batch_waiting(three: Stack, stag
     waiting = staged.run(staged.events()).waiting
     assert len(waiting) == len(staged.keys)
     with hanging(three, staged, "cassandra3"):
-        outcome = staged.done(staged.events()[:1], waiting[1:])
+        outcome = staged.run_until_done(staged.events()[:1], waiting[1:])
     assert (outcome.published, outcome.done) == (1, [])
     assert {p.key for p in outcome.waiting} == {p.key for p in waiting}
     records = len(staged.records())
 
     def all_are_proven() -> bool:
         nonlocal waiting
-        waiting = staged.done([], waiting).waiting
+        waiting = staged.run_until_done([], waiting).waiting
         return not waiting
 
     eventually(all_are_proven, "all are there again")
@@ -157,7 +159,7 @@ def test_a_node_that_dies_while_rows_are_read(three: Stack, staged: Away) -> Non
     killer = threading.Timer(0.2, three.kill, ["cassandra3"])
     killer.start()
     try:
-        published = [staged.done(staged.events()).published for _ in range(3)]
+        published = [staged.run_until_done(staged.events()).published for _ in range(3)]
     finally:
         killer.join()
         three.start("cassandra3")
@@ -170,8 +172,8 @@ def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_pa
     keys = [i.to_bytes(4, "big") for i in range(300)]
     metadata = staged.session.cluster.metadata
     (down,) = [host for host in metadata.all_hosts() if host.address == three.status().contact_points[2]]
-    held = {key for key in keys if down in metadata.get_replicas("two", key)}
-    assert 100 < len(held) < 300
+    keys_on_down_node = {key for key in keys if down in metadata.get_replicas("two", key)}
+    assert 100 < len(keys_on_down_node) < 300
     staged.run([])
     three.kill("cassandra3")
     try:
@@ -179,19 +181,19 @@ def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_pa
         outcome = None
         while outcome is None:  # the other nodes hear of it later: until then reads time out
             outcome = attempt(staged, [staged.event(key) for key in keys])
-        assert {staged.codec.decode(p.key)[0] for p in outcome.waiting if p.unread} == held
-        assert (outcome.published, outcome.unread) == (len(keys) - len(held), len(held))
+        assert {staged.codec.decode(p.key)[0] for p in outcome.waiting if p.unread} == keys_on_down_node
+        assert (outcome.published, outcome.unread) == (len(keys) - len(keys_on_down_node), len(keys_on_down_node))
         assert "not enough replicas" in str(outcome.error).lower() or "alive_replicas" in str(outcome.error)
         published = {json.loads(r.key())["k"].to_bytes(4, "big") for r in staged.records()}
-        assert published == {*keys} - held
+        assert published == {*keys} - keys_on_down_node
     finally:
         three.start("cassandra3")
     waiting = outcome.waiting
 
     def all_are_read() -> bool:
         nonlocal waiting
-        again = attempt(staged, [], waiting)
-        waiting = again.waiting if again else waiting
+        outcome_of_retry = attempt(staged, [], waiting)
+        waiting = outcome_of_retry.waiting if outcome_of_retry else waiting
         return not any(p.unread for p in waiting)
 
     eventually(all_are_read, "the node is there again")
@@ -200,17 +202,17 @@ def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_pa
 
 
 def test_groups_that_time_out_are_split(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
+    group_sizes: list[int] = []
 
     def is_too_much(read: BoundStatement) -> bool:
         several = " IN " in read.prepared_statement.query_string
-        taken.append(int.from_bytes(read.values[0][:4], "big") if several else 1)
-        return taken[-1] > 4
+        group_sizes.append(int.from_bytes(read.values[0][:4], "big") if several else 1)
+        return group_sizes[-1] > 4
 
     timing_out(staged, monkeypatch, is_too_much)
     outcome = staged.run(staged.events())
     assert outcome.published == outcome.records == 1000
-    assert max(taken) > 4
+    assert max(group_sizes) > 4
 
 
 def test_keys_that_are_never_read_in_time_end_the_batch(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +235,7 @@ def test_a_key_that_is_never_proven_delays_no_other(staged: Away, monkeypatch: p
 
     def one_is_left() -> bool:
         nonlocal waiting
-        waiting = staged.done([], waiting).waiting
+        waiting = staged.run_until_done([], waiting).waiting
         return len(waiting) == 1
 
     eventually(one_is_left, "all others are proven")
@@ -285,9 +287,9 @@ def test_a_cluster_that_times_out(three: Stack, staged: Away, monkeypatch: pytes
     assert {json.loads(r.key())["k"] for r in staged.records()} == set(range(len(staged.keys)))
 
 
-def attempt(staged: Away, events: Sequence[Event], due: Sequence[UnconfirmedKey] = ()) -> BatchOutcome | None:
+def attempt(staged: Away, events: Sequence[Event], due_keys: Sequence[UnconfirmedKey] = ()) -> BatchOutcome | None:
     try:
-        return staged.run(events, due)
+        return staged.run(events, due_keys)
     except HelenusError as error:
         if error.kind is not Kind.CASSANDRA_READ:
             raise

@@ -71,7 +71,7 @@ def pipeline(on_pulsar: Status, session: Any, directory: Path) -> Iterator[Pipel
 
 
 @pytest.fixture(scope="module")
-def rest(pipeline: Pipeline) -> Rest:
+def rest_api(pipeline: Pipeline) -> Rest:
     return Rest(pipeline.connector.port)
 
 
@@ -92,23 +92,23 @@ def config(status: Status) -> PulsarConfig:
     return PulsarConfig(status.pulsar_url, status.pulsar_admin_url)
 
 
-def connect(pipeline: Pipeline, rest: Rest, table: str, name: str = "", **more: object) -> str:
+def connect(pipeline: Pipeline, rest_api: Rest, table: str, name: str = "", **more: object) -> str:
     """Make a connector for a table of the keyspace `edge`, or change it."""
     name = name or table
     keys = {key.replace("_", "."): str(value) for key, value in more.items()}
     own = {k: str(v) for k, v in pipeline.connector_properties(f"edge.{table}").items()}
-    rest("PUT", f"/connectors/{name}/config", {**CLASS, **own, "name": name, "settle.timeout.ms": "500", **keys})
+    rest_api("PUT", f"/connectors/{name}/config", {**CLASS, **own, "name": name, "settle.timeout.ms": "500", **keys})
     return name
 
 
-def running(pipeline: Pipeline, rest: Rest, name: str) -> None:
-    eventually(lambda: rest.task(name)["state"] == "RUNNING", lambda: f"{name} runs\n{pipeline.connector.tail()}")
+def running(pipeline: Pipeline, rest_api: Rest, name: str) -> None:
+    eventually(lambda: rest_api.task(name)["state"] == "RUNNING", lambda: f"{name} runs\n{pipeline.connector.tail()}")
 
 
-def failed(pipeline: Pipeline, rest: Rest, name: str) -> str:
+def failed(pipeline: Pipeline, rest_api: Rest, name: str) -> str:
     """Wait until the connector's task has failed; gives what it says, which is one line."""
-    eventually(lambda: rest.task(name)["state"] == "FAILED", lambda: f"{name} fails\n{pipeline.connector.tail()}")
-    trace: str = rest.task(name)["trace"]
+    eventually(lambda: rest_api.task(name)["state"] == "FAILED", lambda: f"{name} fails\n{pipeline.connector.tail()}")
+    trace: str = rest_api.task(name)["trace"]
     assert "\n" not in trace
     assert "Traceback" not in trace
     return trace
@@ -133,13 +133,15 @@ def comes(pipeline: Pipeline, topic: str, key: tuple[Any, ...], a: str | None) -
     )
 
 
-def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, rest: Rest, java: JavaReader) -> None:
+def test_java_reads_what_the_connector_writes(
+    pipeline: Pipeline, session: Any, rest_api: Rest, java: JavaReader
+) -> None:
     """Every form, by the schemas that Java knows from Pulsar: rows, deletes, both sides of an ALTER, all markers."""
     session.execute(f"CREATE TABLE edge.t {TABLE}")
     forms = ("key-value-avro", "key-value-json", "json")
     for form in forms:
         group = form.replace("-", "")
-        connect(pipeline, rest, "t", form, output_format=form, data_topic=f"java-{form}", query_group=group)
+        connect(pipeline, rest_api, "t", form, output_format=form, data_topic=f"java-{form}", query_group=group)
 
     def in_each_form(check: Any) -> None:
         for form in forms:
@@ -163,14 +165,14 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
     session.execute("TRUNCATE edge.t")
     in_each_form(lambda topic: sum(r.headers.get("scope") == b"table" for r in records(pipeline, topic)) == PARTITIONS)
 
-    one, two, three = {"id": 1, "name": "x"}, {"id": -60, "name": "ä€"}, {"id": 2, "name": "n"}
+    first_key, two, three = {"id": 1, "name": "x"}, {"id": -60, "name": "ä€"}, {"id": 2, "name": "n"}
     marker = {"id": -60, "name": None}
-    old = [(one, {"a": "1", "c": None}), (two, {"a": "ä€", "c": "3"}), (one, None), (marker, None)]
+    old = [(first_key, {"a": "1", "c": None}), (two, {"a": "ä€", "c": "3"}), (first_key, None), (marker, None)]
     new = (three, {"a": "1", "b": "2", "c": "3"})
     gone = [(None, None)] * PARTITIONS
 
-    def seen(found: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
-        return distinct((m["record"]["key"], m["record"]["value"]) for m in found)
+    def seen(messages: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+        return distinct((m["record"]["key"], m["record"]["value"]) for m in messages)
 
     def distinct(pairs: Any) -> list[tuple[Any, Any]]:
         """Each once: a row is published again until it is proven. In any order: partitions are read in turns."""
@@ -182,8 +184,8 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
     assert seen(auto) == distinct([*old, new, *gone])
     assert {m["version"] for m in auto} == {0, 1}
     assert seen(objects) == distinct([*old, new, *gone])
-    known = [(key, value and {"a": value["a"], "c": value["c"]}) for key, value in (*old, new)]
-    assert seen(typed) == distinct([*known, *gone])
+    shown_before = [(key, value and {"a": value["a"], "c": value["c"]}) for key, value in (*old, new)]
+    assert seen(typed) == distinct([*shown_before, *gone])
     plain_records = [m["record"] for m in plain]
     assert {"a": "1", "b": "2", "c": "3", **three} in plain_records
     assert plain_records.count(None) >= PARTITIONS
@@ -194,7 +196,7 @@ FORMS = [(form, kind) for form in ("debezium", "debezium-cassandra", "cep44") fo
 
 @pytest.mark.parametrize("places", [FORMS[:1], pytest.param(FORMS[1:], marks=pytest.mark.long)], ids=["one", "others"])
 def test_envelopes_on_pulsar(
-    pipeline: Pipeline, session: Any, rest: Rest, java: JavaReader, places: list[tuple[str, str]]
+    pipeline: Pipeline, session: Any, rest_api: Rest, java: JavaReader, places: list[tuple[str, str]]
 ) -> None:
     """In Avro and JSON, by the schemas that the topics declare, as Java reads them."""
     table = f"enveloped_{len(places)}"
@@ -206,27 +208,29 @@ def test_envelopes_on_pulsar(
             "value_converter_schemas_enable": "false",
         },
     }
-    topics = {place: "-".join(place) for place in places}
+    topics = {form_and_kind: "-".join(form_and_kind) for form_and_kind in places}
     for (form, kind), topic in topics.items():
         more = {**converter[kind], "query_group": topic.replace("-", "")}
-        connect(pipeline, rest, table, topic, output_format=form, data_topic=topic, **more)
+        connect(pipeline, rest_api, table, topic, output_format=form, data_topic=topic, **more)
     session.execute(f"INSERT INTO edge.{table} (id, name, a) VALUES (1, 'x', '1')")
 
     def in_each(check: Any) -> None:
-        for place, topic in topics.items():
+        for form_and_kind, topic in topics.items():
             eventually(
-                lambda place=place, topic=topic: check(place[0], records(pipeline, topic)),
+                lambda form_and_kind=form_and_kind, topic=topic: check(form_and_kind[0], records(pipeline, topic)),
                 lambda topic=topic: f"{topic}\n{records(pipeline, topic)}\n{pipeline.connector.tail()}",
             )
 
-    def shows(form: str, found: list[Record]) -> bool:
-        rows = [record.value["payload" if form == "cep44" else "after"]["a"] for record in found if record.value]
+    def shows(form: str, records_of_topic: list[Record]) -> bool:
+        rows = [
+            record.value["payload" if form == "cep44" else "after"]["a"] for record in records_of_topic if record.value
+        ]
         cell = {"value": "1", "deletion_ts": None, "set": True}
         return bool(rows) and rows[0] == (cell if form == "debezium-cassandra" else "1")
 
     in_each(shows)
     session.execute(f"DELETE FROM edge.{table} WHERE id = 1 AND name = 'x'")
-    in_each(lambda _, found: any(is_delete(record.value or {}) for record in found))
+    in_each(lambda _, records_of_topic: any(is_delete(record.value or {}) for record in records_of_topic))
     for (form, _), topic in topics.items():
         read = [m["record"] for m in java.read(topic)]
         assert {tuple(record["key"].values()) for record in read} == {(1, "x")}
@@ -246,7 +250,7 @@ def updates(admin: Admin, allowed: bool) -> None:
 
 @pytest.mark.long  # agent/test_pulsar_live.py has a schema refused
 def test_a_namespace_whose_schemas_must_not_change(
-    pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, tmp_path: Path
+    pipeline: Pipeline, session: Any, rest_api: Rest, admin: Admin, tmp_path: Path
 ) -> None:
     """The error says at once what to change; then a restart over REST suffices, or an uploaded schema."""
     session.execute(f"CREATE TABLE edge.fixed {TABLE}")
@@ -254,18 +258,18 @@ def test_a_namespace_whose_schemas_must_not_change(
     eventually(lambda: list(pipeline.reader.messages("events-edge.fixed")), "the event is there")
     updates(admin, False)
     try:
-        connect(pipeline, rest, "fixed", schema_on_incompatible="new-topic")
-        trace = failed(pipeline, rest, "fixed")
+        connect(pipeline, rest_api, "fixed", schema_on_incompatible="new-topic")
+        trace = failed(pipeline, rest_api, "fixed")
         assert "isAllowAutoUpdateSchema" in trace
         assert "data-edge.fixed" in trace
         assert trace.endswith("[broker-refused]")
         updates(admin, True)
-        rest("POST", "/connectors/fixed/restart?includeTasks=true")
+        rest_api("POST", "/connectors/fixed/restart?includeTasks=true")
         comes(pipeline, "data-edge.fixed", (1, "x"), "1")
         updates(admin, False)
         session.execute("ALTER TABLE edge.fixed ADD b text")
         session.execute("INSERT INTO edge.fixed (id, name, a) VALUES (1, 'x', '2')")
-        assert "isAllowAutoUpdateSchema" in failed(pipeline, rest, "fixed")
+        assert "isAllowAutoUpdateSchema" in failed(pipeline, rest_api, "fixed")
         assert not [topic for topic in pipeline.reader.topics() if topic.startswith("data-edge.fixed-")]
         uploads = schemas(pipeline, "fixed", tmp_path)
         before = admin.ask("GET", "schemas/public/default/events-edge.fixed/schemas")
@@ -273,19 +277,26 @@ def test_a_namespace_whose_schemas_must_not_change(
             admin.ask("POST", f"schemas/public/default/{topic}/schema", schema)
         after = admin.ask("GET", "schemas/public/default/events-edge.fixed/schemas")
         assert after == before, "the events' schema is the agent's"
-        rest("POST", "/connectors/fixed/restart?includeTasks=true")
+        rest_api("POST", "/connectors/fixed/restart?includeTasks=true")
         comes(pipeline, "data-edge.fixed", (1, "x"), "2")
     finally:
         updates(admin, True)
 
 
-def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     """The agent goes on; the connector stops, or goes on in another topic."""
     session.execute(f"CREATE TABLE edge.recreated {TABLE}")
-    connect(pipeline, rest, "recreated")
+    connect(pipeline, rest_api, "recreated")
     on = {"schema_on_incompatible": "new-topic"}
     connect(
-        pipeline, rest, "recreated", "json", output_format="key-value-json", data_topic="json", query_group="json", **on
+        pipeline,
+        rest_api,
+        "recreated",
+        "json",
+        output_format="key-value-json",
+        data_topic="json",
+        query_group="json",
+        **on,
     )
     session.execute("INSERT INTO edge.recreated (id, name, a) VALUES (1, 'x', '1')")
     for topic in ("data-edge.recreated", "json"):
@@ -293,27 +304,29 @@ def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, re
     session.execute("DROP TABLE edge.recreated")
     session.execute("CREATE TABLE edge.recreated (id text, name text, a text, PRIMARY KEY (id, name)) WITH cdc = true")
     session.execute("INSERT INTO edge.recreated (id, name, a) VALUES ('one', 'x', '1')")
-    trace = failed(pipeline, rest, "recreated")
+    trace = failed(pipeline, rest_api, "recreated")
     assert trace.endswith("[registry-refused]")
     assert "schema.on.incompatible=new-topic" in trace
     assert len(trace) < 1200, trace
-    connect(pipeline, rest, "recreated", **on)
-    rest("POST", "/connectors/recreated/restart?includeTasks=true")
+    connect(pipeline, rest_api, "recreated", **on)
+    rest_api("POST", "/connectors/recreated/restart?includeTasks=true")
     for first in ("data-edge.recreated-", "json-"):
-        found = eventually(
+        topics = eventually(
             lambda first=first: [t for t in pipeline.reader.topics() if t.startswith(first)], pipeline.connector.tail
         )
-        (topic,) = found
+        (topic,) = topics
         comes(pipeline, topic, ("one", "x"), "1")
     assert pipeline.agent.health()[0] == 200
 
 
-def test_a_name_that_is_illegal_in_avro(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_name_that_is_illegal_in_avro(pipeline: Pipeline, session: Any, rest_api: Rest) -> None:
     session.execute('CREATE TABLE edge.named (id int PRIMARY KEY, "my col" text) WITH cdc = true')
     session.execute("INSERT INTO edge.named (id, \"my col\") VALUES (1, '1')")
-    connect(pipeline, rest, "named")
-    connect(pipeline, rest, "named", "namedjson", output_format="key-value-json", data_topic="j", query_group="json")
-    trace = failed(pipeline, rest, "namedjson")
+    connect(pipeline, rest_api, "named")
+    connect(
+        pipeline, rest_api, "named", "namedjson", output_format="key-value-json", data_topic="j", query_group="json"
+    )
+    trace = failed(pipeline, rest_api, "namedjson")
     assert "my col" in trace
     assert "leave the column out" in trace
     assert trace.endswith("[table-unsupported]")
@@ -323,11 +336,11 @@ def test_a_name_that_is_illegal_in_avro(pipeline: Pipeline, session: Any, rest: 
 
 
 def test_events_that_are_dropped_while_the_connector_is_away(
-    pipeline: Pipeline, session: Any, rest: Rest, admin: Admin
+    pipeline: Pipeline, session: Any, rest_api: Rest, admin: Admin
 ) -> None:
     """As by a message TTL, which moves the subscription on: then what nobody waits for goes."""
     session.execute(f"CREATE TABLE edge.lost {TABLE}")
-    connect(pipeline, rest, "lost")
+    connect(pipeline, rest_api, "lost")
     places = [f"{NAMESPACE}/events-edge.lost-partition-{n}" for n in range(PARTITIONS)]
 
     def write(first: int) -> None:
@@ -338,22 +351,22 @@ def test_events_that_are_dropped_while_the_connector_is_away(
     write(10)
     for number in range(10, 20):  # in every partition
         comes(pipeline, "data-edge.lost", (number, "y"), "1")
-    rest("PUT", "/connectors/lost/pause")
+    rest_api("PUT", "/connectors/lost/pause")
     write(20)
-    ledgers = [admin.ask("GET", f"{place}/internalStats")["ledgers"][-1]["ledgerId"] for place in places]
+    ledgers = [admin.ask("GET", f"{partition}/internalStats")["ledgers"][-1]["ledgerId"] for partition in places]
     admin.ask("PUT", f"{NAMESPACE}/events-edge.lost/unload")
     write(30)
     time.sleep(2)
-    for place, ledger in zip(places, ledgers, strict=True):
-        admin.ask("POST", f"{place}/subscription/helenus-lost/expireMessages/1")
-        trim(admin, place, ledger)
-    rest("PUT", "/connectors/lost/resume")
-    trace = failed(pipeline, rest, "lost")
+    for partition, ledger in zip(places, ledgers, strict=True):
+        admin.ask("POST", f"{partition}/subscription/helenus-lost/expireMessages/1")
+        trim(admin, partition, ledger)
+    rest_api("PUT", "/connectors/lost/resume")
+    trace = failed(pipeline, rest_api, "lost")
     assert "events were dropped before helenus-lost had read them" in trace
     assert "events-edge.lost" in trace
     assert trace.endswith("[offsets-lost]")
-    connect(pipeline, rest, "lost", errors_data_loss="continue")
-    rest("POST", "/connectors/lost/restart?includeTasks=true")
+    connect(pipeline, rest_api, "lost", errors_data_loss="continue")
+    rest_api("POST", "/connectors/lost/restart?includeTasks=true")
     session.execute("INSERT INTO edge.lost (id, name, a) VALUES (2, 'x', '1')")
     comes(pipeline, "data-edge.lost", (2, "x"), "1")
     comes(pipeline, "data-edge.lost", (39, "y"), "1")  # what was still there is read
@@ -363,24 +376,24 @@ def test_events_that_are_dropped_while_the_connector_is_away(
 
     eventually(lambda: lost() == PARTITIONS, lambda: f"{lost()} lost\n{pipeline.connector.tail()}")
     # A connector that is deleted lets go of its subscription, which can be deleted then.
-    rest("DELETE", "/connectors/lost")
+    rest_api("DELETE", "/connectors/lost")
 
     def consumers() -> list[Any]:
-        stats = [admin.ask("GET", f"{place}/stats")["subscriptions"]["helenus-lost"] for place in places]
+        stats = [admin.ask("GET", f"{partition}/stats")["subscriptions"]["helenus-lost"] for partition in places]
         return [consumer for subscription in stats for consumer in subscription["consumers"]]
 
     eventually(lambda: not consumers(), lambda: f"{consumers()}\n{pipeline.connector.tail()}")
     admin.ask("DELETE", f"{NAMESPACE}/events-edge.lost/subscription/helenus-lost")
-    assert all("helenus-lost" not in admin.ask("GET", f"{place}/subscriptions") for place in places)
+    assert all("helenus-lost" not in admin.ask("GET", f"{partition}/subscriptions") for partition in places)
 
 
 def schemas(pipeline: Pipeline, name: str, directory: Path) -> dict[str, Any]:
     """By topic, what `helenus-connector schemas` prints."""
     own = write_properties(directory / f"{name}.properties", pipeline.connector_properties(f"edge.{name}"))
     command = [script("helenus-connector"), "schemas", pipeline.connector.arguments[1], str(own)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return {schema["topic"]: schema["schema"] for schema in map(json.loads, done.stdout.splitlines())}
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    return {schema["topic"]: schema["schema"] for schema in map(json.loads, process.stdout.splitlines())}
 
 
 def definition(session: Any, name: str) -> Table:
@@ -388,7 +401,7 @@ def definition(session: Any, name: str) -> Table:
 
 
 def test_events_of_another_agent_on_a_topic_without_partitions(
-    pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, java: JavaReader
+    pipeline: Pipeline, session: Any, rest_api: Rest, admin: Admin, java: JavaReader
 ) -> None:
     """As DataStax's agents have it where brokers make topics by themselves."""
     session.execute(f"CREATE TABLE edge.theirs {TABLE}")
@@ -397,16 +410,16 @@ def test_events_of_another_agent_on_a_topic_without_partitions(
     session.execute("INSERT INTO edge.theirs (id, name, a) VALUES (7, 'x', '1')")
     key = KeyCodec(table).encode([(7).to_bytes(4, "big"), b"x"])
     java.write("theirs-edge.theirs", datastax.key_schema(table), b64encode(key).decode())
-    connect(pipeline, rest, "theirs", events_topic="theirs-edge.theirs")
+    connect(pipeline, rest_api, "theirs", events_topic="theirs-edge.theirs")
     comes(pipeline, "data-edge.theirs", (7, "x"), "1")
     assert admin.ask("GET", f"{NAMESPACE}/data-edge.theirs/partitions")["partitions"] == 1
 
 
 def test_dead_letters_are_replayed_once(
-    pipeline: Pipeline, on_pulsar: Status, session: Any, rest: Rest, tmp_path: Path
+    pipeline: Pipeline, on_pulsar: Status, session: Any, rest_api: Rest, tmp_path: Path
 ) -> None:
     session.execute(f"CREATE TABLE edge.poison {TABLE}")
-    connect(pipeline, rest, "poison", errors_tolerance="all")
+    connect(pipeline, rest_api, "poison", errors_tolerance="all")
     session.execute("INSERT INTO edge.poison (id, name, a) VALUES (1, 'x', '1')")
     comes(pipeline, "data-edge.poison", (1, "x"), "1")
     log = PulsarLog(config(on_pulsar))
@@ -418,21 +431,21 @@ def test_dead_letters_are_replayed_once(
     (dead_letter,) = pipeline.reader.messages(dead_letters)
     assert dead_letter.value() == b"no event"
     assert dict(dead_letter.headers())["__connect.errors.partition"] == b"1"
-    rest("PUT", "/connectors/poison/pause")
+    rest_api("PUT", "/connectors/poison/pause")
     before = len(list(pipeline.reader.messages("events-edge.poison")))
     own = pipeline.connector_properties("edge.poison")
     table = write_properties(tmp_path / "poison.properties", {**own, "name": "poison", "errors.tolerance": "all"})
     command = [script("helenus-connector"), "replay", pipeline.connector.arguments[1], str(table)]
     for count in (1, 0):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert f"poison: {counted(count, 'event')} replayed from {dead_letters} to events-edge.poison" in done.stdout, (
-            done.stderr
-        )
+        process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (
+            f"poison: {counted(count, 'event')} replayed from {dead_letters} to events-edge.poison" in process.stdout
+        ), process.stderr
     assert len(list(pipeline.reader.messages("events-edge.poison"))) == before + 1
-    rest("PUT", "/connectors/poison/resume")
+    rest_api("PUT", "/connectors/poison/resume")
     eventually(lambda: len(list(pipeline.reader.messages(dead_letters))) == 2, pipeline.connector.tail)
-    again = list(pipeline.reader.messages(dead_letters))[-1]
-    assert (again.key(), again.value()) == (dead_letter.key(), dead_letter.value())
+    second_dead_letter = list(pipeline.reader.messages(dead_letters))[-1]
+    assert (second_dead_letter.key(), second_dead_letter.value()) == (dead_letter.key(), dead_letter.value())
 
 
 @pytest.mark.parametrize(
@@ -463,12 +476,12 @@ def test_events_on_one_log_and_records_on_the_other(
         comes(own, f"data-edge.{name}", (1, "x"), "1")
         if log == "kafka":
             eventually(lambda: list(own.reader.messages(f"dlq-edge.{name}")), own.connector.tail)
-            done = subprocess.run(
+            process = subprocess.run(
                 [script("helenus-connector"), "replay", *own.connector.arguments[1:]],
                 capture_output=True,
                 text=True,
                 timeout=120,
             )
-            assert "1 event replayed" in done.stdout, done.stderr
+            assert "1 event replayed" in process.stdout, process.stderr
     finally:
         own.stop()

@@ -183,13 +183,13 @@ def test_each_store_becomes_the_table(pipeline: Pipeline, session: Any, tmp_path
     session.execute(f"DELETE FROM {TABLE} WHERE k = 1")
     session.execute(f"INSERT INTO {TABLE} (k, c, t) VALUES (1, 'z', 'again')")
     is_on_the_topic(pipeline, session)
-    for which, found in ((10, first), (len(of_cassandra(session)), recipes.run())):
-        assert {name: len(rows) for name, rows in found.items()} == dict.fromkeys(found, which)
+    for which, rows_by_recipe in ((10, first), (len(of_cassandra(session)), recipes.run())):
+        assert {name: len(rows) for name, rows in rows_by_recipe.items()} == dict.fromkeys(rows_by_recipe, which)
         for name in ALL:
             collections = ("l", "s", "m", "ve") if name == "to_clickhouse" else ()  # it has empty ones, no null
-            for row, ours in zip(found[name], found["to_duckdb"], strict=True):
+            for row, ours in zip(rows_by_recipe[name], rows_by_recipe["to_duckdb"], strict=True):
                 assert row == {**ours, **{c: ours[c] or [] for c in collections}}, name
-    rows = found["to_duckdb"]
+    rows = rows_by_recipe["to_duckdb"]
     assert {(row["k"], row["c"]): row["t"] for row in rows} == of_cassandra(session)
     assert [(row["k"], row["later"]) for row in rows if row["later"]] == [(0, "x")]
     (bare,) = (row for row in rows if (row["k"], row["c"]) == (0, "bare"))
@@ -240,17 +240,17 @@ def test_markers_growth_and_kills(pipeline: Pipeline, marked: Any, tmp_path: Pat
     """A recipe that runs all the while, and is killed; and all of them in two steps: no row too many, no field lost."""
     for name in ("one", "all"):
         (tmp_path / name).mkdir()
-    one, all_of_them = (Recipes(pipeline, MARKED, tmp_path / name) for name in ("one", "all"))
+    single_recipe, all_of_them = (Recipes(pipeline, MARKED, tmp_path / name) for name in ("one", "all"))
 
-    def insert(k: int, c: int, place: str = "{street: 'Elm'}") -> None:
-        values = f"{k}, {c}, {10**20 + c}, {place}, {{'at': {place}}}"
+    def insert(k: int, c: int, place_literal: str = "{street: 'Elm'}") -> None:
+        values = f"{k}, {c}, {10**20 + c}, {place_literal}, {{'at': {place_literal}}}"
         marked.execute(f"INSERT INTO {MARKED} (k, c, v, p, m) VALUES ({values})")
 
     def is_on_the_topic(k: int) -> bool:
         return any(record.key["k"] == k for record in pipeline.records(MARKED) if "scope" not in record.headers)
 
     def follow() -> subprocess.Popen[str]:
-        process = one.start("to_duckdb")
+        process = single_recipe.start("to_duckdb")
         assert process.stdout is not None
         while " rows" not in (line := process.stdout.readline()):
             assert line, process.communicate()[1]
@@ -296,13 +296,13 @@ def test_markers_growth_and_kills(pipeline: Pipeline, marked: Any, tmp_path: Pat
 
     def has_taken_all() -> bool:
         assert process.poll() is None, process.communicate()[1]
-        return any(row.get("later") for row in one.rows_while_it_runs())  # the last record, of the grown type
+        return any(row.get("later") for row in single_recipe.rows_while_it_runs())  # the last record, of the grown type
 
     eventually(has_taken_all, "the recipe that runs takes the grown type")
     process.terminate()
     process.communicate()
-    one.start("to_duckdb", "--once").communicate()
-    check(one.rows("to_duckdb"))
+    single_recipe.start("to_duckdb", "--once").communicate()
+    check(single_recipe.rows("to_duckdb"))
     marked.execute(f"TRUNCATE {MARKED}")
     insert(7, 7)
     expected = {(7, 7): next(iter(marked.execute(f"SELECT * FROM {MARKED}")))}
@@ -364,8 +364,8 @@ def test_spark_honours_markers_and_growth(tmp_path: Path) -> None:
     int32, key = CqlType("int"), [Column("start", parse("int"), "partition_key", 0)]
     key += [Column("c", parse("decimal"), "clustering", 0, reversed=True), Column("d", parse("int"), "clustering", 1)]
     for number, fields in enumerate((("street",), ("street", "zip"))):
-        place = CqlType("udt", (CqlType("text"), int32)[: len(fields)], frozen=True, label="place", fields=fields)
-        places = CqlType("map", (CqlType("text"), place), frozen=True)
+        place_type = CqlType("udt", (CqlType("text"), int32)[: len(fields)], frozen=True, label="place", fields=fields)
+        places = CqlType("map", (CqlType("text"), place_type), frozen=True)
         publisher.become([*key, Column("m", places)])
         value = Pairs([("at", ("Elm", 7)[: len(fields)])])
         for k in range(4):
@@ -439,20 +439,20 @@ def run_spark(command: list[str]) -> str:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": f"--master local[1] --conf spark.sql.session.timeZone=UTC --jars {jars} pyspark-shell",
     }
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr[-5000:]
-    assert " INFO " not in done.stderr
-    return done.stdout
+    process = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
+    assert process.returncode == 0, process.stderr[-5000:]
+    assert " INFO " not in process.stderr
+    return process.stdout
 
 
 def by_spark(pipeline: Pipeline, directory: Path) -> list[dict[str, Any]]:
     """The rows that to_spark.py stores, as Spark's JSON has them."""
-    status, place = pipeline.status, str(directory / "spark")
-    stored = [str(RECIPES / "to_spark.py"), status.bootstrap_servers, status.registry_url, TOPIC, place, "--once"]
+    status, warehouse = pipeline.status, str(directory / "spark")
+    stored = [str(RECIPES / "to_spark.py"), status.bootstrap_servers, status.registry_url, TOPIC, warehouse, "--once"]
     # twice: the second run finds nothing new
     show = f"""import sys; sys.path.insert(0, {str(RECIPES)!r}); from to_spark import current
 from pyspark.sql import SparkSession
-for line in current(SparkSession.builder.getOrCreate(), {place!r}, ["k", "c"]).toJSON().collect(): print(line)"""
+for line in current(SparkSession.builder.getOrCreate(), {warehouse!r}, ["k", "c"]).toJSON().collect(): print(line)"""
     for command in (stored, stored, ["-c", show]):
         printed = run_spark(command)
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]

@@ -254,13 +254,13 @@ def test_names_that_avro_forbids(pipeline: Pipeline, session: Any) -> None:
 
 
 def test_a_registry_without_registration(pipeline: Pipeline, tmp_path: Path) -> None:
-    given = {**pipeline.connector_properties("rec.wide"), "value.converter.auto.register.schemas": "false"}
+    properties = {**pipeline.connector_properties("rec.wide"), "value.converter.auto.register.schemas": "false"}
     registry = Registry(
-        ConnectorSettings.from_properties({k: str(v) for k, v in given.items()}, "test"), tmp_path / "ids"
+        ConnectorSettings.from_properties({k: str(v) for k, v in properties.items()}, "test"), tmp_path / "ids"
     )
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
-    known = client.get_latest_version("data-rec.wide-value")
-    assert registry.register("data-rec.wide-value", known.schema.schema_str) == known.schema_id
+    registered = client.get_latest_version("data-rec.wide-value")
+    assert registry.register("data-rec.wide-value", registered.schema.schema_str) == registered.schema_id
     with pytest.raises(HelenusError, match=r"has not this schema, and value\.converter\.auto\.register\.schemas=false"):
         registry.register("data-rec.wide-value", '{"type":"record","name":"other","fields":[]}')
     assert len(client.get_versions("data-rec.wide-value")) == 1
@@ -271,22 +271,22 @@ def test_a_registry_without_registration(pipeline: Pipeline, tmp_path: Path) -> 
 def test_a_registry_that_somebody_else_fills(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
     """The command prints what to register; what is missing is named."""
     off = {"data.topic": "filled", "value.converter.auto.register.schemas": "false"}
-    given = {**pipeline.connector_properties("rec.hollow"), **off}
-    files = [pipeline.directory / "worker.properties", write_properties(tmp_path / "filled.properties", given)]
+    properties = {**pipeline.connector_properties("rec.hollow"), **off}
+    files = [pipeline.directory / "worker.properties", write_properties(tmp_path / "filled.properties", properties)]
     printed = subprocess.run(
         [script("helenus-connector"), "schemas", *map(str, files)], capture_output=True, text=True, timeout=120
     )
     assert printed.returncode == 0, printed.stderr
     subjects = [json.loads(line) for line in printed.stdout.splitlines()]
-    assert [one["subject"] for one in subjects] == ["filled-key", "filled-value", "filled-truncation"]
-    settings = ConnectorSettings.from_properties({k: str(v) for k, v in given.items()}, "test")
+    assert [subject["subject"] for subject in subjects] == ["filled-key", "filled-value", "filled-truncation"]
+    settings = ConnectorSettings.from_properties({k: str(v) for k, v in properties.items()}, "test")
     (table,) = [t for t in read_tables(session, "rec").values() if t.name == "hollow"]
     registry = Registry(settings, tmp_path / "ids")
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
-    for one in subjects:
-        with pytest.raises(HelenusError, match=f"helenus-connector schemas.*subject {one['subject']}"):
+    for subject in subjects:
+        with pytest.raises(HelenusError, match=f"helenus-connector schemas.*subject {subject['subject']}"):
             RowShape(table, settings, registry).truncation(None)
-        client.register_schema(one["subject"], Schema(one["schema"], "AVRO"))
+        client.register_schema(subject["subject"], Schema(subject["schema"], "AVRO"))
     assert RowShape(table, settings, registry).truncation(None).key[:1] == b"\0"
     client.close()
     registry.close()
@@ -361,8 +361,8 @@ def test_values_of_no_bytes_in_a_partition_key(pipeline: Pipeline, session: Any)
         session.execute(f"UPDATE {table} SET v = 7 WHERE p = 0 AND q = '' AND c = 1")
         session.execute(f"DELETE FROM {table} WHERE p = blob_as_int(0x) AND q = 'a'")
         session.execute(f"INSERT INTO {table} (p, q, c, v) VALUES (blob_as_int(0x), 'a', 2, 9)")
-        left = {(None, "", 1): None, (0, "", 1): 7, (None, "a", 2): 9, (None, "a", None): None, (None, "a", 1): 2}
-        eventually(lambda: _values(pipeline, table) == left, "what is deleted is gone")  # noqa: B023
+        live_rows = {(None, "", 1): None, (0, "", 1): 7, (None, "a", 2): 9, (None, "a", None): None, (None, "a", 1): 2}
+        eventually(lambda: _values(pipeline, table) == live_rows, "what is deleted is gone")  # noqa: B023
     keys = [("blob_as_decimal(0x)", "blob_as_uuid(0x)"), ("blob_as_decimal(0x)", UUID), ("0", UUID)]
     for p, q in keys:
         session.execute(f"INSERT INTO rec.hollow_keys (p, q) VALUES ({p}, {q})")
@@ -416,8 +416,10 @@ def test_decimals_and_varints_as_asked_for(pipeline: Pipeline, session: Any) -> 
 
 
 def test_times_beyond_those_of_java_and_python(pipeline: Pipeline, session: Any) -> None:
-    least, most = "blob_as_timestamp(0x8000000000000000)", "blob_as_timestamp(0x7fffffffffffffff)"
-    session.execute(f"INSERT INTO rec.far (k, v, m) VALUES ({least}, {most}, {{{least}: blob_as_date(0xffffffff)}})")
+    earliest, latest = "blob_as_timestamp(0x8000000000000000)", "blob_as_timestamp(0x7fffffffffffffff)"
+    session.execute(
+        f"INSERT INTO rec.far (k, v, m) VALUES ({earliest}, {latest}, {{{earliest}: blob_as_date(0xffffffff)}})"
+    )
     record = eventually(lambda: pipeline.records("rec.far"), "the record is there")[-1]
     assert (record.key, record.value) == (
         {"k": -(2**63)},
@@ -433,7 +435,7 @@ def test_the_expiry_of_a_row_is_published(pipeline: Pipeline, session: Any) -> N
     assert all("expires" not in r.headers for r in pipeline.records("rec.wide"))
 
 
-def test_a_later_change_of_the_row_says_too_when_its_older_cell_expires(pipeline: Pipeline, session: Any) -> None:
+def test_a_later_record_of_a_row_has_the_expiry_of_its_older_cell(pipeline: Pipeline, session: Any) -> None:
     """A compacted topic keeps the last record alone."""
 
     def records() -> list[Any]:
@@ -444,13 +446,13 @@ def test_a_later_change_of_the_row_says_too_when_its_older_cell_expires(pipeline
     now = time.time()
     eventually(records, "the record")
     session.execute("INSERT INTO rec.hollow (p, a, b) VALUES (8, 8, %s)", (unique,))
-    later = eventually(lambda: len(found := records()) > 1 and found, "the record of the second change")[-1]
+    later = eventually(lambda: len(records_now := records()) > 1 and records_now, "the record of the second change")[-1]
     assert abs(int(later.headers["expires"]) - now - 20_000) < 60
 
 
 def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> None:
     registry = SchemaRegistryClient({"url": pipeline.status.registry_url})
-    asked, expected = [], []
+    texts_and_data, expected = [], []
     for table in (
         "wide",
         "keyed",
@@ -466,10 +468,10 @@ def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> Non
             for data in (message.key(), message.value()):
                 if data is not None:
                     text = registry.get_schema(int.from_bytes(data[1:5], "big")).schema_str
-                    asked.append((text, data[5:]))
+                    texts_and_data.append((text, data[5:]))
                     expected.append(plain(read(data[5:], fastavro.parse_schema(bare(json.loads(text))))))
     registry.close()
-    answers = Reader(tmp_path).read(asked)
-    assert [a.get("error") for a in answers] == [None] * len(asked)
+    answers = Reader(tmp_path).read(texts_and_data)
+    assert [a.get("error") for a in answers] == [None] * len(texts_and_data)
     assert [a["value"] for a in answers] == expected
     assert max(len(value) for value in expected) == 300

@@ -144,8 +144,8 @@ def files(
     passwords, cafile = status.security.passwords, status.security.cafile
     secrets = tmp_path / "secrets.properties"
     secrets.write_text(f"rest=ops:{REST_PASSWORD}\nregistry=helenus:{REGISTRY_PASSWORD}\nstore={STORE_KEY}\n")
-    rest = authority[0].issue_cert("127.0.0.1")
-    rest.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "rest.pem"))
+    rest_certificate = authority[0].issue_cert("127.0.0.1")
+    rest_certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "rest.pem"))
 
     def make(name: str, changes: Mapping[str, str | None]) -> list[str]:
         folder = tmp_path / name
@@ -184,8 +184,8 @@ def files(
             "value.converter.schema.registry.basic.auth.user.info": f"${{file:{secrets}:registry}}",
         }
         for key, value in changes.items():
-            of = worker if key.partition(".")[0] in ("kafka", "listeners", "rest", "spark") else table
-            of[key] = value
+            properties = worker if key.partition(".")[0] in ("kafka", "listeners", "rest", "spark") else table
+            properties[key] = value
         return [
             str(write_properties(folder / f"{name}.properties", {k: v for k, v in keys.items() if v is not None}))
             for name, keys in (("worker", worker), ("table", table))
@@ -208,23 +208,23 @@ def values(status: Status) -> dict[int, str | None]:
     """The last value of v by key in the data topic, read as an administrator."""
     decoder = Decoder(status.registry_url)
     consumer = Consumer({**status.kafka(), "group.id": "test", "enable.auto.commit": "false"})
-    found: dict[int, str | None] = {}
+    values_by_key: dict[int, str | None] = {}
     try:
         topic = consumer.list_topics(timeout=10).topics.get("data-safe.t")
         for number in topic.partitions if topic else ():
-            place = TopicPartition("data-safe.t", number, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=10)
-            consumer.assign([place])
-            at = 0
-            while at < end:
-                for message in consumer.consume(end - at, timeout=10):
-                    at = message.offset() + 1
+            partition = TopicPartition("data-safe.t", number, 0)
+            _, end = consumer.get_watermark_offsets(partition, timeout=10)
+            consumer.assign([partition])
+            offset = 0
+            while offset < end:
+                for message in consumer.consume(end - offset, timeout=10):
+                    offset = message.offset() + 1
                     record = decoder.record(message)
-                    found[record.key["a"]] = record.value and record.value["v"]
+                    values_by_key[record.key["a"]] = record.value and record.value["v"]
     finally:
         consumer.close()
         decoder.close()
-    return found
+    return values_by_key
 
 
 def test_the_whole_path_and_no_secret_is_seen(
@@ -280,9 +280,9 @@ def test_the_whole_path_and_no_secret_is_seen(
         texts.append(worker.get("/metrics"))
         texts.append(WorkerClient(f"http://127.0.0.1:{own['http.port']}").get("/metrics"))
         exported = set(re.findall(r"^(helenus_\w+)", "\n".join(texts[-2:]), re.MULTILINE))
-        asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
+        metrics_asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
         # What has a label for a kind or a reason is there once there is one; the others are from the start.
-        assert asked - exported <= set(LATER)
+        assert metrics_asked - exported <= set(LATER)
         assert json.loads(texts[1])["safe-t"]["status"]["tasks"][0]["state"] == "RUNNING"
         top = [script("helenus-connector"), "top", "--once", "--url", listener, "--cafile", str(authority[1])]
         login = {**os.environ, "LOGIN": f"ops:{REST_PASSWORD}", "COLUMNS": "160"}
@@ -318,26 +318,26 @@ def test_validate_names_the_rights_that_a_login_lacks(
         ),
     ):
         command = [script("helenus-connector"), "validate", *files(name, changes), "--connect"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
-        lines = re.findall(r"lacks the right to (\w+) \(.*, topic ([\w.-]+)\): grant it", done.stderr)
-        assert (done.returncode, [" ".join(line) for line in lines]) == expected, (done.stdout, done.stderr)
-        assert done.stdout.count("the servers refuse nothing; not asked: ") == (done.returncode == 0)
+        process = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
+        lines = re.findall(r"lacks the right to (\w+) \(.*, topic ([\w.-]+)\): grant it", process.stderr)
+        assert (process.returncode, [" ".join(line) for line in lines]) == expected, (process.stdout, process.stderr)
+        assert process.stdout.count("the servers refuse nothing; not asked: ") == (process.returncode == 0)
 
 
-def nobody_gets_into(worker: int, rest: int) -> None:
+def nobody_gets_into(worker: int, rest_port: int) -> None:
     """What takes connections in a worker's processes: the REST port, three ports of Java, and sockets of its own."""
-    found = attacks.listeners(worker)
-    programs = {listener.port: Path(listener.command).name for listener in found if listener.port}
+    listeners = attacks.listeners(worker)
+    programs = {listener.port: Path(listener.command).name for listener in listeners if listener.port}
     names = sorted(name.rstrip("0123456789.") for name in programs.values())
-    assert names == ["java"] * 3 + ["python"], found
-    assert programs[rest] != "java", "the REST API, which asks for a login"
-    addresses = {listener.address for listener in found if listener.port not in (0, rest)}
+    assert names == ["java"] * 3 + ["python"], listeners
+    assert programs[rest_port] != "java", "the REST API, which asks for a login"
+    addresses = {listener.address for listener in listeners if listener.port not in (0, rest_port)}
     assert attacks.call_java(addresses) == []
     tries = attacks.fetch_blocks(addresses)
     assert [line for line in tries if " taken " in line or "BlockNotFound" in line] == []
     # Spark's two were reached, and ask for what a stranger does not have. The third speaks another language.
     assert len({line.split()[0] for line in tries if "Expected SaslMessage" in line}) == 2, tries
-    paths = [listener.path for listener in found if listener.path]
+    paths = [listener.path for listener in listeners if listener.path]
     assert paths, "Python's workers, and what they tell the driver"
     runs = {Path(path).parent for path in paths}
     assert [run.name.startswith("helenus-run-") for run in runs] == [True], runs
@@ -450,24 +450,28 @@ def test_every_mistake_is_one_clear_message(
 
     def wrong(number: int) -> str | None:
         changes, _, words = MISTAKES[number]
-        given = {key: value and value.replace("{other}", str(other)) for key, value in changes.items()}
+        properties = {key: value and value.replace("{other}", str(other)) for key, value in changes.items()}
         command = [sys.executable, "-c", "from helenus_connector.cli import main; main()"]
-        arguments = files(str(number), given)
+        arguments = files(str(number), properties)
         began = time.monotonic()
         try:
-            done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, env=environment_)
+            process = subprocess.run(
+                [*command, *arguments], capture_output=True, text=True, timeout=300, env=environment_
+            )
         except subprocess.TimeoutExpired as error:
             return f"{changes}: still runs: {(error.stderr or b'')[-1000:]!r}"
-        *_, last = done.stderr.splitlines() or [""]
-        said = done.stderr + done.stdout
+        *_, last = process.stderr.splitlines() or [""]
+        output = process.stderr + process.stdout
         faults = [f"does not say {word}" for word in words if word not in last]
-        faults += ["shows a secret"] * any(secret in said for secret in secrets_of(status))
-        faults += ["has a traceback"] * ("Traceback" in said)
-        faults += ["has no one message"] * (said.count("helenus-connector: ") != 1)
-        faults += [f"ends with {done.returncode}"] * (done.returncode != code)
-        return f"{changes} {', '.join(faults)} ({time.monotonic() - began:.0f} s):\n{said[-1500:]}" if faults else None
+        faults += ["shows a secret"] * any(secret in output for secret in secrets_of(status))
+        faults += ["has a traceback"] * ("Traceback" in output)
+        faults += ["has no one message"] * (output.count("helenus-connector: ") != 1)
+        faults += [f"ends with {process.returncode}"] * (process.returncode != code)
+        return (
+            f"{changes} {', '.join(faults)} ({time.monotonic() - began:.0f} s):\n{output[-1500:]}" if faults else None
+        )
 
     chosen = [number for number, mistake in enumerate(MISTAKES) if mistake[1] == code]
     with ThreadPoolExecutor(3) as pool:
-        found = "\n\n".join(filter(None, pool.map(wrong, chosen)))
-    assert not found, found
+        faults_found = "\n\n".join(filter(None, pool.map(wrong, chosen)))
+    assert not faults_found, faults_found

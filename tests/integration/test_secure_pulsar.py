@@ -147,7 +147,7 @@ def test_the_whole_path_and_no_token_is_seen(status: Status, session: Any, files
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
         seen = b"".join(
-            processes.contents(p, "cmdline", "environ") for one in started for p in processes.family(one.pid)
+            processes.contents(p, "cmdline", "environ") for process in started for p in processes.family(process.pid)
         )
         assert b"java" in seen
     finally:
@@ -189,7 +189,7 @@ def test_every_mistake_is_one_clear_message(status: Status, session: Any, files:
     assert status.pulsar_url
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
-    known = {
+    values = {
         "other": str(other),
         "agent": status.security.token(AGENT),
         "stranger": status.security.token(STRANGER),
@@ -199,22 +199,24 @@ def test_every_mistake_is_one_clear_message(status: Status, session: Any, files:
 
     def wrong(number: int) -> str | None:
         changes, code, words = MISTAKES[number]
-        given = {key: value and value.format(**known) for key, value in changes.items()}
-        command = [script("helenus-connector"), *files(str(number), given)]
+        properties = {key: value and value.format(**values) for key, value in changes.items()}
+        command = [script("helenus-connector"), *files(str(number), properties)]
         began = time.monotonic()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment())
+            process = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment())
         except subprocess.TimeoutExpired as error:
             return f"{changes}: still runs: {(error.stderr or b'')[-1000:]!r}"
-        *_, last = done.stderr.splitlines() or [""]
-        said = done.stderr + done.stdout
+        *_, last = process.stderr.splitlines() or [""]
+        output = process.stderr + process.stdout
         faults = [f"does not say {word}" for word in words if word not in last]
-        faults += ["shows a token"] * any(token in said for token in tokens(status))
-        faults += ["has a traceback"] * ("Traceback" in said)
-        faults += ["has no one message"] * (said.count("helenus-connector: ") != 1)
-        faults += [f"ends with {done.returncode}"] * (done.returncode != code)
-        return f"{changes} {', '.join(faults)} ({time.monotonic() - began:.0f} s):\n{said[-1500:]}" if faults else None
+        faults += ["shows a token"] * any(token in output for token in tokens(status))
+        faults += ["has a traceback"] * ("Traceback" in output)
+        faults += ["has no one message"] * (output.count("helenus-connector: ") != 1)
+        faults += [f"ends with {process.returncode}"] * (process.returncode != code)
+        return (
+            f"{changes} {', '.join(faults)} ({time.monotonic() - began:.0f} s):\n{output[-1500:]}" if faults else None
+        )
 
     with ThreadPoolExecutor(3) as pool:
-        found = "\n\n".join(filter(None, pool.map(wrong, range(len(MISTAKES)))))
-    assert not found, found
+        faults_found = "\n\n".join(filter(None, pool.map(wrong, range(len(MISTAKES)))))
+    assert not faults_found, faults_found

@@ -89,7 +89,7 @@ class Table:
         def write() -> None:
             while not stop.is_set():
                 with suppress(*UNSURE):  # whether it took effect is for the table to say
-                    self.one()
+                    self.write_statement()
                 stop.wait(0.01)
 
         thread = threading.Thread(target=write, daemon=True)
@@ -100,7 +100,7 @@ class Table:
             stop.set()
             thread.join()
 
-    def one(self) -> None:
+    def write_statement(self) -> None:
         """Each statement writes a higher number than those before it."""
         c = self.random.randrange(ROWS)
         p = c % 300 if c % 2 else 0
@@ -148,8 +148,8 @@ def snapshots(connector: Command, name: str) -> list[dict[str, Any]]:
     url = f"http://127.0.0.1:{connector.port}/connectors/{name}/snapshots"
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["snapshots"]
-            return found
+            snapshot_list: list[dict[str, Any]] = json.load(answer)["snapshots"]
+            return snapshot_list
     except OSError:
         return []
 
@@ -177,15 +177,15 @@ def send(status: Status, topic: str, key: str, value: object) -> None:
 
 def goes_on(connector: Command, name: str, after: float) -> float:
     """Wait until a snapshot has scanned more than this share; returns how much it has."""
-    found: list[dict[str, Any]] = []
+    states: list[dict[str, Any]] = []
 
     def is_further() -> bool:
-        found[:] = snapshots(connector, name)
-        return bool(found) and found[0]["done"] > after
+        states[:] = snapshots(connector, name)
+        return bool(states) and states[0]["done"] > after
 
-    eventually(is_further, lambda: f"it goes on: {found}\n{connector.tail()}")
-    assert found[0]["state"] == "SCANNING"
-    return float(found[0]["done"])
+    eventually(is_further, lambda: f"it goes on: {states}\n{connector.tail()}")
+    assert states[0]["state"] == "SCANNING"
+    return float(states[0]["done"])
 
 
 def in_order(pipeline: Pipeline, table: str) -> None:
@@ -213,7 +213,7 @@ def in_order(pipeline: Pipeline, table: str) -> None:
 
 
 @MORE
-def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
+def test_existing_rows_under_writes_while_workers_are_killed(
     pipeline: Pipeline, table: Table, tmp_path: Path, session: Any, more: bool
 ) -> None:
     name = table.name.replace(".", "-")
@@ -227,12 +227,12 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
         eventually(killed.exists, lambda: f"a slice is flushed\n{connector.tail()}")
         connector.dies()
         connector.start()
-        done = goes_on(connector, name, 0.05)
+        share = goes_on(connector, name, 0.05)
         if more:
             connector.kill()
             connector.start()
         session.execute(f"ALTER TABLE {table.name} ADD w int")
-        goes_on(connector, name, done)
+        goes_on(connector, name, share)
     assert command(connector, name, "--show").stdout.startswith(f"{name} {table.name.partition('.')[2]}: SCANNING")
     eventually(lambda: snapshots(connector, name)[0]["state"] == "COMPLETE", "the snapshot is complete")
     pipeline.converges(table.name)
@@ -253,10 +253,12 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
     session.execute(f"INSERT INTO {table.name} (p, q, c) VALUES (2000, 'q', 1)")
     pipeline.converges(table.name)
     assert snapshots(connector, name)[0] == before, "no second snapshot"
-    known = {(record.partition, record.offset) for record in records}
-    again = [record for record in pipeline.records(table.name) if (record.partition, record.offset) not in known]
-    assert [record for record in again if "snapshot" in record.headers] == []
-    assert any(record.key["p"] == 2000 for record in again)
+    positions = {(record.partition, record.offset) for record in records}
+    later_records = [
+        record for record in pipeline.records(table.name) if (record.partition, record.offset) not in positions
+    ]
+    assert [record for record in later_records if "snapshot" in record.headers] == []
+    assert any(record.key["p"] == 2000 for record in later_records)
 
 
 def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: Any) -> None:
@@ -272,9 +274,9 @@ def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: An
     rows = {row.c for row in session.execute(f"SELECT c FROM {table.name} WHERE p = 0 AND q = 'q'")}
     assert {r.key["p"] for r in records} == {0}, "no event of before came from the agent"
     assert {r.key["c"] for r in records} - {None} == rows
-    found = [r for r in records if r.headers.get("origin") == b"snapshot"]
-    assert {r.key["p"] for r in found} == {0}
-    assert found[-1].headers["snapshot"] == b"last"
+    snapshot_records = [r for r in records if r.headers.get("origin") == b"snapshot"]
+    assert {r.key["p"] for r in snapshot_records} == {0}
+    assert snapshot_records[-1].headers["snapshot"] == b"last"
     for wrong, message in (
         (["--where", "c = 1"], "the partition key of"),
         (["--where", "p = 0"], "the partition key of"),
@@ -308,8 +310,8 @@ def asks(table: Table, *partitions: float) -> dict[str, Any]:
 def is_complete(connector: Command, name: str, *partitions: int) -> bool:
     """Whether the last snapshot was of these partitions, and is complete."""
     where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
-    found = [(one["state"], one["where"], one["rows"]) for one in snapshots(connector, name)]
-    return found == [("COMPLETE", where, IN_PARTITION * len(partitions))]
+    states = [(snapshot["state"], snapshot["where"], snapshot["rows"]) for snapshot in snapshots(connector, name)]
+    return states == [("COMPLETE", where, IN_PARTITION * len(partitions))]
 
 
 @pytest.mark.long  # above a signal is acted on; connector/test_signals.py has the others in memory
@@ -321,7 +323,7 @@ def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> N
     connector = pipeline.connect(table.name, snapshot_mode="never", signal_kafka_topic=topic)  # Debezium's name
 
     def is_now(state: str) -> bool:
-        return [one["state"] for one in snapshots(connector, name)] == [state]
+        return [snapshot["state"] for snapshot in snapshots(connector, name)] == [state]
 
     with pipeline.log() as made:
         made.create(topic, 1, {})
@@ -375,25 +377,25 @@ def test_a_partition_of_many_rows(
     pipeline.agent.start().ready()
     connector = pipeline.connect(name, snapshot_mode="initial").start()
     assert connector.process is not None
-    held = []
+    megabytes = []
 
     def is_at(scanned: int) -> bool:
-        found = snapshots(connector, "snapshots-skew")
-        return bool(found) and (found[0]["rows"] >= scanned or found[0]["state"] == "COMPLETE")
+        states = snapshots(connector, "snapshots-skew")
+        return bool(states) and (states[0]["rows"] >= scanned or states[0]["state"] == "COMPLETE")
 
     for part in range(1, parts + 1):
         eventually(lambda part=part: is_at(rows * part // parts), lambda: f"it goes on\n{connector.tail()}")
-        held.append(sum(map(resident, family(connector.process.pid))) >> 20)
+        megabytes.append(sum(map(resident, family(connector.process.pid))) >> 20)
     eventually(
         lambda: snapshots(connector, "snapshots-skew")[0]["state"] == "COMPLETE",
         lambda: f"it is complete\n{connector.tail()}",
     )
-    record_property("MB", held)
-    first = max(held[: parts * 3 // 10])
-    assert max(held) < 1.3 * first, f"MB of the worker's processes while the rows are scanned: {held}"
-    status, out, said = verify(pipeline, name, "--json")
+    record_property("MB", megabytes)
+    first = max(megabytes[: parts * 3 // 10])
+    assert max(megabytes) < 1.3 * first, f"MB of the worker's processes while the rows are scanned: {megabytes}"
+    status, out, error_output = verify(pipeline, name, "--json")
     report = json.loads(out)["report"]
-    assert (status, report["rows"]) == (0, rows + 100 * at_once), (report, said)
+    assert (status, report["rows"]) == (0, rows + 100 * at_once), (report, error_output)
     session.execute(f"DROP TABLE {name}")
 
 

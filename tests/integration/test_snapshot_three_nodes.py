@@ -28,7 +28,7 @@ KINDS = ("worker", "task", "saving", "agent", "replica", "node", "broker")
 class Patient(RetryPolicy):  # type: ignore[misc] # the driver has no types
     """Three nodes on a busy machine may take longer for a write than a second, which is all they are given."""
 
-    def on_write_timeout(self, query: Any, consistency: int, retry_num: int, **about: Any) -> tuple[int, int | None]:
+    def on_write_timeout(self, query: Any, consistency: int, retry_num: int, **details: Any) -> tuple[int, int | None]:
         return (self.RETRY, consistency) if retry_num < 20 else (self.RETHROW, None)
 
 
@@ -54,12 +54,12 @@ def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_pat
     name = table.name.replace(".", "-")
     pipeline = Three(three.status(), tmp_path)
     connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=ROWS // (8 * kills))
-    at, done, amid = [], 0.0, 0
+    shares, share_done, amid = [], 0.0, 0
 
     def is_at(share: float) -> bool:
-        found = snapshots(connector, name)
-        at[:] = [one["done"] for one in found]
-        return bool(found) and (found[0]["state"] != "SCANNING" or found[0]["done"] >= share)
+        states = snapshots(connector, name)
+        shares[:] = [snapshot["done"] for snapshot in states]
+        return bool(states) and (states[0]["state"] != "SCANNING" or states[0]["done"] >= share)
 
     try:
         for agent in pipeline.agents:
@@ -69,9 +69,9 @@ def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_pat
         connector.start()
         with table.written():
             for kill in range(kills):
-                share = done + chance.uniform(0.1, 0.9) / (kills + 1)
-                eventually(lambda share=share: is_at(share), lambda: f"it goes on: {at}\n{connector.tail()}")
-                done, kind = at[0], KINDS[kill % len(KINDS)] if kills >= len(KINDS) else chance.choice(KINDS)
+                share = share_done + chance.uniform(0.1, 0.9) / (kills + 1)
+                eventually(lambda share=share: is_at(share), lambda: f"it goes on: {shares}\n{connector.tail()}")
+                share_done, kind = shares[0], KINDS[kill % len(KINDS)] if kills >= len(KINDS) else chance.choice(KINDS)
                 if snapshots(connector, name)[0]["state"] == "SCANNING":
                     amid += 1
                 elif kind in ("task", "saving"):
@@ -83,7 +83,8 @@ def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_pat
                 elif kind == "replica":
                     with paused(three, chance.choice(["cassandra2", "cassandra3"])):
                         eventually(
-                            lambda done=done: is_at(done + 0.02), lambda: f"without a replica: {at}\n{connector.tail()}"
+                            lambda share_done=share_done: is_at(share_done + 0.02),
+                            lambda: f"without a replica: {shares}\n{connector.tail()}",
                         )
                 elif kind in ("node", "broker"):
                     server = "kafka" if kind == "broker" else chance.choice(["cassandra2", "cassandra3"])
@@ -104,16 +105,16 @@ def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_pat
                 if kill == kills // 2:
                     session.execute(f"ALTER TABLE {table.name} ADD w int")
             assert amid > kills // 2, f"only {amid} of {kills} while it scanned: the machine is too busy"
-            found = eventually(lambda: is_at(2) and snapshots(connector, name), "it is scanned")
-            assert found[0]["state"] in ("PUBLISHING", "COMPLETE"), found
+            states = eventually(lambda: is_at(2) and snapshots(connector, name), "it is scanned")
+            assert states[0]["state"] in ("PUBLISHING", "COMPLETE"), states
         eventually(
             lambda: snapshots(connector, name)[0]["state"] == "COMPLETE", lambda: f"complete\n{connector.tail()}"
         )
         for agent in pipeline.agents:
             agent.ready()
-        status, out, said = verify(pipeline, table.name, "--json", "--patience", "120")
+        status, out, error_output = verify(pipeline, table.name, "--json", "--patience", "120")
         report = json.loads(out)["report"]
-        assert (status, report["behind"]) == (0, None), (SEED, report, said)
+        assert (status, report["behind"]) == (0, None), (SEED, report, error_output)
         assert report["rows"] > ROWS // 2, "two statements of six delete some, three write some again"
         in_order(pipeline, table.name)
     finally:

@@ -102,14 +102,14 @@ def test_nobody_without_the_secret_gets_into_driver_or_executors(pipeline: Pipel
     assert pipeline.connector.process is not None
     eventually(lambda: len(spark.executors()) == 2, "two executors")
     members = [pipeline.connector.process.pid, *spark.executors()]
-    found = [listener for pid in members for listener in attacks.listeners(pid)]
-    addresses = {listener.address for listener in found if listener.port not in (0, pipeline.connector.port)}
-    assert len(addresses) == 3 + 2, f"Java's, and a block manager of each executor: {found}"
+    open_listeners = [listener for pid in members for listener in attacks.listeners(pid)]
+    addresses = {listener.address for listener in open_listeners if listener.port not in (0, pipeline.connector.port)}
+    assert len(addresses) == 3 + 2, f"Java's, and a block manager of each executor: {open_listeners}"
     assert attacks.call_java(addresses) == []
     tries = attacks.fetch_blocks(addresses)
     assert [line for line in tries if " taken " in line or "BlockNotFound" in line] == []
     assert len({line.split()[0] for line in tries if "Expected SaslMessage" in line}) == 4, tries
-    assert attacks.reach_sockets([listener.path for listener in found if listener.path]) == []
+    assert attacks.reach_sockets([listener.path for listener in open_listeners if listener.path]) == []
     seen = b"".join(processes.contents(path, "cmdline") for pid in members for path in processes.family(pid))
     assert b"java" in seen
     assert spark.secret.encode() not in seen

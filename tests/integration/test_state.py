@@ -42,16 +42,16 @@ def pipeline(log: LogName, session: Any, lasting: Lasting) -> Iterator[Pipeline]
 
 def of_a_naive_sink(pipeline: Pipeline, table: str, columns: Sequence[str] = COLUMNS) -> Rows:
     """Upserts values and deletes by nulls; what has no whole key is nothing to it."""
-    found: Rows = {}
+    rows: Rows = {}
     for record in pipeline.records(table):
         if not isinstance(record.key, dict) or any(record.key.get(name) is None for name in KEY):
             continue
         key = tuple(record.key[name] for name in KEY)
         if record.value is None:
-            found.pop(key, None)
+            rows.pop(key, None)
         else:
-            found[key] = {name: record.value[name] for name in columns}
-    return found
+            rows[key] = {name: record.value[name] for name in columns}
+    return rows
 
 
 def of_cassandra(session: Any, table: str, columns: Sequence[str] = COLUMNS) -> Rows:
@@ -72,10 +72,10 @@ def agrees(pipeline: Pipeline, session: Any, table: str, columns: Sequence[str] 
 
     def differ() -> str:
         keys = sorted(key for key in {*sink, *wanted} if sink.get(key) != wanted.get(key))
-        some = [(key, sink.get(key), wanted.get(key)) for key in keys[:5]]
+        examples = [(key, sink.get(key), wanted.get(key)) for key in keys[:5]]
         first = [r for r in pipeline.records(table) if r.key and keys and tuple(map(r.key.get, KEY)) == keys[0]]
         last = "\n".join(map(str, first[-8:]))
-        return f"{table}: {len(keys)} keys differ, as key, sink, table: {some}\n{last}\n{pipeline.connector.tail()}"
+        return f"{table}: {len(keys)} keys differ, as key, sink, table: {examples}\n{last}\n{pipeline.connector.tail()}"
 
     eventually(equal, differ)
 
@@ -203,15 +203,15 @@ def test_a_hundred_thousand_rows_of_one_delete(
     insert = session.prepare(f"INSERT INTO {table} (p, c, d, v) VALUES (?, ?, 'a', 'x')")
     execute_concurrent_with_args(session, insert, [(10, c) for c in range(rows)], concurrency=50)
     eventually(lambda: live() >= rows, lambda: f"{live()} keys live\n{pipeline.connector.tail()}")
-    before = most = memory(pipeline)
+    before = peak = memory(pipeline)
     session.execute(f"DELETE FROM {table} WHERE p = 10")
     others: dict[int, float] = {}
 
     def is_done() -> bool:
-        nonlocal most
+        nonlocal peak
         others[len(others)] = time.time()
         session.execute(insert, (11, len(others) - 1))
-        most = max(most, memory(pipeline))
+        peak = max(peak, memory(pipeline))
         return live() < rows / 10
 
     eventually(is_done, lambda: f"{live()} keys live\n{pipeline.connector.tail()}")
@@ -223,10 +223,10 @@ def test_a_hundred_thousand_rows_of_one_delete(
     late = [r.timestamp / 1000 - others[r.key["c"]] for r in records if r.key and r.key.get("p") == 11]
     record_property("nulls and seconds", (len(gone), (max(gone) - min(gone)) / 1000))
     record_property("others and latest, s", (len(late), max(late)))
-    record_property("MB before and at most", (before, most))
+    record_property("MB before and at most", (before, peak))
     assert len(gone) >= rows
     assert max(late) < 20
-    assert most - before < 400
+    assert peak - before < 400
 
 
 def memory(pipeline: Pipeline) -> int:
@@ -243,7 +243,7 @@ def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> Non
     directory = pipeline.directory / "checkpoint" / "state" / "state-rows"
     file = directory / "about"
     pipeline.connector.stop()
-    kept = file.read_bytes()
+    original = file.read_bytes()
 
     def refused(why: str) -> None:
         pipeline.connector.start()
@@ -259,11 +259,11 @@ def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> Non
         assert trace in pipeline.connector.tail()
         pipeline.connector.stop()
 
-    file.write_bytes(kept.replace(b"state.rows", b"state.rose"))
+    file.write_bytes(original.replace(b"state.rows", b"state.rose"))
     refused("this file is damaged")
     file.unlink()
     refused("is gone")
-    file.write_bytes(kept)
+    file.write_bytes(original)
     (directory / "query" / "state").rename(directory / "elsewhere")
     refused("the state is gone")
     (directory / "elsewhere").rename(directory / "query" / "state")

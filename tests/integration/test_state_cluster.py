@@ -60,10 +60,10 @@ def test_executors_killed(pipeline: Pipeline, spark: SparkCluster, session: Any)
         eventually(lambda: len(set(spark.executors()) - set(executors)) == 2, "two executors are there")
 
     eventually(lambda: len(spark.executors()) == 2, "two executors are there")
-    for seed, most in enumerate((0, 1, 2, 1)):
+    for seed, kill_count in enumerate((0, 1, 2, 1)):
         for table in TABLES:
             write(session, table, 40, seed)
-        kill(spark.executors()[:most])
+        kill(spark.executors()[:kill_count])
         for table in TABLES:
             session.execute(f"DELETE FROM {table} WHERE p = {seed}")
     for table in TABLES:

@@ -63,10 +63,10 @@ def write(session: Any, table: str, statements: int, seed: int) -> None:
     start = session.execute("SELECT toUnixTimestamp(now()) AS now FROM system.local").one().now * 1000
     for number in range(statements):
         p, c, d = r.randrange(4), r.randrange(6), r.choice("ab")
-        at = f"TIMESTAMP {start + r.randrange(-50, 50)}" if r.random() < 0.3 else ""
+        timestamp = f"TIMESTAMP {start + r.randrange(-50, 50)}" if r.random() < 0.3 else ""
         ttl = f"TTL {r.randint(1, 4)}" if r.random() < 0.3 else ""
-        using = " USING " + " AND ".join(filter(None, (at, ttl))) if at or ttl else ""
-        deletes = f" USING {at}" if at else ""
+        using = " USING " + " AND ".join(filter(None, (timestamp, ttl))) if timestamp or ttl else ""
+        deletes = f" USING {timestamp}" if timestamp else ""
         key = f"p = {p} AND c = {c} AND d = '{d}'"
         kinds = {"insert": 40, "update": 20, "map": 10, "list": 15, "key": 5}
         kinds |= {"cell": 8, "row": 8, "partition": 5, "range": 9, "static": 10}
@@ -101,12 +101,12 @@ def write(session: Any, table: str, statements: int, seed: int) -> None:
 
 def change_list(r: random.Random, session: Any, table: str, key: str, number: int) -> None:
     """One change of a list, in one of all ways."""
-    found = session.execute(f"SELECT l FROM {table.partition(' ')[0]} WHERE {key}").one()
-    there = (found.l if found else None) or []
+    row = session.execute(f"SELECT l FROM {table.partition(' ')[0]} WHERE {key}").one()
+    there = (row.l if row else None) or []
     changes = [f"l = l + [{number}, 1]", f"l = [{number}, 1] + l", f"l = [{number}, 2, {number}]", "l = l - [1]"]
     if there:
-        at = r.randrange(len(there))
-        changes += [f"l[{at}] = {number}", f"l[{at}] = null"]
+        index = r.randrange(len(there))
+        changes += [f"l[{index}] = {number}", f"l[{index}] = null"]
     session.execute(f"UPDATE {table} SET {r.choice(changes)} WHERE {key}")
 
 
@@ -155,8 +155,8 @@ def test_truncations_under_writes(pipeline: Pipeline, session: Any) -> None:
         for number in itertools.count():
             if stop.is_set():
                 return
-            at = time.time_ns() // 1000 - (3_600_000_000 if number % 3 == 0 else 0)
-            session.execute(insert, (number % 7, number % 400, f"v{number}", at))
+            write_time = time.time_ns() // 1000 - (3_600_000_000 if number % 3 == 0 else 0)
+            session.execute(insert, (number % 7, number % 400, f"v{number}", write_time))
 
     writer = threading.Thread(target=keep_writing)
     writer.start()
@@ -175,8 +175,8 @@ def test_truncations_under_writes(pipeline: Pipeline, session: Any) -> None:
     session.execute(f"UPDATE {table} SET n = 5 WHERE p = 1 AND c = 1 AND d = 'a'")
     agrees(pipeline, session, table, COLUMNS)
     assert len(of_a_naive_sink(pipeline, table)) == 20
-    status, out, said = verify(pipeline, table, "--patience", "5")
-    assert status == 0, (out, said)
+    status, out, error_output = verify(pipeline, table, "--patience", "5")
+    assert status == 0, (out, error_output)
 
 
 def test_a_tombstone_that_was_purged_hides_nothing(pipeline: Pipeline, session: Any, stack: Stack) -> None:
@@ -231,8 +231,8 @@ def test_before_is_the_after_of_before(pipeline: Pipeline, session: Any) -> None
 
     def agree() -> bool:
         rows.clear()
-        found = session.execute(f"SELECT p, c, d, v FROM {table}")
-        rows.update({(r.p, r.c, r.d): r.v for r in found if r.c is not None})
+        selected = session.execute(f"SELECT p, c, d, v FROM {table}")
+        rows.update({(r.p, r.c, r.d): r.v for r in selected if r.c is not None})
         return follows() == rows
 
     eventually(agree, lambda: f"{follows()}\n{rows}\n{pipeline.connector.tail()}")
@@ -251,13 +251,13 @@ def test_rows_of_before_and_events_without_cells_are_read(pipeline: Pipeline, se
         change_list(random.Random(c), session, table, f"p = 7 AND c = {c} AND d = 'a'", c)
         row = f"p = 8 AND c = {3 * c} AND d = 'key'"
         # Nothing, as it is of before the row; and after it, though before the row was read.
-        at = before if c % 2 else f"{before + 600_000_000 - 1_000}"
-        session.execute(f"DELETE FROM {table} USING TIMESTAMP {at} WHERE {row}")
+        write_time = before if c % 2 else f"{before + 600_000_000 - 1_000}"
+        session.execute(f"DELETE FROM {table} USING TIMESTAMP {write_time} WHERE {row}")
         session.execute(f"INSERT INTO {table} (p, c, d) VALUES (9, {c}, 'key') USING TTL {1 + c % 3 * 1000}")
     agrees(pipeline, session, table, COLUMNS)
     assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-light") > 300
-    status, out, said = verify(pipeline, table, "--patience", "5")
-    assert status == 0, (out, said)
+    status, out, error_output = verify(pipeline, table, "--patience", "5")
+    assert status == 0, (out, error_output)
 
 
 @pytest.mark.long  # a snapshot more
@@ -275,9 +275,9 @@ def test_state_that_is_turned_on_begins_with_the_rows_of_before(pipeline: Pipeli
         labels = {"connector": "merged-turned", "state": "COMPLETE"}
         complete = lambda: pipeline.connector.total("helenus_connector_snapshot_state", **labels)  # noqa: E731
         eventually(complete, pipeline.connector.tail)
-        pipeline.rest("PUT", "merged-turned/stop")
+        pipeline.call_rest("PUT", "merged-turned/stop")
         pipeline.configure(table, {**initial, "state": "rows", "query.group": "turned"})
-        pipeline.rest("PUT", "merged-turned/resume")
+        pipeline.call_rest("PUT", "merged-turned/resume")
         for c in range(0, rows, 3):
             key = f"p = {c % 5} AND c = {c} AND d = 'a'"
             statement = f"DELETE FROM {table}" if c % 2 else f"UPDATE {table} SET v = 'after'"
@@ -285,8 +285,10 @@ def test_state_that_is_turned_on_begins_with_the_rows_of_before(pipeline: Pipeli
         agrees(pipeline, session, table)
         parts = [r for r in pipeline.records(table) if r.value and None in (r.value["v"], r.value["n"])]
         assert not parts, "no record lacks a column"
-        kept = lambda: pipeline.connector.total("helenus_connector_rows_kept", connector="merged-turned")  # noqa: E731
-        eventually(lambda: kept() >= rows * 5 / 6, lambda: f"{kept()} rows are kept\n{pipeline.connector.tail()}")
+        kept_rows = lambda: pipeline.connector.total("helenus_connector_rows_kept", connector="merged-turned")  # noqa: E731
+        eventually(
+            lambda: kept_rows() >= rows * 5 / 6, lambda: f"{kept_rows()} rows are kept\n{pipeline.connector.tail()}"
+        )
 
 
 @pytest.mark.long  # it starts the worker again
@@ -324,13 +326,13 @@ def test_a_topic_is_rebuilt_from_the_state(pipeline: Pipeline, session: Any) -> 
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused
     assert "another worker has this checkpoint.dir" in refused.stderr
     pipeline.connector.stop()
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
-    assert done.returncode == 0, done
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    assert process.returncode == 0, process
     before = {json.dumps(r.key): r for r in pipeline.records(table) if "scope" not in r.headers}
     live = {key: record.value for key, record in before.items() if record.value is not None}
     messages = map(pipeline.reader.record, pipeline.reader.messages(topic))
     assert {json.dumps(r.key): r.value for r in messages} == live
-    assert done.stdout == f"merged-rows: {len(live)} records appended to {topic}\n"
+    assert process.stdout == f"merged-rows: {len(live)} records appended to {topic}\n"
     pipeline.connector.start().ready()
 
 
@@ -339,7 +341,7 @@ def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> Non
     directory = pipeline.directory / "checkpoint" / "rows"
     file = directory / "state.about"
     pipeline.connector.stop()
-    kept = file.read_bytes()
+    original = file.read_bytes()
 
     def refused(why: str) -> None:
         pipeline.connector.start()
@@ -354,11 +356,11 @@ def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> Non
         assert f"delete {directory}" in pipeline.connector.tail()
         pipeline.connector.stop()
 
-    file.write_bytes(kept.replace(b"merged.rows", b"merged.rose"))
+    file.write_bytes(original.replace(b"merged.rows", b"merged.rose"))
     refused("this file is damaged")
     file.unlink()
     refused("is gone")
-    file.write_bytes(kept)
+    file.write_bytes(original)
     (directory / "state").rename(directory / "elsewhere")
     refused("the state is gone")
     (directory / "elsewhere").rename(directory / "state")

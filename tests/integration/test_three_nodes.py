@@ -79,10 +79,10 @@ class Three(Pipeline):
         """Whether every event is fully processed, also those that a restart steps back to, and no key waits."""
         if self.connector.health()[0] != 200 or not self.count(table, "events_read_total"):
             return False
-        place = f"http://127.0.0.1:{self.connector.port}/connectors/{table.replace('.', '-')}/offsets"
-        with urllib.request.urlopen(place, timeout=10) as answer:
-            done = sum(one["offset"]["offset"] for one in json.load(answer)["offsets"])
-        return done >= len(self.events(table)) and not self.count(table, "keys_unconfirmed")
+        url = f"http://127.0.0.1:{self.connector.port}/connectors/{table.replace('.', '-')}/offsets"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            events_read = sum(entry["offset"]["offset"] for entry in json.load(answer)["offsets"])
+        return events_read >= len(self.events(table)) and not self.count(table, "keys_unconfirmed")
 
     def events(self, table: str) -> list[Any]:
         return list(messages(self.status.bootstrap_servers, f"events-{table}"))
@@ -101,8 +101,10 @@ class Three(Pipeline):
         keyspace, name = table.split(".")
         definition = next(t for t in read_tables(session, keyspace).values() if t.name == name)
         records = self.records(table)
-        found = differences(session.at_all, definition, records)
-        assert not found, f"{len(found)} keys of {table} differ; {context}\n" + "\n".join(map(str, found[:10]))
+        differing = differences(session.at_all, definition, records)
+        assert not differing, f"{len(differing)} keys of {table} differ; {context}\n" + "\n".join(
+            map(str, differing[:10])
+        )
         self.adds_up(table.replace(".", "-"))
 
 
@@ -170,11 +172,11 @@ def paused(stack: Stack, *nodes: str) -> Iterator[None]:
 
 def changes(pipeline: Three, table: str) -> dict[Any, set[str | None]]:
     """The distinct changes on an events topic, by key and digest: the nodes that reported them."""
-    found: dict[Any, set[str | None]] = {}
+    nodes_by_change: dict[Any, set[str | None]] = {}
     for message in pipeline.events(table):
         change = decode(message.value())
-        found.setdefault((message.key(), change.digest), set()).add(change.node)
-    return found
+        nodes_by_change.setdefault((message.key(), change.digest), set()).add(change.node)
+    return nodes_by_change
 
 
 def reports(pipeline: Three, table: str) -> int:
@@ -220,14 +222,14 @@ def test_reads_per_change(pipeline: Three, session: Any) -> None:
     costs = {}
     for kind, (table, count, _, statement) in COSTS.items():
         before = {n: pipeline.count(table, n) for n in ("keys_read_total", "records_total", "statements_total")}
-        known = len(changes(pipeline, table))
+        count_before = len(changes(pipeline, table))
         for i in range(count):
             session.execute(statement.format(t=table, i=10_000 + i))
         pipeline.wait_confirmed(table, session)
-        assert len(changes(pipeline, table)) - known == count
+        assert len(changes(pipeline, table)) - count_before == count
         costs[kind] = {n: (pipeline.count(table, n) - b) / count for n, b in before.items()}
     assert costs["inserts"]["statements_total"] <= 1, costs
-    assert {kind for kind, (_, _, most, _) in COSTS.items() if costs[kind]["keys_read_total"] > most} == set(), costs
+    assert {kind for kind, (_, _, limit, _) in COSTS.items() if costs[kind]["keys_read_total"] > limit} == set(), costs
 
 
 def test_memtables_that_are_late_for_long(pipeline: Three, session: Any) -> None:
@@ -243,15 +245,15 @@ def test_memtables_that_are_late_for_long(pipeline: Three, session: Any) -> None
     for agent in pipeline.agents[1:]:
         if agent.process is not None:
             agent.stop()
-    known = len(changes(pipeline, LATE))
+    count_before = len(changes(pipeline, LATE))
     records = len(pipeline.records(LATE))
     try:
         fill_memtables(session)
         sent = [session.execute_async(f"UPDATE {LATE} SET v = 1 WHERE k = {k}", timeout=60) for k in range(10)]
-        for one in sent:
+        for future in sent:
             with suppress(WriteTimeout, OperationTimedOut):
-                one.result()
-        eventually(lambda: len(changes(pipeline, LATE)) > known, "a node reports them", every=0.1)
+                future.result()
+        eventually(lambda: len(changes(pipeline, LATE)) > count_before, "a node reports them", every=0.1)
         eventually(lambda: len(pipeline.records(LATE)) > records, "they are read", every=0.1)
         early = pipeline.records(LATE)[records:]
         eventually(lambda: values(session) == {1}, "all memtables have them")
@@ -279,8 +281,8 @@ def fill_memtables(session: Any) -> None:
     with suppress(WriteTimeout, OperationTimedOut):
         for k in range(0, 10_000, 4):
             sent = [session.execute_async(insert, (k + i, texts[(k + i) % len(texts)])) for i in range(4)]
-            for one in sent:
-                one.result()
+            for future in sent:
+                future.result()
         raise AssertionError("the memtables are never full")
 
 
@@ -300,7 +302,7 @@ def test_random_tables_converge(pipeline: Three, session: Any) -> None:
 
 
 def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any) -> None:
-    known = changes(pipeline, ALL_KINDS)
+    changes_before = changes(pipeline, ALL_KINDS)
     with Workload(session, ALL_KINDS, seed=5) as workload:
         time.sleep(1)
         with paused(three, "cassandra3"):
@@ -309,7 +311,7 @@ def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any
     assert workload.statements > 100
 
     def hints_are_reported() -> bool:
-        new = [nodes for change, nodes in changes(pipeline, ALL_KINDS).items() if change not in known]
+        new = [nodes for change, nodes in changes(pipeline, ALL_KINDS).items() if change not in changes_before]
         counts = Counter(node for nodes in new for node in nodes)
         return len(counts) == 3 and min(counts.values()) > 0.8 * max(counts.values())
 
@@ -359,13 +361,13 @@ def written_to_one_replica(three: Stack, session: Any, first: int) -> None:
 
 def test_hints_are_lost(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
     """The connector's own reads bring together what the replicas have."""
-    known = changes(pipeline, ROWS)
+    changes_before = changes(pipeline, ROWS)
     written_to_one_replica(three, session, 300)
     with Workload(session, ALL_KINDS, seed=6), paused(three, "cassandra3"):
         time.sleep(4)
     pipeline.wait_confirmed(ROWS, session)
     pipeline.wait_confirmed(ALL_KINDS, session)
-    tellers = [len(nodes) for change, nodes in changes(pipeline, ROWS).items() if change not in known]
+    tellers = [len(nodes) for change, nodes in changes(pipeline, ROWS).items() if change not in changes_before]
     assert tellers.count(1) >= 20, "a deletion is repaired in other words; a whole row in the same"
 
 
@@ -419,7 +421,7 @@ def test_workers_that_die_hand_their_partitions_to_others(pipeline: Three, sessi
     assert len(killed) > 2, "others took over"
 
 
-def test_a_value_that_changes_there_and_back_with_a_kill_between_flush_and_mark(
+def test_a_value_changed_and_restored_around_a_kill_between_flush_and_mark(
     pipeline: Three, session: Any, tmp_path: Path
 ) -> None:
     """v1 is published and waits; v2 is published by a worker that dies before it can say so; the row is v1 again."""

@@ -54,8 +54,10 @@ def ks(log: LogName) -> str:
 def pipeline(
     log: LogName, ks: str, session: Any, lasting: Lasting, request: pytest.FixtureRequest
 ) -> Iterator[Pipeline]:
-    asked = {getattr(item, "callspec", None) and item.callspec.params.get("name") for item in request.session.items}
-    forms = {name: forms_of(log, name) for name in FORMS if name in asked or name == "avro"}
+    selected_names = {
+        getattr(item, "callspec", None) and item.callspec.params.get("name") for item in request.session.items
+    }
+    forms = {name: forms_of(log, name) for name in FORMS if name in selected_names or name == "avro"}
     for name in forms:
         create(session, ks, name) if name == "avro" else session.execute(_like(ks, name))
     session.execute(f"CREATE TABLE {ks}.plain (k int PRIMARY KEY, v text, n int) WITH cdc = true")
@@ -101,9 +103,9 @@ def verified(spark: Any, pipeline: Pipeline, table: str, patience: float = 20.0,
 @contextmanager
 def appending(pipeline: Pipeline, session: Any, table: str) -> Iterator[Log]:
     """Appends records as the connector does."""
-    of = next(t for t in read_tables(session, table.split(".")[0]).values() if t.full_name == table)
+    definition = next(t for t in read_tables(session, table.split(".")[0]).values() if t.full_name == table)
     with pipeline.log() as log:
-        log.declare(f"data-{table}", topic_schemas(of, settings_of(pipeline, table)))
+        log.declare(f"data-{table}", topic_schemas(definition, settings_of(pipeline, table)))
         yield log
 
 
@@ -111,8 +113,8 @@ def settings_of(pipeline: Pipeline, table: str) -> ConnectorSettings:
     return worker_of(pipeline).model.read_settings(read_properties(pipeline.directory / f"{table}.properties"), table)
 
 
-def found(report: VerifyReport) -> dict[str, list[str]]:
-    return {kind: sorted(of.keys) for kind, of in report.found.items() if of.count}
+def keys_by_kind(report: VerifyReport) -> dict[str, list[str]]:
+    return {kind: sorted(difference.keys) for kind, difference in report.found.items() if difference.count}
 
 
 @pytest.mark.parametrize("name", ["avro", *(pytest.param(name, marks=pytest.mark.long) for name in list(FORMS)[1:])])
@@ -128,7 +130,7 @@ def test_nothing_differs_after_random_statements(
     else:
         pipeline.converges(table)
         report = verified(spark, pipeline, table, patience=0)
-    assert found(report) == {}
+    assert keys_by_kind(report) == {}
     assert report.exit_status == 0
     assert report.rows == len(list(session.execute(f"SELECT p FROM {table}")))
     assert report.records > 100
@@ -139,7 +141,7 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
     for k in range(200):
         session.execute(f"INSERT INTO {table} (k, v, n) VALUES ({k}, 'v{k}', {k})")
     pipeline.converges(table)
-    assert found(verified(spark, pipeline, table, patience=0)) == {}
+    assert keys_by_kind(verified(spark, pipeline, table, patience=0)) == {}
     assert pipeline.agent.stop() == 0
     try:
         messages = {m.key(): m for m in pipeline.reader.messages(topic)}
@@ -155,7 +157,7 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
         session.execute(f"UPDATE {table} SET n = 7000 WHERE k = 6")
         session.execute(f"INSERT INTO {table} (k, v) VALUES (777, 'new')")
         report = verified(spark, pipeline, table, patience=1)
-        assert found(report) == {
+        assert keys_by_kind(report) == {
             MISSING: ['{"k":1}', '{"k":777}'],
             STALE: ['{"k":2}', '{"k":6}', '{"k":8}'],
             GHOST: ['{"k":5}', '{"k":999}'],
@@ -170,26 +172,26 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
         )
         after = verified(spark, pipeline, table)
         # A record in another partition than the key's own is not for the connector to take away.
-        assert found(after) in ({}, {MISPLACED: ['{"k":999}']})
+        assert keys_by_kind(after) in ({}, {MISPLACED: ['{"k":999}']})
         with appending(pipeline, session, table) as log:
             log.append(topic, 0, planted, None)
-        assert found(verified(spark, pipeline, table)) == {}
+        assert keys_by_kind(verified(spark, pipeline, table)) == {}
     finally:
         pipeline.agent.start().ready()
     pipeline.converges(table)
-    assert found(verified(spark, pipeline, table, patience=0)) == {}
+    assert keys_by_kind(verified(spark, pipeline, table, patience=0)) == {}
 
 
 def command(pipeline: Pipeline, table: str, *options: str) -> tuple[int, str, str]:
     name, url = table.replace(".", "-"), f"http://127.0.0.1:{pipeline.connector.port}"
-    done = subprocess.run(
+    process = subprocess.run(
         [script("helenus-connector"), "verify", name, "--url", url, *options],
         capture_output=True,
         text=True,
         timeout=1800,
         check=False,
     )
-    return done.returncode, done.stdout, done.stderr
+    return process.returncode, process.stdout, process.stderr
 
 
 @pytest.mark.parametrize("runs", [1, pytest.param(RUNS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
@@ -197,9 +199,9 @@ def test_the_command_finds_none_while_writes_go_on(pipeline: Pipeline, session: 
     table = f"{ks}.avro"
     with Workload(session, table, seed=11, rate=200):
         for run in range(runs):
-            status, out, said = command(pipeline, table, "--json", "--patience", "20")
+            status, out, error_output = command(pipeline, table, "--json", "--patience", "20")
             report = json.loads(out)["report"]
-            assert (status, report["equal"]) == (0, True), (run, out, said)
+            assert (status, report["equal"]) == (0, True), (run, out, error_output)
     pipeline.converges(table)
     status, out, _ = command(pipeline, table, "--patience", "0", "--sample", "0.5")
     assert status == 0
@@ -220,38 +222,38 @@ def test_the_command_repairs_a_queue(pipeline: Pipeline, session: Any, ks: str) 
         there, gone = messages[30], messages[5]
         log.append(topic, gone.partition(), gone.key(), there.value())  # after the marker that is over it
         log.append(topic, there.partition(), there.key(), None)
-    status, out, said = command(pipeline, table, "--patience", "1", "--repair")
-    assert status == 3, said
+    status, out, error_output = command(pipeline, table, "--patience", "1", "--repair")
+    assert status == 3, error_output
     assert 'missing: 1: {"k":1,"c":30}' in out
     assert 'ghost: 1: {"k":1,"c":5}' in out
     assert "2 events appended" in out
-    found = {"connector": table.replace(".", "-"), "table": "queue"}
-    assert pipeline.connector.total("helenus_connector_verify_differences", kind="missing", **found) == 1
-    assert pipeline.connector.total("helenus_connector_verify_rows", **found) == 30
+    labels = {"connector": table.replace(".", "-"), "table": "queue"}
+    assert pipeline.connector.total("helenus_connector_verify_differences", kind="missing", **labels) == 1
+    assert pipeline.connector.total("helenus_connector_verify_rows", **labels) == 30
     status, out, _ = command(pipeline, table)
-    assert (status, pipeline.connector.total("helenus_connector_verify_differences", **found)) == (0, 0), out
+    assert (status, pipeline.connector.total("helenus_connector_verify_differences", **labels)) == (0, 0), out
 
 
 def test_errors_of_the_command(pipeline: Pipeline, ks: str) -> None:
-    status, _, said = command(pipeline, f"{ks}.plain", "--table", "none")
-    assert (status, "the connector has no table none" in said) == (2, True)
-    status, _, said = command(pipeline, f"{ks}.other")
-    assert (status, "not found" in said) == (2, True)
-    status, _, said = command(pipeline, f"{ks}.plain", "--token-range", "5")
-    assert (status, "AFTER:UNTIL" in said) == (2, True)
+    status, _, error_output = command(pipeline, f"{ks}.plain", "--table", "none")
+    assert (status, "the connector has no table none" in error_output) == (2, True)
+    status, _, error_output = command(pipeline, f"{ks}.other")
+    assert (status, "not found" in error_output) == (2, True)
+    status, _, error_output = command(pipeline, f"{ks}.plain", "--token-range", "5")
+    assert (status, "AFTER:UNTIL" in error_output) == (2, True)
 
 
 def test_a_topic_of_another_table_is_one_clear_error(pipeline: Pipeline, spark: Any, session: Any, ks: str) -> None:
     Workload(session, f"{ks}.avro", seed=5).run(20)
     pipeline.converges(f"{ks}.avro")
     worker = worker_of(pipeline)
-    given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), "data.topic": f"data-{ks}.avro"}
+    properties = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), "data.topic": f"data-{ks}.avro"}
     with pytest.raises(HelenusError, match="it is the topic of another table") as error:
-        verify(spark, worker, worker.model.read_settings(given, "n"), VerifyOptions(patience=0))
+        verify(spark, worker, worker.model.read_settings(properties, "n"), VerifyOptions(patience=0))
     assert error.value.kind is Kind.CONFIG
-    given["data.topic"] = "none"
+    properties["data.topic"] = "none"
     with pytest.raises(HelenusError, match="there is no data topic"):
-        verify(spark, worker, worker.model.read_settings(given, "n"), VerifyOptions(patience=0))
+        verify(spark, worker, worker.model.read_settings(properties, "n"), VerifyOptions(patience=0))
 
 
 @pytest.mark.parametrize("log", ["kafka"], indirect=True)  # the same code
@@ -266,6 +268,6 @@ def test_records_in_json_of_another_table_with_the_same_columns(
         log.create(topic, 1, {})
         log.append(topic, 0, b'{"k":1}', b'{"v":"a","n":1}', [("schema_id", plain.schema_id.encode())])
     more = {"name": "twin", "table": "twin", "output.format": "key-value-json", "data.topic": topic}
-    given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), **more}
+    properties = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), **more}
     with pytest.raises(HelenusError, match=rf"its records are of {ks}\.plain, and none is of {ks}\.twin"):
-        verify(spark, worker, worker.model.read_settings(given, "n"), VerifyOptions(patience=0))
+        verify(spark, worker, worker.model.read_settings(properties, "n"), VerifyOptions(patience=0))

@@ -48,8 +48,8 @@ class Debezium:
 
     def started(self) -> bool:
         """Whether it reads the commit log, and publishes."""
-        said = self.log.read_text()
-        return all(f"Started {name}" in said for name in ("Commit Log Processor", "Queue Processor"))
+        log_text = self.log.read_text()
+        return all(f"Started {name}" in log_text for name in ("Commit Log Processor", "Queue Processor"))
 
     def tail(self) -> str:
         return self.log.read_text()[-3000:]

@@ -57,19 +57,19 @@ class Workload:
 
     def run(self, statements: int) -> None:
         for _ in range(statements):
-            self.one()
+            self.write_statement()
 
     def _loop(self) -> None:
         while not self._stop.is_set():
             try:
-                self.one()
+                self.write_statement()
             except Exception:
                 # Cassandra may be down on purpose; whether such a write took effect is for the table to say.
                 self.failed += 1
                 time.sleep(0.5)
             self._stop.wait(1 / self.rate)
 
-    def one(self) -> None:
+    def write_statement(self) -> None:
         r = self.random
         p, q, c, d = r.randrange(4), r.choice("ab"), r.randrange(5), r.choice(IDS)
         where = f"p = {p} AND q = '{q}' AND c = {c} AND d = {d}"

@@ -31,19 +31,19 @@ class Program:
         options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), "-cp", _path(self._jars), str(source)]
         self._run([compiler], "org.eclipse.jdt.internal.compiler.batch.Main", *options)
 
-    def said(self, asked: str) -> str:
+    def ask(self, standard_input: str) -> str:
         """What it prints."""
-        return self._run([self._directory, *self._jars], self._main, asked=asked)
+        return self._run([self._directory, *self._jars], self._main, standard_input=standard_input)
 
     def run(self, *arguments: str, lines: str = "") -> str:
         """What it prints, with these arguments, of these lines."""
-        return self._run([self._directory, *self._jars], self._main, *arguments, asked=lines)
+        return self._run([self._directory, *self._jars], self._main, *arguments, standard_input=lines)
 
-    def _run(self, path: Sequence[Path], main: str, *arguments: str, asked: str = "") -> str:
+    def _run(self, path: Sequence[Path], main: str, *arguments: str, standard_input: str = "") -> str:
         command = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _path(path), main, *arguments]
-        done = subprocess.run(command, input=asked, capture_output=True, encoding="utf-8")
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout
+        process = subprocess.run(command, input=standard_input, capture_output=True, encoding="utf-8")
+        assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+        return process.stdout
 
 
 class Reader(Program):
@@ -54,9 +54,9 @@ class Reader(Program):
 
     def read(self, records: Iterable[tuple[str, bytes]]) -> list[dict[str, Any]]:
         """For each schema's text and record's bytes: `schema` as Java prints it, and `value`; or `error`."""
-        asked = "".join(json.dumps({"schema": schema, "data": data.hex()}) + "\n" for schema, data in records)
+        lines = "".join(json.dumps({"schema": schema, "data": data.hex()}) + "\n" for schema, data in records)
         return [
-            json.loads(line) for line in self.said(asked).split("\n") if line
+            json.loads(line) for line in self.ask(lines).split("\n") if line
         ]  # in strings there may be other ends of lines
 
 

@@ -32,11 +32,11 @@ def cell(draw: st.DrawFn, column: str) -> Cell:
 
 
 @st.composite
-def some(draw: st.DrawFn) -> Cells:
+def drawn_cells(draw: st.DrawFn) -> Cells:
     cells: list[Cell] = []
     for column, t in TYPES.items():
-        most = 3 if t.multicell else 1
-        cells += draw(st.lists(cell(column), max_size=most))
+        max_cells = 3 if t.multicell else 1
+        cells += draw(st.lists(cell(column), max_size=max_cells))
     deletions = draw(st.dictionaries(st.sampled_from(["l", "m"]), DELETIONS, max_size=2))
     names = {c.column for c in cells} | deletions.keys()
     columns = {name: t for name, t in TYPES.items() if name in names}
@@ -44,7 +44,7 @@ def some(draw: st.DrawFn) -> Cells:
     return Cells(b"t" * 16, b"s" * 16, columns, liveness, deletion, deletions, tuple(cells))
 
 
-@given(some())
+@given(drawn_cells())
 def test_what_is_written_is_read(cells: Cells) -> None:
     assert decode_cells(encode_cells(cells), Scope.ROW) == cells
 

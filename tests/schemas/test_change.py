@@ -145,7 +145,7 @@ def test_a_cut_event_is_refused(change: Change, data: st.DataObject) -> None:
 
 def _end(change: Change, fields: int) -> int:
     """How long an event's value is with so many fields."""
-    known = fastavro.parse_schema({**SCHEMA, "fields": SCHEMA_WITH_ORIGIN["fields"][:fields]})
+    parsed_schema = fastavro.parse_schema({**SCHEMA, "fields": SCHEMA_WITH_ORIGIN["fields"][:fields]})
     data = io.BytesIO(encode(change))
-    fastavro.schemaless_reader(data, known)
+    fastavro.schemaless_reader(data, parsed_schema)
     return data.tell()

@@ -27,21 +27,21 @@ def columns(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return twice.plain(SOURCE) if request.param == "plain" else twice.compiled(SOURCE, tmp_path_factory)
 
 
-def made(columns: ModuleType, of: list[CqlType], row: list[bytes | None], key: bool = False) -> bytes | None:
+def made(columns: ModuleType, cql_types: list[CqlType], row: list[bytes | None], key: bool = False) -> bytes | None:
     """What it makes of a row: the same as the functions, which make something of nothing that they refuse."""
-    made_at_once = columns.Columns(of, plain, functions(of, key, HEAD), key, HEAD)
-    found: bytes | None = made_at_once.try_encode(row)
+    made_at_once = columns.Columns(cql_types, plain, functions(cql_types, key, HEAD), key, HEAD)
+    encoded: bytes | None = made_at_once.try_encode(row)
     try:
-        expected: bytes | None = functions(of, key, HEAD)(row)
+        expected: bytes | None = functions(cql_types, key, HEAD)(row)
     except (ValueError, IndexError, struct.error):
         expected = None
-    assert found is None or found == expected
+    assert encoded is None or encoded == expected
     if expected is not None:
         assert made_at_once.encode(row) == expected
-        return found
+        return encoded
     with pytest.raises((ValueError, IndexError, struct.error)):
         made_at_once.encode(row)
-    return found
+    return encoded
 
 
 typed = types().flatmap(lambda t: st.tuples(st.just(t), st.one_of(st.none(), values(t))))
@@ -51,10 +51,10 @@ typed = types().flatmap(lambda t: st.tuples(st.just(t), st.one_of(st.none(), val
 @given(rows=st.lists(st.lists(typed, max_size=4), min_size=1, max_size=3), key=st.booleans())
 def test_rows_of_every_type(columns: ModuleType, rows: list[list[tuple[CqlType, Any]]], key: bool) -> None:
     for row in rows:
-        of = [t for t, _ in row]
-        found = made(columns, of, [None if v is None else cql_bytes(t, v) for t, v in row], key)
+        cql_types = [t for t, _ in row]
+        encoded = made(columns, cql_types, [None if v is None else cql_bytes(t, v) for t, v in row], key)
         # Elements of a vector that have more than 127 bytes are the functions'.
-        assert found is not None or "name='vector'" in str(of)
+        assert encoded is not None or "name='vector'" in str(cql_types)
 
 
 @slow
@@ -63,14 +63,16 @@ def test_bytes_that_are_none_of_their_type(columns: ModuleType, data: st.DataObj
     t, value = data.draw(typed)
     raw = bytearray(b"" if value is None else cql_bytes(t, value))
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(raw)))
+        position = data.draw(st.integers(0, len(raw)))
         kind = data.draw(st.sampled_from(["cut", "add", "set"]))
         if kind == "cut":
-            del raw[at:]
+            del raw[position:]
         elif kind == "add":
-            raw[at:at] = data.draw(st.binary(min_size=1, max_size=5))
+            raw[position:position] = data.draw(st.binary(min_size=1, max_size=5))
         else:
-            raw[at : at + 4] = struct.pack(">i", data.draw(st.sampled_from([-1, -2, 0, 1, 5, 2**31 - 1, -(2**31)])))
+            raw[position : position + 4] = struct.pack(
+                ">i", data.draw(st.sampled_from([-1, -2, 0, 1, 5, 2**31 - 1, -(2**31)]))
+            )
     made(columns, [t, CqlType("text")], [bytes(raw), b"x"], key)
 
 
@@ -89,10 +91,10 @@ def test_bytes_that_are_none_of_their_type(columns: ModuleType, data: st.DataObj
     ],
 )
 def test_no_bytes(columns: ModuleType, t: str, key: bool) -> None:
-    of = parse(t)
-    made(columns, [of, of], [b"", None], key)
+    value_type = parse(t)
+    made(columns, [value_type, value_type], [b"", None], key)
     for count in (0, 1, 2):
-        made(columns, [of], [struct.pack(">i", count) + bytes(4) * count], key)
+        made(columns, [value_type], [struct.pack(">i", count) + bytes(4) * count], key)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +135,4 @@ def test_a_function_that_is_asked_meanwhile(columns: ModuleType) -> None:
 
     rows: list[Any] = [columns.Columns([CqlType("text"), CqlType("inet")], plain, bytes, head=b"head")]
     assert rows[0].try_encode((b"a", b"abcd")) == b"head\2\2a\2abcd"
-    assert [len(one) for one in made_inside] == [4 + 1 + 3 + 10_000 + 1]
+    assert [len(row_bytes) for row_bytes in made_inside] == [4 + 1 + 3 + 10_000 + 1]

@@ -26,8 +26,8 @@ class Example(CassandraSettings):
     end: int = 1
 
     @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        if "size" in given and "end" in given:
+    def conflicts(cls, properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        if "size" in properties and "end" in properties:
             yield "end", "give it or size"
 
 
@@ -112,8 +112,8 @@ def test_a_wrong_key_does_not_show_its_secret(key: str, value: str, monkeypatch:
 def test_settings_passed_to_libraries_are_printed_without_secrets() -> None:
     hidden = ["sasl.password", "ssl.key.pem", "sasl.jaas.config", "sasl.oauthbearer.client.secret", "s3a.access.key"]
     plain = ["security.protocol", "ssl.ca.location", "ssl.key.location", "linger.ms", "key.serializer"]
-    given = {"log.topic": "t", **{f"kafka.{key}": f"value-of-{key}" for key in (*hidden, *plain)}}
-    settings = Example.from_properties(given, "f")
+    properties = {"log.topic": "t", **{f"kafka.{key}": f"value-of-{key}" for key in (*hidden, *plain)}}
+    settings = Example.from_properties(properties, "f")
     assert settings.kafka["sasl.password"] == "value-of-sasl.password"
     for printed in (repr(settings), str(settings), repr(pickle.loads(pickle.dumps(settings)))):
         assert [key for key in hidden if f"value-of-{key}" in printed] == []
@@ -197,7 +197,7 @@ class Migrated(CassandraSettings):
 
 
 @pytest.mark.parametrize(
-    ("given", "size"),
+    ("properties", "size"),
     [
         ({"theirs": "5"}, 5),
         ({"theirs": "5", "size": "6"}, 6),
@@ -208,8 +208,8 @@ class Migrated(CassandraSettings):
         ({"theirs.old": "x", "theirs.and.so.on": "y"}, 1),
     ],
 )
-def test_the_outcome_of_foreign_keys(given: dict[str, str], size: int) -> None:
-    assert Migrated.from_properties(given, "f").size == size
+def test_the_outcome_of_foreign_keys(properties: dict[str, str], size: int) -> None:
+    assert Migrated.from_properties(properties, "f").size == size
 
 
 def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:

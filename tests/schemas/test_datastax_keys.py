@@ -65,7 +65,7 @@ def test_keys_are_those_that_java_makes(tmp_path: Path) -> None:
     collect()
     assert {name for name, _ in drawn} == SCALARS.keys() - {"duration"}
     lines = "".join(f"{name} {data.hex()}\n" for name, data in drawn)
-    answers = Program(tmp_path, SOURCE, "avro").said(lines).split("\n")
+    answers = Program(tmp_path, SOURCE, "avro").ask(lines).split("\n")
     assert answers.pop() == ""
     for (name, data), answer in zip(drawn, answers, strict=True):
         avro, text = answer.split(" ", 1)
@@ -87,12 +87,12 @@ def test_keys_are_those_that_java_makes(tmp_path: Path) -> None:
 @given(st.sampled_from(["inet", "varint", "decimal", "tinyint", "smallint"]), st.data())
 def test_an_event_of_theirs_gives_the_exact_key(name: str, data: st.DataObject) -> None:
     """What their agent wrote is read as the key that our agent writes, but for an IPv4 address within IPv6."""
-    of = table(keys=(parse(name),))
+    keyed_table = table(keys=(parse(name),))
     value = data.draw(SCALARS[name].map(lambda value: cql_bytes(CqlType(name), value)))
     if value.startswith(bytes(10) + b"\xff\xff") and len(value) == 16:
         value = value[12:]
-    exact = KeyCodec(of)
-    assert exact.current_key(KeyCodec(of, "datastax").encode((value,)), foreign=True) == exact.encode((value,))
+    exact = KeyCodec(keyed_table)
+    assert exact.current_key(KeyCodec(keyed_table, "datastax").encode((value,)), foreign=True) == exact.encode((value,))
 
 
 def test_text_that_is_not_utf8_stays_apart() -> None:

@@ -29,8 +29,8 @@ def test_an_incomplete_file_is_damaged(tmp_path: Path) -> None:
         file.write_bytes(whole[:length])
         with pytest.raises(Damaged):
             durable.load(file, 1)
-    for place in range(len(whole) - 1):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    for position in range(len(whole) - 1):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         with pytest.raises(Damaged):
             durable.load(file, 1)
     file.write_bytes(bytes(len(whole)))

@@ -26,9 +26,9 @@ class Example(CassandraSettings, PulsarSettings):
     extra_file: Path | None = None
 
 
-def wrong(given: dict[str, str]) -> list[Problem]:
+def wrong(properties: dict[str, str]) -> list[Problem]:
     with pytest.raises(ConfigError) as error:
-        Example.from_properties(given, "f")
+        Example.from_properties(properties, "f")
     return list(error.value.problems)
 
 
@@ -96,7 +96,7 @@ def test_errors_name_the_expected_value(key: str, value: str, reason: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "taken"),
+    ("key", "value", "accepted"),
     [
         ("pulsar.service.url", "pulsar://a:1,b,[::1]:3/", "pulsar://a:1,b,[::1]:3/"),
         ("pulsar.service.url", "PULSAR+SSL://Broker_1", "pulsar+ssl://Broker_1"),
@@ -111,8 +111,8 @@ def test_errors_name_the_expected_value(key: str, value: str, reason: str) -> No
         ),
     ],
 )
-def test_accepted_values(key: str, value: str, taken: object) -> None:
-    assert getattr(Example.from_properties({key: value}, "f"), key.replace(".", "_")) == taken
+def test_accepted_values(key: str, value: str, accepted: object) -> None:
+    assert getattr(Example.from_properties({key: value}, "f"), key.replace(".", "_")) == accepted
 
 
 def test_a_user_without_a_password_is_refused() -> None:
@@ -122,21 +122,21 @@ def test_a_user_without_a_password_is_refused() -> None:
 
 
 def test_all_of_it_at_once() -> None:
-    given = {"pulsar.admin.url": "x", "directory": "s3a://x/y", "brokers": "k:0", "cassandra.contact.points": ""}
-    assert {problem.key for problem in wrong(given)} == given.keys()
+    properties = {"pulsar.admin.url": "x", "directory": "s3a://x/y", "brokers": "k:0", "cassandra.contact.points": ""}
+    assert {problem.key for problem in wrong(properties)} == properties.keys()
 
 
 def test_files_are_looked_for_where_it_is_asked_for(tmp_path: Path) -> None:
     there = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(there)
-    given = {
+    properties = {
         "cassandra.ssl.enabled": "false",
         "cassandra.ssl.cafile": "/no/ca.pem",
         "extra.file": "/no/x",
         "directory": "/no",
         "pulsar.tls.cafile": str(there),
     }
-    settings = Example.from_properties(given, "f")  # it may be for another machine
+    settings = Example.from_properties(properties, "f")  # it may be for another machine
     with pytest.raises(ConfigError) as error:
         settings.check_files("f")
     assert [(p.key, p.value) for p in error.value.problems] == [
@@ -157,21 +157,21 @@ def test_a_host_is_one_that_a_resolver_can_be_asked_for(text: str) -> None:
 @given(st.text("ab.:[]1/ ,", max_size=12))
 def test_ports_are_ports(text: str) -> None:
     try:
-        found = hosts_and_ports(text)
+        addresses = hosts_and_ports(text)
     except ValueError:
         return
-    assert all(is_host(host) and (port is None or 0 < port < 65536) for host, port in found)
+    assert all(is_host(host) and (port is None or 0 < port < 65536) for host, port in addresses)
 
 
 def test_topics() -> None:
-    place = "persistent://public/default/"
-    assert local_topic(f"{place}events-db1.t1", place) == "events-db1.t1"
-    assert local_topic("public/default/x", place) == local_topic("x", place) == "x"
+    prefix = "persistent://public/default/"
+    assert local_topic(f"{prefix}events-db1.t1", prefix) == "events-db1.t1"
+    assert local_topic("public/default/x", prefix) == local_topic("x", prefix) == "x"
     assert local_topic("a/b", "") == "a/b"
     for name in ("persistent://public/other/x", "non-persistent://public/default/x", "other/default/x"):
         with pytest.raises(ValueError, match="topics are in persistent://public/default/, as"):
-            local_topic(name, place)
-    for name in ("a b", "a/b", "..", "x" * 250, "\u00e9", "a:b", f"{place}x"):
+            local_topic(name, prefix)
+    for name in ("a b", "a/b", "..", "x" * 250, "\u00e9", "a:b", f"{prefix}x"):
         with pytest.raises(ValueError, match="a topic's name has"):
             topic(name)
 

@@ -46,9 +46,9 @@ def test_scalars(name: str, data: st.DataObject) -> None:
     in_map = CqlType("map", (t, parse("int")), frozen=True)
     raw = struct.pack(">ii", 1, len(raw)) + raw + struct.pack(">ii", 4, 7)
     encode = KeyCodec(Table("ks", "t", uuid.UUID(int=1), (Column("k", in_map, "partition_key", 0),))).encode
-    found = from_json.objects(["k"], [in_map])(to_json.objects(["k"], [in_map], keys=1)([raw]).encode())
+    read_back = from_json.objects(["k"], [in_map])(to_json.objects(["k"], [in_map], keys=1)([raw]).encode())
     if name not in ("decimal", "varint"):  # whose text says nothing of redundant bytes
-        assert encode(found) == encode([raw])
+        assert encode(read_back) == encode([raw])
 
 
 def test_text_that_is_not_utf8_comes_back() -> None:
@@ -67,8 +67,8 @@ def test_other_json_is_refused(text: bytes) -> None:
 
 
 def ordered(t: CqlType, *parts: Any) -> list[Any]:
-    of = order(t)
-    return sorted((cql_bytes(t, part) for part in parts), key=of)
+    sort_key = order(t)
+    return sorted((cql_bytes(t, part) for part in parts), key=sort_key)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_values_are_in_cassandras_order(name: str, parts: list[Any]) -> None:
 
 @slow
 @given(types(key=True).flatmap(lambda t: st.tuples(st.just(t), values(t), values(t))))
-def test_any_two_values_of_a_key_compare(of: tuple[CqlType, Any, Any]) -> None:
-    t, one, other = of
-    first, second = (order(t)(cql_bytes(t, value)) for value in (one, other))
+def test_any_two_values_of_a_key_compare(typed_pair: tuple[CqlType, Any, Any]) -> None:
+    t, first_value, other = typed_pair
+    first, second = (order(t)(cql_bytes(t, value)) for value in (first_value, other))
     assert (first < second) + (second < first) + (first == second) == 1
     assert order(t)(None) < order(t)(b"") <= first

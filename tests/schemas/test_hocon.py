@@ -32,8 +32,8 @@ text = \"\"\"a "quoted" one\"\"\"
 
 def test_what_a_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HELENUS_USER", "me")
-    found = parse(FILE)
-    driver = found["datastax-java-driver"]
+    parsed = parse(FILE)
+    driver = parsed["datastax-java-driver"]
     assert get(driver, "basic.contact-points") == ["10.0.0.1:9042", "10.0.0.2:9042", "10.0.0.3:9042"]
     assert get(driver, "basic.load-balancing-policy.local-datacenter") == "dc 1"
     assert get(driver, "basic.request") == {"timeout": "5 seconds", "page-size": "5000"}
@@ -41,8 +41,8 @@ def test_what_a_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get(driver, "advanced.auth-provider") == login
     assert driver["advanced"]["protocol"] == {"max.frames": "8"}
     assert (get(driver, "advanced.empty"), get(driver, "advanced.spaced")) == ("", " ")
-    assert (found["copy"], found["text"]) == ("5 seconds", 'a "quoted" one')
-    assert get(found, "copy.timeout") is get(found, "none.at.all") is None
+    assert (parsed["copy"], parsed["text"]) == ("5 seconds", 'a "quoted" one')
+    assert get(parsed, "copy.timeout") is get(parsed, "none.at.all") is None
 
 
 @pytest.mark.parametrize("text", ["", "\n# nothing\n", "{}", "{ }\n", '{"a": {"b": ["c", {"d": ""}]}}'])

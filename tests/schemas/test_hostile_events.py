@@ -58,9 +58,9 @@ BAD_VALUES = (ValueError, IndexError, struct.error, ArithmeticError)
 @given(change=changes, data=st.data())
 def test_events(change: Any, data: st.DataObject) -> None:
     value = data.draw(damaged(encode(change)))
-    found = hostile.read(decode, value, Malformed)
-    if found is not None and not found.foreign:
-        assert decode(encode(found)) == found, "what is taken can be written"
+    decoded = hostile.read(decode, value, Malformed)
+    if decoded is not None and not decoded.foreign:
+        assert decode(encode(decoded)) == decoded, "what is taken can be written"
     hostile.read(without_cells, value, Malformed)
     hostile.run(lambda: without_frames(value, value), len(value))
     match = hostile.run(lambda: PLAIN.match_own_format(value), len(value))
@@ -128,10 +128,10 @@ def test_nested_types_take_time_by_their_bytes(levels: int, width: int) -> None:
     data = with_columns(text, b"\x24\0\x08\0")
 
     def use() -> None:
-        found = decode_cells(data, Scope.ROW)
-        hash(found.columns["v"])
-        encoder(found.columns["v"])
-        sum(1 for _ in cql_types.walk(found.columns.values()))
+        cells = decode_cells(data, Scope.ROW)
+        hash(cells.columns["v"])
+        encoder(cells.columns["v"])
+        sum(1 for _ in cql_types.walk(cells.columns.values()))
 
     hostile.run(use, len(data) + 1000, Malformed)
     if width**levels <= 256 and levels < 60:
@@ -161,9 +161,9 @@ def test_texts_that_are_no_types(text: str) -> None:
 def test_types(t: CqlType, data: st.DataObject) -> None:
     udts = {each.label: each for each in cql_types.walk([t]) if each.name == "udt"}
     text = data.draw(damaged(str(t).encode())).decode(errors="replace")
-    found = hostile.run(lambda: parse(text, udts), len(text), ValueError)
-    if found is not None:
-        assert parse(str(found), udts) == found
+    parsed_type = hostile.run(lambda: parse(text, udts), len(text), ValueError)
+    if parsed_type is not None:
+        assert parse(str(parsed_type), udts) == parsed_type
 
 
 KEYS = [
@@ -187,13 +187,13 @@ def test_keys(columns: str, data: st.DataObject) -> None:
         bad = data.draw(damaged(valid))
         for read in (codec.decode, codec.decode_nullable, codec.current_key):
             hostile.read(read, bad, Malformed)
-        found: Any = hostile.read(codec._decode, bad, Malformed)
+        decoded: Any = hostile.read(codec._decode, bad, Malformed)
         reader = PLAIN_KEYS.KeyBytesReader([c.type for c in table.partition_key], [c.type for c in table.clustering])
         fast = hostile.read(reader.read_key, bad, ())
         if codec is codecs[0]:
-            assert fast is None or fast == found
-        if found is not None:
-            hostile.run(partial(codec.encode, found), 8 * len(bad), ValueError)
+            assert fast is None or fast == decoded
+        if decoded is not None:
+            hostile.run(partial(codec.encode, decoded), 8 * len(bad), ValueError)
 
 
 @slow
@@ -220,13 +220,13 @@ def test_values(t: CqlType, data: st.DataObject) -> None:
         max_size=8,
     ).map(b"".join),
     width=st.sampled_from([0, 1, 4, 1 << 31]),
-    most=st.sampled_from([0, 1, 3, 1 << 31]),
+    max_parts=st.sampled_from([0, 1, 3, 1 << 31]),
 )
-def test_parts_of_values(data: bytes, width: int, most: int) -> None:
+def test_parts_of_values(data: bytes, width: int, max_parts: int) -> None:
     for read in (elements, entries, duration):
         hostile.read(read, data, Malformed)
-    hostile.run(lambda: fields(data, most), len(data), Malformed)
-    hostile.run(lambda: vector(data, width, most), len(data), Malformed)
+    hostile.run(lambda: fields(data, max_parts), len(data), Malformed)
+    hostile.run(lambda: vector(data, width, max_parts), len(data), Malformed)
 
 
 @slow
@@ -273,9 +273,9 @@ def doubled(levels: int) -> Any:
 )
 def test_values_of_a_schema_that_somebody_registered(schema: Any, data: bytes) -> None:
     def read() -> Any:
-        known = parsed(json.dumps(schema))
-        check_size(known)
-        return fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(known))
+        parsed_schema = parsed(json.dumps(schema))
+        check_size(parsed_schema)
+        return fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(parsed_schema))
 
     hostile.run(read, len(data) + 5000, (ValueError, EOFError))
 
@@ -292,14 +292,14 @@ def test_schemas(data: st.DataObject) -> None:
     text = data.draw(damaged_json([avro_text(OURS).encode(), *(json.dumps(s).encode() for s in HOSTILE_SCHEMAS)]))
 
     def compare() -> None:
-        known = parsed(text.decode(errors="replace"))
-        without_names(known)
-        other_times(known, ours)
-        other_form(known, ours)
-        if without_names(known) == without_names(ours):
-            incompatibility(known, ours, ours)
-        recreated(known, ours)
-        check_size(known)
+        parsed_schema = parsed(text.decode(errors="replace"))
+        without_names(parsed_schema)
+        other_times(parsed_schema, ours)
+        other_form(parsed_schema, ours)
+        if without_names(parsed_schema) == without_names(ours):
+            incompatibility(parsed_schema, ours, ours)
+        recreated(parsed_schema, ours)
+        check_size(parsed_schema)
         check_size(ours)
 
     hostile.run(compare, 4 * len(text) + 10_000, ValueError)

@@ -44,14 +44,14 @@ def agree(java: Reader, records: list[tuple[Any, bytes]]) -> None:
         assert answer["value"] == plain(read(schema, data))
 
 
-def row(of: Table, data: st.DataObject) -> list[tuple[Any, bytes]]:
+def row(definition: Table, data: st.DataObject) -> list[tuple[Any, bytes]]:
     """A key and a value of a table, drawn at random."""
-    key = [cql_bytes(c.type, data.draw(values(c.type))) for c in of.primary_key]
-    drawn = [data.draw(st.one_of(st.none(), values(c.type))) for c in of.values]
-    cells = [None if v is None else cql_bytes(c.type, v) for c, v in zip(of.values, drawn, strict=True)]
+    key = [cql_bytes(c.type, data.draw(values(c.type))) for c in definition.primary_key]
+    drawn = [data.draw(st.one_of(st.none(), values(c.type))) for c in definition.values]
+    cells = [None if v is None else cql_bytes(c.type, v) for c, v in zip(definition.values, drawn, strict=True)]
     return [
-        (build.key_schema(of), KeyCodec(of).encode(key)),
-        (build.value_schema(of), optionals([c.type for c in of.values])(cells)),
+        (build.key_schema(definition), KeyCodec(definition).encode(key)),
+        (build.value_schema(definition), optionals([c.type for c in definition.values])(cells)),
     ]
 
 
@@ -78,8 +78,8 @@ def test_nasty_names_and_300_columns(java: Reader) -> None:
     @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     @given(st.data())
     def collect(data: st.DataObject) -> None:
-        for of in (*NASTY.values(), wide):
-            records.extend(row(of, data))
+        for definition in (*NASTY.values(), wide):
+            records.extend(row(definition, data))
 
     collect()
     agree(java, records)
@@ -92,8 +92,8 @@ def events(updates: list[list[Update]]) -> list[bytes]:
     """The values that the agent's decoder writes for these mutations, with their cells."""
     tables = {update.table.id: update.table for parts in updates for update in parts}
     plans = {
-        table.id.bytes: decoder.plan_table(table, at if table.cdc else -1, cells=table.cdc)
-        for at, table in enumerate(tables.values())
+        table.id.bytes: decoder.plan_table(table, index if table.cdc else -1, cells=table.cdc)
+        for index, table in enumerate(tables.values())
     }
     data = b"".join(entry(mutation(*parts)) for parts in updates)
     batch = decoder.decode(data, 100, True, plans, NODE, 1795262845123, 10**6)
@@ -102,28 +102,33 @@ def events(updates: list[list[Update]]) -> list[bytes]:
 
 def test_events_with_cells(java: Reader) -> None:
     """Every field of them, of random mutations; and those of snapshots, which end earlier."""
-    found: list[bytes] = []
+    encoded_events: list[bytes] = []
 
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     @given(mutations())
     def collect(updates: list[list[Update]]) -> None:
-        found.extend(events(updates))
+        encoded_events.extend(events(updates))
 
     collect()
-    records = [(wire.SCHEMA_WITH_CELLS, value) for value in found]
+    records = [(wire.SCHEMA_WITH_CELLS, value) for value in encoded_events]
     records += [(wire.SCHEMA_WITH_ORIGIN, wire.request(Scope.ROW, Origin.SNAPSHOT_LAST))]
     agree(java, records)
     answers = java.read((build.text(schema), value) for schema, value in records[:-1])
     scopes = set()
-    for value, answer in zip(found, answers, strict=True):
-        said, change = answer["value"], wire.decode(value)
+    for value, answer in zip(encoded_events, answers, strict=True):
+        event, change = answer["value"], wire.decode(value)
         assert change.cells is not None
-        cells = said["cells"]
-        scopes.add(said["scope"])
-        assert set(said) == {field["name"] for field in wire.SCHEMA_WITH_CELLS["fields"]}
-        assert (said["md5Digest"], said["nodeId"], said["origin"], cells["version"]) == (change.digest, NODE, "LOG", 1)
-        assert (said["segment"], said["position"], said["part"]) == (change.segment, change.position, change.part)
-        assert (said["writeTime"], said["expiresAt"]) == (change.write_time, change.expires_at)
+        cells = event["cells"]
+        scopes.add(event["scope"])
+        assert set(event) == {field["name"] for field in wire.SCHEMA_WITH_CELLS["fields"]}
+        assert (event["md5Digest"], event["nodeId"], event["origin"], cells["version"]) == (
+            change.digest,
+            NODE,
+            "LOG",
+            1,
+        )
+        assert (event["segment"], event["position"], event["part"]) == (change.segment, change.position, change.part)
+        assert (event["writeTime"], event["expiresAt"]) == (change.write_time, change.expires_at)
         assert isinstance(json.loads(cells["columns"])["columns"], list)
         assert bytes.fromhex(cells["data"][2:]) == change.cells[-(len(cells["data"]) - 2) // 2 :]
     assert scopes == {"ROW", "STATIC", "PARTITION", "RANGE"}

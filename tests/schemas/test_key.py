@@ -42,8 +42,8 @@ def test_several_types_of_a_key_got_fields() -> None:
     nested = codec(CqlType("udt", (udt("b", 2), parse("int")), True, "a", ("x", "y")))
     before = codec(CqlType("udt", (udt("b", 1),), True, "a", ("x",)))
     inner = struct.pack(">i", 12) + value(7, None)
-    again = nested.current_key(before.encode((ONE, struct.pack(">i", 8) + value(7))))
-    assert nested.decode(again) == (ONE, inner + b"\xff" * 4)
+    current = nested.current_key(before.encode((ONE, struct.pack(">i", 8) + value(7))))
+    assert nested.decode(current) == (ONE, inner + b"\xff" * 4)
 
 
 def test_the_number_of_former_key_types_is_bounded() -> None:
@@ -65,7 +65,7 @@ def test_an_earlier_key_that_could_be_a_current_one(columns: int) -> None:
         assert now.current_key(now.encode(key)) == now.encode(key)
 
 
-def test_a_key_with_nulls_is_taken_as_it_is_if_it_can_be_no_other() -> None:
+def test_a_key_with_nulls_that_is_unambiguous_stays_as_it_is() -> None:
     """A whole partition's, and one with a value of no bytes."""
     now = codec(udt("a", 2), parse("int"))
     for key in ((ONE, None, None), (ONE, value(5, 6), b""), (ONE, value(5, None), b"")):
@@ -77,16 +77,16 @@ def test_a_key_with_nulls_is_taken_as_it_is_if_it_can_be_no_other() -> None:
 def test_booleans_that_are_true_are_one_clustering_key() -> None:
     """Cassandra's comparison takes all but 0 for true. In a partition key, where bytes count, 02 has no form."""
     listed = parse("frozen<list<boolean>>")
-    of = codec(parse("boolean"), listed)
+    key_codec = codec(parse("boolean"), listed)
     true, other = ((ONE, value, ONE + ONE + value) for value in (b"\1", b"\2"))
-    assert of.encode(true) == of.encode(other)
-    assert of.normalize(other) == of.normalize(true) == of.decode(of.encode(other)) == true
+    assert key_codec.encode(true) == key_codec.encode(other)
+    assert key_codec.normalize(other) == key_codec.normalize(true) == key_codec.decode(key_codec.encode(other)) == true
     for t, value in (("boolean", b"\2"), ("boolean", b""), ("frozen<list<boolean>>", ONE + ONE + b"\2")):
         with pytest.raises(Malformed):
             codec(partition=t).encode((value,))
     for data in (b"\0", b"\1"):
-        one = codec(partition="boolean")
-        assert one.decode(one.encode((data,))) == (data,)
+        boolean_codec = codec(partition="boolean")
+        assert boolean_codec.decode(boolean_codec.encode((data,))) == (data,)
 
 
 HOLLOW = "boolean tinyint smallint int bigint float double timestamp time date uuid timeuuid inet decimal".split()
@@ -100,21 +100,21 @@ def test_values_of_no_bytes_in_a_composite_partition_key(name: str) -> None:
     names = ("text", name, name)
     columns = [Column(f"p{i}", parse(t), "partition_key", i) for i, t in enumerate(names)]
     columns.append(Column("c", parse("varint"), "clustering", 0))
-    of = KeyCodec(Table("ks", "t", uuid.UUID(int=1), tuple(columns)))
+    key_codec = KeyCodec(Table("ks", "t", uuid.UUID(int=1), tuple(columns)))
     first = keys.stand_in(parse(name))
-    found = set()
+    encoded_keys = set()
     for a, b, c in itertools.product((b"", first), (b"", first), (None, b"", b"\1")):
         key = (b"", a, b, c)
-        data = of.encode(key)
-        assert of.decode(data) == of.normalize(key) == key
-        assert of.current_key(data) == data
-        whole = of.encode((b"", first, first, c))
+        data = key_codec.encode(key)
+        assert key_codec.decode(data) == key_codec.normalize(key) == key
+        assert key_codec.current_key(data) == data
+        whole = key_codec.encode((b"", first, first, c))
         assert data.startswith(whole)
         assert len(data) - len(whole) == (a, b).count(b"")
-        found |= {data, of.comparison_bytes(key[:3])}
-    assert len(found) == 4 * 3 + 4
+        encoded_keys |= {data, key_codec.comparison_bytes(key[:3])}
+    assert len(encoded_keys) == 4 * 3 + 4
     for extra in (b"\0", b"\2\2", b"\4\2", b"\6", b"\2\0", b"\x80"):
         with pytest.raises(Malformed):
-            of.decode(of.encode((b"", first, first, None)) + extra)
+            key_codec.decode(key_codec.encode((b"", first, first, None)) + extra)
     with pytest.raises(Malformed):
-        of.decode(of.encode((b"x", first, first, None)).replace(b"\2x", b"\2y") + b"\0")
+        key_codec.decode(key_codec.encode((b"x", first, first, None)).replace(b"\2x", b"\2y") + b"\0")

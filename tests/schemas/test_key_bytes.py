@@ -37,16 +37,16 @@ def table(partition: list[CqlType], clustering: list[CqlType]) -> Table:
     return Table("ks", "t", uuid.UUID(int=1), tuple(columns))
 
 
-def read(module: ModuleType, of: Table, data: bytes) -> Any:
+def read(module: ModuleType, key_table: Table, data: bytes) -> Any:
     """What it makes of a key: the same as the functions, and nothing of what they refuse."""
-    reader = module.KeyBytesReader([c.type for c in of.partition_key], [c.type for c in of.clustering])
-    found = reader.read_key(data)
+    reader = module.KeyBytesReader([c.type for c in key_table.partition_key], [c.type for c in key_table.clustering])
+    key = reader.read_key(data)
     try:
-        expected: Any = KeyCodec(of)._decode(data)
+        expected: Any = KeyCodec(key_table)._decode(data)
     except Malformed:
         expected = None
-    assert found is None or found == expected
-    return found
+    assert key is None or key == expected
+    return key
 
 
 def is_far(name: str, value: bytes | None) -> bool:
@@ -63,33 +63,35 @@ typed = of_key.flatmap(lambda t: st.tuples(st.just(t), values(t)))
 @slow
 @given(partition=st.lists(typed, min_size=1, max_size=3), clustering=st.lists(typed, max_size=3), data=st.data())
 def test_keys(key_bytes: ModuleType, partition: Any, clustering: Any, data: st.DataObject) -> None:
-    of = table([t for t, _ in partition], [t for t, _ in clustering])
+    key_table = table([t for t, _ in partition], [t for t, _ in clustering])
     key: list[bytes | None] = [cql_bytes(t, v) for t, v in (*partition, *clustering)]
     whole = data.draw(st.integers(0, len(clustering)))
     key[len(key) - whole :] = [None] * whole
     try:
-        encoded = KeyCodec(of).encode(key)
+        encoded = KeyCodec(key_table).encode(key)
     except ValueError:
         return
-    found = read(key_bytes, of, encoded)
+    decoded_key = read(key_bytes, key_table, encoded)
     has_stand_ins = len(partition) > 1 and b"" in key
     others = [t for t, _ in (*partition, *clustering) if t.name not in MOST]
     far = [v for (t, _), v in zip((*partition, *clustering), key, strict=True) if is_far(t.name, v)]
-    assert found is not None or has_stand_ins or others or far
+    assert decoded_key is not None or has_stand_ins or others or far
     bad = bytearray(encoded)
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(bad)))
-        bad[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
-    read(key_bytes, of, bytes(bad))
+        position = data.draw(st.integers(0, len(bad)))
+        bad[position : position + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
+    read(key_bytes, key_table, bytes(bad))
 
 
 @pytest.mark.parametrize("name", MOST)
 @given(data=st.data())
 def test_most_types_are_read_here(key_bytes: ModuleType, name: str, data: st.DataObject) -> None:
     """Not by the functions, which would be slower and nothing else."""
-    of = table([CqlType(name)], [])
+    key_table = table([CqlType(name)], [])
     value = cql_bytes(CqlType(name), data.draw(values(CqlType(name))))
-    assert read(key_bytes, of, KeyCodec(of).encode([value])) == (None if is_far(name, value) else (value,))
+    assert read(key_bytes, key_table, KeyCodec(key_table).encode([value])) == (
+        None if is_far(name, value) else (value,)
+    )
 
 
 @pytest.mark.parametrize(

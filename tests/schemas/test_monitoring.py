@@ -122,9 +122,9 @@ except ZeroDivisionError:
     log.exception("a.failure")
     library.exception("oops")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == ""
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == ""
+    lines = [json.loads(line) for line in process.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["a.thing", "hello you", "a.failure", "oops"]
     assert all(line.keys() >= {"event", "level", "timestamp"} for line in lines)
     assert lines[0]["count"] == 1
@@ -146,8 +146,8 @@ log.info("another.thing")
 time.sleep(2 / _log_rate.RATE)
 log.info("a.flood")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in process.stderr.splitlines()]
     floods = [line for line in lines if line["event"] == "a.flood"]
     assert len(lines) < 20_000
     assert len(floods) + sum(line.get("left_out", 0) for line in floods) == 100_001

@@ -80,8 +80,8 @@ def test_schemas_parse_and_keep_the_originals(case: str) -> None:
 
 
 def test_avro_names_of_cql_names() -> None:
-    some = ("a_b", "a-b", "a b", "1st", "_1st", "größe")
-    assert [names.avro_name(name) for name in some] == [
+    cql_names = ("a_b", "a-b", "a b", "1st", "_1st", "größe")
+    assert [names.avro_name(name) for name in cql_names] == [
         "a_b",
         "a_b_8ca2ed59",
         "a_b_0cc9cd4d",
@@ -93,12 +93,12 @@ def test_avro_names_of_cql_names() -> None:
 
 def fields(*columns: tuple[str, str | CqlType]) -> dict[str, Any]:
     """The value's fields by the name in CQL, as whatever is defined before them in the schema leaves them."""
-    found = avro.value_schema(odd("t", *columns))["fields"]
-    return {field.get("cql_name", field["name"]): field for field in found}
+    field_schemas = avro.value_schema(odd("t", *columns))["fields"]
+    return {field.get("cql_name", field["name"]): field for field in field_schemas}
 
 
 @pytest.mark.parametrize(
-    ("one", "later"),
+    ("column", "later"),
     [
         (("a-b", "int"), ("a_b", "int")),
         (("a-b", "int"), ("a b", "int")),
@@ -109,20 +109,23 @@ def fields(*columns: tuple[str, str | CqlType]) -> dict[str, Any]:
         (("a", udt("u", **{"x-y": "int"})), ("b", udt("x_y", f="int"))),
     ],
 )
-def test_a_later_column_takes_over_no_name(one: tuple[str, Any], later: tuple[str, Any]) -> None:
-    assert fields(one, later)[one[0]] == fields(one)[one[0]]
-    assert fields(one, later)[later[0]] == fields(later)[later[0]]
+def test_a_later_column_takes_over_no_name(column: tuple[str, Any], later: tuple[str, Any]) -> None:
+    assert fields(column, later)[column[0]] == fields(column)[column[0]]
+    assert fields(column, later)[later[0]] == fields(later)[later[0]]
 
 
 def test_a_later_field_of_a_type_takes_over_no_name() -> None:
-    now, then = (fields(("a", udt("u", **of)))["a"]["type"][1] for of in ({"x-y": "int"}, {"x-y": "int", "x_y": "int"}))
+    now, then = (
+        fields(("a", udt("u", **field_types)))["a"]["type"][1]
+        for field_types in ({"x-y": "int"}, {"x-y": "int", "x_y": "int"})
+    )
     assert then["fields"][:1] == now["fields"]
 
 
 def test_a_type_keeps_its_name_whatever_fields_it_gets() -> None:
     """Also where decimals are shown in another form, which the key of a row does not do."""
-    for of in ({"f": "int"}, {"f": "int", "g": "decimal"}):
-        t = udt("u", **of)
+    for field_types in ({"f": "int"}, {"f": "int", "g": "decimal"}):
+        t = udt("u", **field_types)
         table = Table("ks", "t", uuid.UUID(int=1), (Column("k", t, "partition_key", 0), Column("v", t)))
         table = table.with_forms({"decimal": "string"})
         assert [record["name"] for record in records(avro.value_schema(table))] == ["t", "u"]

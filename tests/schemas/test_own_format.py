@@ -36,7 +36,7 @@ def read(module: Any, match: Any) -> Any:
         return type(error), str(error)
 
 
-def found(module: Any, value: bytes) -> Any:
+def decoded_fields(module: Any, value: bytes) -> Any:
     return read(module, module.match_own_format(value))
 
 
@@ -50,8 +50,8 @@ alone = st.builds(
 @given(alone)
 def test_both_read_what_agents_write(compiled: ModuleType, change: Change) -> None:
     value = wire.encode(change)
-    assert found(PLAIN, value) == found(compiled, value)
-    assert found(PLAIN, value)[3] == change._replace(part=0, parts=1, segment=-1, position=-1)
+    assert decoded_fields(PLAIN, value) == decoded_fields(compiled, value)
+    assert decoded_fields(PLAIN, value)[3] == change._replace(part=0, parts=1, segment=-1, position=-1)
 
 
 def scanned(module: Any, value: bytes) -> Any:
@@ -67,11 +67,11 @@ def test_both_read_the_same_of_other_bytes(
 ) -> None:
     """What is scanned is read as the regular expression reads it, in each form."""
     value = bytearray(wire.encode(change))
-    for at, byte in changed:
-        value[at % len(value) : at % len(value) + 1] = byte
+    for position, byte in changed:
+        value[position % len(value) : position % len(value) + 1] = byte
     cut = bytes(value[: data.draw(st.integers(0, len(value)) | st.just(len(value)))])
-    expected = found(PLAIN, cut)
-    assert found(compiled, cut) == expected
+    expected = decoded_fields(PLAIN, cut)
+    assert decoded_fields(compiled, cut) == expected
     for module in (PLAIN, compiled):
         match = scanned(module, cut)
         assert match is None or read(module, match) == expected

@@ -25,7 +25,7 @@ OWNERS = [os.geteuid(), attacks.STRANGER, 12345] if attacks.IS_ROOT else [os.get
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def shared_directory() -> Iterator[Path]:
     """A directory that other users may look into, as /tmp."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o1777)
@@ -48,20 +48,20 @@ def test_a_directory_that_others_may_change_is_refused(owner: int, mode: int) ->
             assert bool(logs) == bool(mode & stat.S_IWGRP), "Kubernetes makes volumes of a group so"
 
 
-def test_a_link_of_this_user_is_followed(place: Path) -> None:
-    (place / "real").mkdir()
-    (place / "state").symlink_to(place / "real")
-    check_directory(place / "state", "state.dir")
+def test_a_link_of_this_user_is_followed(shared_directory: Path) -> None:
+    (shared_directory / "real").mkdir()
+    (shared_directory / "state").symlink_to(shared_directory / "real")
+    check_directory(shared_directory / "state", "state.dir")
 
 
 @ROOT_ALONE
-def test_a_link_of_another_user_is_refused(place: Path) -> None:
+def test_a_link_of_another_user_is_refused(shared_directory: Path) -> None:
     """Linux follows none in /tmp, unless `fs.protected_symlinks` is off."""
-    (place / "real").mkdir()
-    (place / "state").symlink_to(place / "real")
-    os.lchown(place / "state", attacks.STRANGER, attacks.STRANGER)
+    (shared_directory / "real").mkdir()
+    (shared_directory / "state").symlink_to(shared_directory / "real")
+    os.lchown(shared_directory / "state", attacks.STRANGER, attacks.STRANGER)
     with pytest.raises(HelenusError, match="it belongs to user"):
-        check_directory(place / "state", "state.dir")
+        check_directory(shared_directory / "state", "state.dir")
 
 
 def test_a_directory_of_root_is_anybody_s() -> None:
@@ -70,8 +70,8 @@ def test_a_directory_of_root_is_anybody_s() -> None:
         check_directory(Path("/usr"), "state.dir")
 
 
-def test_a_directory_that_is_not_there_is_made_later(place: Path) -> None:
-    check_directory(place / "missing", "state.dir")
+def test_a_directory_that_is_not_there_is_made_later(shared_directory: Path) -> None:
+    check_directory(shared_directory / "missing", "state.dir")
 
 
 LOCKS: dict[str, Callable[[Path, ExitStack], object]] = {
@@ -83,9 +83,9 @@ _HOLD = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH | fcntl
 
 @pytest.mark.parametrize("name", LOCKS)
 @pytest.mark.parametrize("before", [None, 0o644, 0o666])
-def test_another_user_can_t_hold_a_lock(place: Path, name: str, before: int | None) -> None:
+def test_another_user_can_t_hold_a_lock(shared_directory: Path, name: str, before: int | None) -> None:
     """Also where an earlier version made the directory, and let others see into it."""
-    directory = place / "state"
+    directory = shared_directory / "state"
     directory.mkdir()
     directory.chmod(0o755)
     if before is not None:
@@ -100,54 +100,54 @@ def test_another_user_can_t_hold_a_lock(place: Path, name: str, before: int | No
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_directory_of_ours_is_made_for_its_user_alone(place: Path, name: str) -> None:
+def test_a_directory_of_ours_is_made_for_its_user_alone(shared_directory: Path, name: str) -> None:
     with ExitStack() as stack:
-        LOCKS[name](place / "state", stack)
-    assert stat.S_IMODE((place / "state").stat().st_mode) == 0o700
+        LOCKS[name](shared_directory / "state", stack)
+    assert stat.S_IMODE((shared_directory / "state").stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("name", LOCKS)
 @ROOT_ALONE
-def test_a_directory_that_another_user_made_first_is_refused(place: Path, name: str) -> None:
-    (place / "state").mkdir()
-    os.chown(place / "state", attacks.STRANGER, attacks.STRANGER)
+def test_a_directory_that_another_user_made_first_is_refused(shared_directory: Path, name: str) -> None:
+    (shared_directory / "state").mkdir()
+    os.chown(shared_directory / "state", attacks.STRANGER, attacks.STRANGER)
     with ExitStack() as stack, pytest.raises(HelenusError, match="it belongs to user") as error:
-        LOCKS[name](place / "state", stack)
+        LOCKS[name](shared_directory / "state", stack)
     assert error.value.kind is Kind.CONFIG
-    assert list((place / "state").iterdir()) == []
+    assert list((shared_directory / "state").iterdir()) == []
 
 
-def test_a_lock_that_is_a_link_is_not_followed(place: Path) -> None:
-    (place / "precious").write_text("as it was")
-    (place / "lock").symlink_to(place / "precious")
+def test_a_lock_that_is_a_link_is_not_followed(shared_directory: Path) -> None:
+    (shared_directory / "precious").write_text("as it was")
+    (shared_directory / "lock").symlink_to(shared_directory / "precious")
     with pytest.raises(OSError, match="symbolic links"):
-        open_lock(place / "lock")
-    assert (place / "precious").read_text() == "as it was"
+        open_lock(shared_directory / "lock")
+    assert (shared_directory / "precious").read_text() == "as it was"
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750, 0o500])
-def test_a_directory_of_this_user_in_a_place_of_all_is_closed_to_others(place: Path, mode: int) -> None:
-    (place / "run").mkdir()
-    (place / "run").chmod(mode)
-    make_private(place / "run")
-    assert stat.S_IMODE((place / "run").stat().st_mode) & 0o077 == 0
+def test_a_directory_of_this_user_in_a_place_of_all_is_closed_to_others(shared_directory: Path, mode: int) -> None:
+    (shared_directory / "run").mkdir()
+    (shared_directory / "run").chmod(mode)
+    make_private(shared_directory / "run")
+    assert stat.S_IMODE((shared_directory / "run").stat().st_mode) & 0o077 == 0
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
-def test_one_that_others_could_write_to_is_refused(place: Path, mode: int) -> None:
-    (place / "run").mkdir()
-    (place / "run").chmod(mode)
+def test_one_that_others_could_write_to_is_refused(shared_directory: Path, mode: int) -> None:
+    (shared_directory / "run").mkdir()
+    (shared_directory / "run").chmod(mode)
     with pytest.raises(PermissionError, match="not a directory of user"):
-        make_private(place / "run")
+        make_private(shared_directory / "run")
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
-def test_what_is_no_directory_is_refused(place: Path, kind: str) -> None:
-    (place / "other").mkdir()
+def test_what_is_no_directory_is_refused(shared_directory: Path, kind: str) -> None:
+    (shared_directory / "other").mkdir()
     if kind == "file":
-        (place / "run").touch()
+        (shared_directory / "run").touch()
     else:
-        (place / "run").symlink_to(place / ("other" if kind == "link" else "missing"))
+        (shared_directory / "run").symlink_to(shared_directory / ("other" if kind == "link" else "missing"))
     with pytest.raises(PermissionError, match="not a directory of user"):
-        make_private(place / "run")
-    assert not (place / "missing").exists()
+        make_private(shared_directory / "run")
+    assert not (shared_directory / "missing").exists()

@@ -16,8 +16,8 @@ from helenus_schemas.service.cassandra import fit_page_size
 class Session:
     """Refuses pages of more rows than it allows, as Cassandra words it."""
 
-    def __init__(self, most: int, failure: Exception | None = None, default: int | None = 5000) -> None:
-        self.most, self.failure, self.default_fetch_size = most, failure, default
+    def __init__(self, max_rows: int, failure: Exception | None = None, default: int | None = 5000) -> None:
+        self.most, self.failure, self.default_fetch_size = max_rows, failure, default
         self.statements: list[str] = []
 
     def execute(self, statement: SimpleStatement) -> Any:
@@ -34,10 +34,14 @@ class Session:
 
 
 @given(st.integers(1, 10_000))
-def test_pages_are_as_large_as_they_may_be(most: int) -> None:
-    session = Session(most)
+def test_pages_are_as_large_as_they_may_be(max_rows: int) -> None:
+    session = Session(max_rows)
     fit_page_size(session)
-    assert session.default_fetch_size == 5000 if most >= 5000 else most / 2 <= session.default_fetch_size <= most
+    assert (
+        session.default_fetch_size == 5000
+        if max_rows >= 5000
+        else max_rows / 2 <= session.default_fetch_size <= max_rows
+    )
     assert len(session.statements) <= 14
 
 

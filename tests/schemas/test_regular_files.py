@@ -46,10 +46,10 @@ def test_a_file_that_is_none(tmp_path: Path, kind: str, key: str) -> None:
         ("cassandra.ssl", {"cassandra.ssl.enabled": "true"}),
         ("value.converter.schema.registry.ssl", {"value.converter.schema.registry.url": "https://127.0.0.1:1"}),
     ):
-        given = {**CONFIG, **more, **{f"{prefix}.{name}": str(file) for name, file in files.items()}}
+        properties = {**CONFIG, **more, **{f"{prefix}.{name}": str(file) for name, file in files.items()}}
         if prefix == "cassandra.ssl":
-            given["output.format"] = "json"
-        settings = ConnectorSettings.from_properties(given, "test")
+            properties["output.format"] = "json"
+        settings = ConnectorSettings.from_properties(properties, "test")
         use = partial(connect, settings) if prefix == "cassandra.ssl" else Registry(settings, tmp_path / "memory").check
         with pytest.raises(HelenusError) as caught:
             use()

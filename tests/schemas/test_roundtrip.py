@@ -53,9 +53,9 @@ rows = st.lists(typed_values, min_size=1, max_size=4)
 @slow
 @given(rows)
 def test_rows_in_avro(row: list[tuple[CqlType, Any]]) -> None:
-    of = table(*[t for t, _ in row])
+    row_table = table(*[t for t, _ in row])
     data = optionals([t for t, _ in row])([None if v is None else cql_bytes(t, v) for t, v in row])
-    schema = avro.value_schema(of)
+    schema = avro.value_schema(row_table)
     fastavro.parse_schema(schema)
     assert same(read(schema, data), {f"c{i}": shown(t, v) for i, (t, v) in enumerate(row)})
 
@@ -84,15 +84,15 @@ key_types = types(key=True)
 @slow
 @given(st.lists(key_types, min_size=1, max_size=2), st.lists(key_types, max_size=2), st.data())
 def test_keys_come_back_as_they_were(keys: list[CqlType], clustering: list[CqlType], data: st.DataObject) -> None:
-    of = table(keys=tuple(keys), clustering=tuple(clustering))
+    key_table = table(keys=tuple(keys), clustering=tuple(clustering))
     key = tuple(cql_bytes(t, data.draw(values(t))) for t in (*keys, *clustering))
     if data.draw(st.booleans()):
         key = (*key[: len(keys)], *[None] * len(clustering))
-    encoded = KeyCodec(of).encode(key)
-    again = KeyCodec(of).decode(encoded)
-    assert again[: len(keys)] == key[: len(keys)]
-    assert again == KeyCodec(of).normalize(key)
-    assert KeyCodec(of).encode(again) == encoded
-    schema = avro.key_schema(of)
+    encoded = KeyCodec(key_table).encode(key)
+    decoded = KeyCodec(key_table).decode(encoded)
+    assert decoded[: len(keys)] == key[: len(keys)]
+    assert decoded == KeyCodec(key_table).normalize(key)
+    assert KeyCodec(key_table).encode(decoded) == encoded
+    schema = avro.key_schema(key_table)
     fastavro.parse_schema(schema)
     assert len(read(schema, encoded)) == len(key)

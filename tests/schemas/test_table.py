@@ -38,21 +38,21 @@ def schema(*columns: dict[str, Any], **more: list[dict[str, Any]]) -> SystemSche
 
 def test_of_one_table_only_its_own_rows_are_asked_for() -> None:
     """A keyspace of hundreds is read in as many times; its types have no table."""
-    asked: dict[str, tuple[str, object]] = {}
+    conditions: dict[str, tuple[str, object]] = {}
 
     class Asked(SystemSchema):
         def execute(self, query: str, args: object = None) -> list[SimpleNamespace]:
-            asked[query.split("system_schema.")[1].split()[0]] = query.partition(" WHERE ")[2], args
+            conditions[query.split("system_schema.")[1].split()[0]] = query.partition(" WHERE ")[2], args
             return super().execute(query, args)
 
     assert read_tables(Asked(), "ks", "t") == {}
     of_table = "keyspace_name = %s AND table_name = %s", ("ks", "t")
     of_keyspace = "keyspace_name = %s", ("ks",)
-    assert asked == {"types": of_keyspace, "columns": of_table, "dropped_columns": of_table, "tables": of_table}
+    assert conditions == {"types": of_keyspace, "columns": of_table, "dropped_columns": of_table, "tables": of_table}
     read_tables(Asked(), "ks")
-    assert set(asked.values()) == {of_keyspace}
+    assert set(conditions.values()) == {of_keyspace}
     read_tables(Asked())
-    assert set(asked.values()) == {("", None)}
+    assert set(conditions.values()) == {("", None)}
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_the_type_of_an_old_compact_table_has_no_bytes() -> None:
 def test_a_user_type_of_that_name_is_another_type() -> None:
     types = [{"keyspace_name": "ks", "type_name": "empty", "field_names": ["a"], "field_types": ["int"]}]
     key = column("pk", "int", "partition_key", 0)
-    of = read_tables(schema(key, column("v", "frozen<empty>"), types=types))[ID].values[0].type
-    assert (of.name, of.label, of.fields) == ("udt", "empty", ("a",))
+    column_type = read_tables(schema(key, column("v", "frozen<empty>"), types=types))[ID].values[0].type
+    assert (column_type.name, column_type.label, column_type.fields) == ("udt", "empty", ("a",))
 
 
 def test_a_table_with_everything() -> None:
-    found = read_tables(
+    tables = read_tables(
         schema(
             column("ck", "int", "clustering", 0, "desc"),
             column("pk", "text", "partition_key", 0),
@@ -95,7 +95,7 @@ def test_a_table_with_everything() -> None:
             dropped_columns=[{**column("gone", "text"), "at": 1_700_000_000_123}],
         )
     )
-    table = found[ID]
+    table = tables[ID]
     assert [c.name for c in table.primary_key] == ["pk", "ck"]
     assert [c.name for c in table.values] == ["A b", "b", "s"]
     assert table.column("gone") is not None
@@ -111,10 +111,10 @@ def test_a_table_with_everything() -> None:
 
 
 def test_the_schema_id_follows_columns_and_types() -> None:
-    one = read_tables(schema(column("pk", "int", "partition_key", 0)))[ID]
+    first = read_tables(schema(column("pk", "int", "partition_key", 0)))[ID]
     two = read_tables(schema(column("pk", "int", "partition_key", 0), column("v", "int")))[ID]
-    assert one.schema_id != two.schema_id
-    assert one.schema_id == read_tables(schema(column("pk", "int", "partition_key", 0)))[ID].schema_id
+    assert first.schema_id != two.schema_id
+    assert first.schema_id == read_tables(schema(column("pk", "int", "partition_key", 0)))[ID].schema_id
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_table_of_some_columns() -> None:
     columns += [column("a", "int"), column("ab", "int"), column("s", "int", "static")]
     whole = read_tables(schema(*columns))[ID]
     assert whole.select_columns(".*") is whole
-    some = whole.select_columns("a|s")
-    assert [c.name for c in some.primary_key + some.values] == ["pk", "ck", "a", "s"]
-    assert some.schema_id != whole.schema_id
+    selected = whole.select_columns("a|s")
+    assert [c.name for c in selected.primary_key + selected.values] == ["pk", "ck", "a", "s"]
+    assert selected.schema_id != whole.schema_id
     assert whole.select_columns("none").values == ()
 
 
@@ -156,10 +156,10 @@ def test_types_whose_names_need_quotes() -> None:
         {"keyspace_name": "ks", "type_name": n, "field_names": f, "field_types": t}
         for n, f, t in (('Out"er', ["A b"], ['frozen<"In ner">']), ("In ner", ["x"], ["int"]), ("int", ["i"], ["int"]))
     ]
-    found = read_tables(
+    tables = read_tables(
         schema(column("pk", 'frozen<"Out""er">', "partition_key", 0), column("v", '"int"'), types=types)
     )
-    pk, v = found[ID].columns
+    pk, v = tables[ID].columns
     assert (pk.type.label, pk.type.args[0].label, v.type.name) == ('Out"er', "In ner", "udt")
 
 
@@ -173,8 +173,8 @@ def test_types_whose_names_need_quotes() -> None:
 )
 def test_types_whose_names_are_in_other_names(types: list[tuple[str, list[str], list[str]]]) -> None:
     rows = [{"keyspace_name": "ks", "type_name": n, "field_names": f, "field_types": t} for n, f, t in types]
-    found = read_tables(schema(column("pk", "int", "partition_key", 0), column("v", f'"{types[1][0]}"'), types=rows))
-    assert found[ID].columns[1].type.label == types[1][0]
+    tables = read_tables(schema(column("pk", "int", "partition_key", 0), column("v", f'"{types[1][0]}"'), types=rows))
+    assert tables[ID].columns[1].type.label == types[1][0]
 
 
 def test_every_kind_of_error_has_a_policy_with_advice() -> None:
@@ -186,9 +186,9 @@ def test_every_kind_of_error_has_a_policy_with_advice() -> None:
 def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
     error = HelenusError(kind, "what", "where")
     text = f"Traceback (most recent call last):\n  x\nx.HelenusError: {error}\n\tat java.lang.Thread"
-    found = error_in(text)
-    assert found is not None
-    assert (found.kind, str(found)) == (kind, str(error))
+    read_error = error_in(text)
+    assert read_error is not None
+    assert (read_error.kind, str(read_error)) == (kind, str(error))
     assert error_in("ValueError: [config]") is None
     assert pickle.loads(pickle.dumps(error)).kind is kind
 
@@ -222,9 +222,9 @@ _DENSE = (column("c", "int", "clustering", 0), column("v", "int"))
 )
 def test_compact_tables_with_hidden_columns(flags: Any, columns: Any, unsupported: bool) -> None:
     """As Cassandra 5.0.9 has them: what CQL made with COMPACT STORAGE, and what is left when that is dropped."""
-    found = schema(column("k", "int", "partition_key", 0), *columns)
-    found.tables["tables"][0]["flags"] = flags
-    table = read_tables(found)[ID]
+    definitions = schema(column("k", "int", "partition_key", 0), *columns)
+    definitions.tables["tables"][0]["flags"] = flags
+    table = read_tables(definitions)[ID]
     assert table.hides_columns == unsupported
     assert ("DROP COMPACT STORAGE" in (table.unsupported or "")) == unsupported
 
@@ -234,9 +234,9 @@ def test_advice_goes_by_the_cause(advice: str) -> None:
     error = HelenusError(Kind.CONFIG, "a: b", "where", advice)
     assert error.advice == (advice or POLICIES[Kind.CONFIG].advice)
     assert str(error) == f"a: b (where): {error.advice} [config]"
-    found = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
-    assert found is not None
-    for same in (found, pickle.loads(pickle.dumps(error)), error.with_location("where")):
+    read_error = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
+    assert read_error is not None
+    for same in (read_error, pickle.loads(pickle.dumps(error)), error.with_location("where")):
         assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)
 
 

@@ -55,7 +55,7 @@ def test_floats_read_back(value: float) -> None:
     ("bits", "expected"),
     [(1, "1e-45"), (3, "4e-45"), (21, "3e-44"), (0x80000001, "-1e-45"), (0x7FFFFF, "1.1754942e-38")],
 )
-def test_the_smallest_floats_have_no_digit_more_than_reads_back(bits: int, expected: str) -> None:
+def test_the_smallest_floats_have_the_fewest_digits_that_read_back(bits: int, expected: str) -> None:
     assert form("float", bits.to_bytes(4, "big")) == expected
 
 

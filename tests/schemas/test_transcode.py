@@ -259,32 +259,36 @@ PAIR = "frozen<tuple<{}, int>>"
 def test_keys_of_a_map_that_are_one_as_text_are_refused(t: str, keys: tuple[bytes, bytes], kind: str) -> None:
     """A reader would find one entry."""
     first, second = keys
-    one = b"\0\0\0\7"
-    of, number = parse(kind.format(t)), sized(one)
+    value = b"\0\0\0\7"
+    map_type, number = parse(kind.format(t)), sized(value)
     raws = [len(ks).to_bytes(4, "big") + b"".join(sized(k) + number for k in ks) for ks in ((first,), (first, second))]
     if kind.startswith("list"):
         raws = [b"\0\0\0\1" + sized(raw) for raw in raws]
     elif kind.startswith("map<frozen<map"):
         raws = [b"\0\0\0\1" + sized(raw) + number for raw in raws]
     single, both = raws
-    assert [is_unpublishable(of, raw) for raw in raws] == [False, True]
+    assert [is_unpublishable(map_type, raw) for raw in raws] == [False, True]
     for encode in (plain, jsonform.encoder):
-        assert encode(of)(single)
+        assert encode(map_type)(single)
         with pytest.raises(Malformed, match="one as text"):
-            encode(of)(both)
+            encode(map_type)(both)
     # A row has its own key.
-    assert jsonform.encoder(of, key=True)(both) != jsonform.encoder(of, key=True)(single)
+    assert jsonform.encoder(map_type, key=True)(both) != jsonform.encoder(map_type, key=True)(single)
 
 
 def test_values_that_do_not_round_trip_are_no_keys() -> None:
     pair = parse("tuple<int, int>")
-    one = sized(b"\0\0\0\1")
-    assert encoder(pair)(one + one) == b"\2\2\2\2"
-    for raw in (one, one + one + one, sized(b"", b"\0\0\0\1")):
+    element = sized(b"\0\0\0\1")
+    assert encoder(pair)(element + element) == b"\2\2\2\2"
+    for raw in (element, element + element + element, sized(b"", b"\0\0\0\1")):
         with pytest.raises(Malformed):
             encoder(pair)(raw)
     # Cassandra distinguishes these in a partition key, by their token, and not in a clustering key.
-    assert encoder(pair, clustering=True)(one) == encoder(pair, clustering=True)(one + b"\xff\xff\xff\xff") == b"\2\2\0"
+    assert (
+        encoder(pair, clustering=True)(element)
+        == encoder(pair, clustering=True)(element + b"\xff\xff\xff\xff")
+        == b"\2\2\0"
+    )
 
 
 @given(signed(64))
@@ -294,17 +298,17 @@ def test_longs(value: int) -> None:
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=3), st.integers(0, 5), st.booleans())
 def test_equal_clustering_keys_are_one(value: Decimal, zeros: int, nested: bool) -> None:
-    one, other = (driver_bytes("decimal", v) for v in (value, Decimal(f"{value:f}" + "0" * zeros)))
+    key_value, other = (driver_bytes("decimal", v) for v in (value, Decimal(f"{value:f}" + "0" * zeros)))
     t = parse("frozen<list<decimal>>") if nested else CqlType("decimal")
     if nested:
-        one, other = (b"\0\0\0\1" + sized(v) for v in (one, other))
+        key_value, other = (b"\0\0\0\1" + sized(v) for v in (key_value, other))
     codec = KeyCodec(
         Table("ks", "t", uuid.UUID(int=1), (Column("p", t, "partition_key", 0), Column("c", t, "clustering", 0)))
     )
-    first, second = codec.encode((one, one)), codec.encode((one, other))
+    first, second = codec.encode((key_value, key_value)), codec.encode((key_value, other))
     assert first == second
-    assert codec.decode(first) == codec.normalize((one, one)) == codec.normalize((one, other))
-    assert codec.decode(first)[0] == one
+    assert codec.decode(first) == codec.normalize((key_value, key_value)) == codec.normalize((key_value, other))
+    assert codec.decode(first)[0] == key_value
     # The number is the same.
     if not nested:
         raw = codec.decode(first)[1]
@@ -319,12 +323,12 @@ def clustered(unscaled: int, scale: int) -> bytes:
 
 
 @given(st.integers().filter(bool), st.integers(0, 200), st.integers(0, 200))
-def test_zeros_that_are_taken_away_many_at_once(value: int, zeros: int, most: int) -> None:
+def test_zeros_that_are_taken_away_many_at_once(value: int, zeros: int, max_zeros: int) -> None:
     value *= 10**zeros
     slowly, count = value, 0
-    while count < most and not slowly % 10:
+    while count < max_zeros and not slowly % 10:
         slowly, count = slowly // 10, count + 1
-    assert without_zeros(value, most) == (slowly, count)
+    assert without_zeros(value, max_zeros) == (slowly, count)
 
 
 @pytest.mark.parametrize("last", [1, -7, 25 << 5000])
@@ -337,10 +341,10 @@ def test_a_decimal_of_many_zeros_in_a_clustering_key(last: int) -> None:
 def test_keys_as_datastax_has_them() -> None:
     kinds = ("tinyint", "smallint", "time")
     columns = [Column(f"k{i}", CqlType(n), "clustering" if i else "partition_key", i) for i, n in enumerate(kinds)]
-    of = Table("ks", "t", uuid.UUID(int=1), tuple(columns))
+    key_table = Table("ks", "t", uuid.UUID(int=1), tuple(columns))
     key = (b"\xff", b"\xff\xfe", (3_723_000_000_999).to_bytes(8, "big"))
-    codec = KeyCodec(of, "datastax")
-    schema = avro.key_schema(of, "datastax")
+    codec = KeyCodec(key_table, "datastax")
+    schema = avro.key_schema(key_table, "datastax")
     source = io.BytesIO(codec.encode(key))
     assert fastavro.schemaless_reader(source, fastavro.parse_schema(schema)) == {
         "k0": 255,
@@ -348,7 +352,7 @@ def test_keys_as_datastax_has_them() -> None:
         "k2": datetime.time(1, 2, 3),
     }
     assert codec.decode(codec.encode(key)) == (b"\xff", b"\xff\xfe", (3_723_000_000_000).to_bytes(8, "big"))
-    assert KeyCodec(of).decode(KeyCodec(of).encode(key)) == key
+    assert KeyCodec(key_table).decode(KeyCodec(key_table).encode(key)) == key
     text = jsonform.objects([c.name for c in columns], [c.type for c in columns], datastax=True)(key)
     assert text == '{"k0":255,"k1":65534,"k2":3723000000}'
 

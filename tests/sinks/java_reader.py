@@ -31,24 +31,24 @@ class JavaReader:
 
     def read(self, topic: str, how: str = "auto") -> list[dict[str, Any]]:
         """All messages, in the order of each partition. `how`: auto, typed or mutations."""
-        return self._said(topic, how)
+        return self._read_answers(topic, how)
 
     def write(self, topic: str, key_schema: str, key: str) -> str:
         """Append an event as DataStax's agent does; `key` is base64. Gives the schema of its value."""
-        (said,) = self._said(topic, "write", key_schema, key)
-        return str(said["value"])
+        (answer,) = self._read_answers(topic, "write", key_schema, key)
+        return str(answer["value"])
 
-    def _said(self, topic: str, *arguments: str) -> list[dict[str, Any]]:
-        said = self._run([self._directory, *self._jars], "PulsarReader", self._url, topic, *arguments)
-        return [json.loads(line) for line in said.split("\n") if line.startswith("{")]
+    def _read_answers(self, topic: str, *arguments: str) -> list[dict[str, Any]]:
+        output = self._run([self._directory, *self._jars], "PulsarReader", self._url, topic, *arguments)
+        return [json.loads(line) for line in output.split("\n") if line.startswith("{")]
 
     def _run(self, path: Sequence[Path], main: str, *arguments: str) -> str:
         opened = ["--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/sun.net=ALL-UNNAMED"]
         options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true", *opened]
         command = [self._java, *options, "-cp", _path(path), main, *arguments]
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout
+        process = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
+        assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+        return process.stdout
 
 
 def _path(jars: Sequence[Path]) -> str:

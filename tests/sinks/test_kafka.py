@@ -124,17 +124,17 @@ def test_a_flush_goes_on_while_records_are_acknowledged(address: str) -> None:
     class Slow:
         """A producer that acknowledges a record every 30 ms."""
 
-        left = 20
+        records_left = 20
 
         def flush(self, timeout: float) -> int:
-            return self.left
+            return self.records_left
 
         def poll(self, timeout: float) -> None:
             time.sleep(0.03)
-            self.left -= 1
+            self.records_left -= 1
 
         def __len__(self) -> int:
-            return self.left
+            return self.records_left
 
     log = KafkaLog({"bootstrap.servers": address})
     log._producer = Slow()
@@ -194,17 +194,17 @@ class Agent:
             }
         )
         try:
-            left = len(consumer.list_topics(timeout=10).topics[self.topic].partitions)
-            consumer.assign([TopicPartition(self.topic, n, OFFSET_BEGINNING) for n in range(left)])
-            found = []
+            unread_partitions = len(consumer.list_topics(timeout=10).topics[self.topic].partitions)
+            consumer.assign([TopicPartition(self.topic, n, OFFSET_BEGINNING) for n in range(unread_partitions)])
+            numbers = []
             deadline = time.monotonic() + 60
-            while left and time.monotonic() < deadline:
+            while unread_partitions and time.monotonic() < deadline:
                 for message in consumer.consume(10_000, 1.0):
                     if message.error():
-                        left -= 1
+                        unread_partitions -= 1
                     else:
-                        found.append(number(MemoryRecord(self.topic, 0, message.key(), None)))
-            return found
+                        numbers.append(number(MemoryRecord(self.topic, 0, message.key(), None)))
+            return numbers
         finally:
             consumer.close()
 

@@ -26,7 +26,7 @@ def test_settings_that_the_client_cannot_read() -> None:
 
 
 def test_a_login_in_an_address() -> None:
-    said = 'Failed to retrieve OIDC token from "https://me:s3cret@idp/token": 401'
-    error = broker_error(KafkaError(KafkaError._AUTHENTICATION, said), "h:1")
+    error_text = 'Failed to retrieve OIDC token from "https://me:s3cret@idp/token": 401'
+    error = broker_error(KafkaError(KafkaError._AUTHENTICATION, error_text), "h:1")
     assert "idp/token" in str(error)
     assert "s3cret" not in str(error)

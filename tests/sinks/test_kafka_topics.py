@@ -23,10 +23,10 @@ from helenus_sinks.log import TopicError
 
 @pytest.fixture(scope="module")
 def address() -> Any:
-    held = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": "1", "log_level": "0"})
-    (broker,) = held.list_topics(timeout=10).brokers.values()
+    mock_cluster = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": "1", "log_level": "0"})
+    (broker,) = mock_cluster.list_topics(timeout=10).brokers.values()
     yield f"{broker.host}:{broker.port}"
-    del held
+    del mock_cluster
 
 
 def test_a_topic_that_is_gone_is_named_and_not_made_by_the_way(address: str) -> None:
@@ -90,9 +90,9 @@ def test_one_client_and_one_listing_serve_for_all_topics(address: str, monkeypat
             made.append(self)
             super().__init__(config)
 
-        def list_topics(self, *given: Any, **more: Any) -> Any:
+        def list_topics(self, *arguments: Any, **more: Any) -> Any:
             listed.append(self)
-            return super().list_topics(*given, **more)
+            return super().list_topics(*arguments, **more)
 
     monkeypatch.setattr(_topics, "AdminClient", Counted)
     monkeypatch.setattr(_topics, "_LISTING_MAX_AGE_S", 60.0)
@@ -110,8 +110,8 @@ def test_one_client_and_one_listing_serve_for_all_topics(address: str, monkeypat
     assert (len(made), len(listed)) == (2, 2)
     assert len(log.topics()) >= 50
     assert len(listed) == 3, "a later question gets the current topics"
-    for one in (before, log):
-        one.close()
+    for open_log in (before, log):
+        open_log.close()
 
 
 class Cluster:
@@ -133,17 +133,17 @@ class Cluster:
         return SimpleNamespace(topics=dict(self.topics), brokers=dict.fromkeys(range(self.brokers)))
 
     def create_topics(self, new: list[Any], **more: object) -> dict[str, Future[None]]:
-        done: Future[None] = Future()
-        done.set_result(None)
+        creation: Future[None] = Future()
+        creation.set_result(None)
         factor = new[0].replication_factor
         self.topics[new[0].topic] = self._topic(1 if factor == -1 else factor)
-        return {new[0].topic: done}
+        return {new[0].topic: creation}
 
     def describe_topics(self, topics: Any, **more: object) -> dict[str, Future[Any]]:
-        found: Future[Any] = Future()
+        description: Future[Any] = Future()
         (name,) = self.topics.keys() - {"before", "well"}
-        found.set_result(SimpleNamespace(partitions=list(self.topics[name].partitions.values())))
-        return {name: found}
+        description.set_result(SimpleNamespace(partitions=list(self.topics[name].partitions.values())))
+        return {name: description}
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,10 @@ def messages(settings: PulsarConfig, topic: str, partition: int = 0) -> list[Any
     talking = client.Client(settings.service_url, logger=quiet)
     try:
         reader = talking.create_reader(f"{settings.name(topic)}-partition-{partition}", client.MessageId.earliest)
-        found = []
+        messages_read = []
         while reader.has_message_available():
-            found.append(reader.read_next(20_000))
-        return found
+            messages_read.append(reader.read_next(20_000))
+        return messages_read
     finally:
         talking.close()
 
@@ -130,10 +130,10 @@ class Writing:
         self.gap = 0.0
         self.failure: HelenusError | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work)
+        self._thread = threading.Thread(target=self._write_records)
         self._thread.start()
 
-    def _work(self) -> None:
+    def _write_records(self) -> None:
         last = time.monotonic()
         try:
             while not self._stop.is_set():
@@ -187,10 +187,10 @@ def test_nothing_is_lost_and_all_is_in_order(
     finally:
         writing.stop()
     for partition in (0, 1):
-        found = numbers(settings, topic, partition)
-        assert list(dict.fromkeys(found)) == list(range(writing.next))
+        numbers_read = numbers(settings, topic, partition)
+        assert list(dict.fromkeys(numbers_read)) == list(range(writing.next))
         # What was stored but not acknowledged when the topic closed comes twice, a batch at a time.
-        assert len(found) - writing.next <= 150
+        assert len(numbers_read) - writing.next <= 150
 
 
 @pytest.mark.long  # as above, where an operator turned this on
@@ -246,9 +246,9 @@ def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) 
     finally:
         stack.resume("pulsar")
     log.flush(60)
-    found = numbers(settings, "stalls")
-    assert set(found) == set(range(2000))
-    assert found[-1999:] == list(range(1, 2000)), "nothing old after something new"
+    numbers_read = numbers(settings, "stalls")
+    assert set(numbers_read) == set(range(2000))
+    assert numbers_read[-1999:] == list(range(1, 2000)), "nothing old after something new"
 
 
 def test_room_is_bounded(stack: Stack, log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,14 +257,14 @@ def test_room_is_bounded(stack: Stack, log: PulsarLog, monkeypatch: pytest.Monke
     log.append("full", 0, b"k", b"v")
     log.flush(20)
     stack.pause("pulsar")
-    taken = 0
+    accepted = 0
     try:
         with pytest.raises(HelenusError, match="the queue is full") as error:  # noqa: PT012
             while True:
                 log.append("full", 0, b"k", bytes(100_000))
-                taken += 1
+                accepted += 1
         assert error.value.kind is Kind.APPEND_FAILED
-        assert taken < 400
+        assert accepted < 400
     finally:
         stack.resume("pulsar")
     log.flush(60)
@@ -360,25 +360,25 @@ def test_keys_stay_with_their_consumer(settings: PulsarConfig) -> None:
     kind = client.ConsumerType.KeyShared
     start = client.InitialPosition.Earliest
     # Both before there is anything: what the first got while it was alone might be of the other's keys.
-    one, other = (talking.subscribe("shared", "s", kind, initial_position=start) for _ in range(2))
+    first, other = (talking.subscribe("shared", "s", kind, initial_position=start) for _ in range(2))
     log.extend("shared", 0, ((b"%d" % (n // 3 % 20), b"%d" % n) for n in range(600)))
     log.flush(20)
     log.close()
     seen: list[dict[str, list[int]]] = [{}, {}]
-    left, deadline = 600, time.monotonic() + 120
-    while left:
-        assert time.monotonic() < deadline, left
-        for consumer, keys in zip((one, other), seen, strict=True):
+    unread, deadline = 600, time.monotonic() + 120
+    while unread:
+        assert time.monotonic() < deadline, unread
+        for consumer, keys in zip((first, other), seen, strict=True):
             try:
                 message = consumer.receive(10)
             except client.Timeout:
                 continue
             keys.setdefault(message.partition_key(), []).append(int(message.data()))
             consumer.acknowledge(message)
-            left -= 1
+            unread -= 1
     talking.close()
     assert not seen[0].keys() & seen[1].keys()
-    assert all(found == sorted(found) for keys in seen for found in keys.values())
+    assert all(numbers_of_key == sorted(numbers_of_key) for keys in seen for numbers_of_key in keys.values())
 
 
 def test_a_newer_writer_fences_the_older(settings: PulsarConfig) -> None:

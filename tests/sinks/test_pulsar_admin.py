@@ -19,7 +19,7 @@ def answering() -> Iterator[Callable[[bytes], str]]:
     """The address of a server that gives each caller these bytes and hangs up."""
     servers: list[socket.socket] = []
 
-    def serve(server: socket.socket, said: bytes) -> None:
+    def serve(server: socket.socket, response: bytes) -> None:
         while True:
             try:
                 caller, _ = server.accept()
@@ -27,12 +27,12 @@ def answering() -> Iterator[Callable[[bytes], str]]:
                 return
             with caller:
                 caller.recv(65536)
-                caller.sendall(said)
+                caller.sendall(response)
 
-    def start(said: bytes) -> str:
+    def start(response: bytes) -> str:
         server = socket.create_server(("127.0.0.1", 0))
         servers.append(server)
-        threading.Thread(target=serve, args=(server, said), daemon=True).start()
+        threading.Thread(target=serve, args=(server, response), daemon=True).start()
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
     yield start
@@ -42,7 +42,7 @@ def answering() -> Iterator[Callable[[bytes], str]]:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("response", "message"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "not JSON; does pulsar.admin.url name a broker"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{\xff", "not JSON"),
@@ -52,9 +52,9 @@ def answering() -> Iterator[Callable[[bytes], str]]:
         (b"", "closed connection"),
     ],
 )
-def test_invalid_answers(answering: Callable[[bytes], str], said: bytes, message: str) -> None:
+def test_invalid_answers(answering: Callable[[bytes], str], response: bytes, message: str) -> None:
     with pytest.raises(HelenusError, match=message) as error:
-        Admin(answering(said), Access()).ask("GET", "clusters")
+        Admin(answering(response), Access()).ask("GET", "clusters")
     assert error.value.kind is Kind.BROKER_UNREACHABLE
 
 

@@ -40,8 +40,8 @@ class Broker:
     def names(self) -> list[str]:
         return [name for name, _ in self.heard]
 
-    def said(self, name: str) -> list[Any]:
-        return [said for heard, said in self.heard if heard == name]
+    def requests(self, name: str) -> list[Any]:
+        return [request for heard, request in self.heard if heard == name]
 
     @property
     def url(self) -> str:
@@ -49,25 +49,25 @@ class Broker:
 
     def lookup(self, url: str, response: int = CONNECT, **more: Any) -> Callable[[Any], list[bytes]]:
         """An answer to LOOKUP."""
-        return lambda asked: [
-            command("lookup_response", brokerServiceUrl=url, response=response, request_id=asked.request_id, **more)
+        return lambda request: [
+            command("lookup_response", brokerServiceUrl=url, response=response, request_id=request.request_id, **more)
         ]
 
-    def answer(self, name: str, said: Any) -> list[bytes]:
-        self.heard.append((name, said))
+    def answer(self, name: str, request: Any) -> list[bytes]:
+        self.heard.append((name, request))
         if name in self.answers:
-            answer = self.answers[name](said)
+            answer = self.answers[name](request)
             if answer is not None:
                 return answer
         if name == "connect":
             return [command("connected", server_version="x", protocol_version=19, max_message_size=5 << 20)]
         if name == "lookup":
-            return self.lookup(self.url)(said)
+            return self.lookup(self.url)(request)
         if name == "producer":
-            return [command("producer_success", request_id=said.request_id, producer_name="p")]
+            return [command("producer_success", request_id=request.request_id, producer_name="p")]
         if name == "send":
-            self.stored.append(said.sequence_id)
-            return [command("send_receipt", producer_id=said.producer_id, sequence_id=said.sequence_id)]
+            self.stored.append(request.sequence_id)
+            return [command("send_receipt", producer_id=request.producer_id, sequence_id=request.sequence_id)]
         return [command("pong")] if name == "ping" else []
 
 
@@ -83,8 +83,8 @@ class Served(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
-        for name, said, _ in commands(self.buffer):
-            for frame in self.broker.answer(name, said):
+        for name, request, _ in commands(self.buffer):
+            for frame in self.broker.answer(name, request):
                 self.transport.write(frame)
 
 
@@ -134,9 +134,9 @@ def test_redirects_are_followed(brokers: list[Broker], log: PulsarLog) -> None:
     log.append("t", 2, b"k", b"v")
     log.flush(10)
     assert third.stored == [0]
-    assert [said.topic for said in second.said("lookup")] == ["persistent://public/default/t-partition-2"]
-    assert [broker.said("lookup")[0].authoritative for broker in (first, second)] == [False, True]
-    assert {broker.said("connect")[0].auth_data for broker in brokers} == {b"t0ken"}
+    assert [request.topic for request in second.requests("lookup")] == ["persistent://public/default/t-partition-2"]
+    assert [broker.requests("lookup")[0].authoritative for broker in (first, second)] == [False, True]
+    assert {broker.requests("connect")[0].auth_data for broker in brokers} == {b"t0ken"}
 
 
 def test_a_proxy_gets_the_address_of_the_broker(brokers: list[Broker], log: PulsarLog) -> None:
@@ -144,7 +144,7 @@ def test_a_proxy_gets_the_address_of_the_broker(brokers: list[Broker], log: Puls
     proxy.answers["lookup"] = proxy.lookup("pulsar://hidden:6650", proxy_through_service_url=True)
     log.append("t", 0, b"k", b"v")
     log.flush(10)
-    assert [said.proxy_to_broker_url for said in proxy.said("connect")] == ["", "hidden:6650"]
+    assert [request.proxy_to_broker_url for request in proxy.requests("connect")] == ["", "hidden:6650"]
     assert proxy.stored == [0]
 
 
@@ -161,14 +161,14 @@ def test_redirects_in_a_circle(brokers: list[Broker], log: PulsarLog) -> None:
 def test_a_token_is_asked_for_again(brokers: list[Broker], log: PulsarLog) -> None:
     broker = brokers[0]
     challenge = command("auth_challenge", challenge={"auth_method_name": "token"})
-    broker.answers["producer"] = lambda asked: [
+    broker.answers["producer"] = lambda request: [
         challenge,
-        command("producer_success", request_id=asked.request_id, producer_name="p"),
+        command("producer_success", request_id=request.request_id, producer_name="p"),
     ]
     log.append("t", 0, b"k", b"v")
     log.flush(10)
-    eventually(lambda: broker.said("auth_response"), every=0.02)
-    assert broker.said("auth_response")[0].response.auth_data == b"t0ken"
+    eventually(lambda: broker.requests("auth_response"), every=0.02)
+    assert broker.requests("auth_response")[0].response.auth_data == b"t0ken"
 
 
 def test_a_broker_that_takes_less(brokers: list[Broker], log: PulsarLog) -> None:
@@ -182,20 +182,20 @@ def test_a_broker_that_takes_less(brokers: list[Broker], log: PulsarLog) -> None
         log.append("t", 0, b"k", bytes(20_000))
     log.extend("t", 0, [(b"k", bytes(4000))] * 5)
     log.flush(10)
-    assert [said.num_messages for said in brokers[0].said("send")] == [2, 2, 1]
+    assert [request.num_messages for request in brokers[0].requests("send")] == [2, 2, 1]
 
 
 def test_an_acknowledgement_that_is_missing(brokers: list[Broker], log: PulsarLog) -> None:
     """Both batches are sent again, as they were and in their order, by a new producer of the same name."""
     broker = brokers[0]
-    left = [0]
+    unanswered = [0]
 
-    def send(said: Any) -> list[bytes] | None:
-        broker.stored.append(said.sequence_id)
-        if said.sequence_id in left:
-            left.remove(said.sequence_id)
+    def send(request: Any) -> list[bytes] | None:
+        broker.stored.append(request.sequence_id)
+        if request.sequence_id in unanswered:
+            unanswered.remove(request.sequence_id)
             return []
-        return [command("send_receipt", producer_id=said.producer_id, sequence_id=said.sequence_id)]
+        return [command("send_receipt", producer_id=request.producer_id, sequence_id=request.sequence_id)]
 
     broker.answers["send"] = send
     log.extend("t", 0, [(b"k", b"v")] * 1500)
@@ -203,17 +203,17 @@ def test_an_acknowledgement_that_is_missing(brokers: list[Broker], log: PulsarLo
     sent = broker.stored[: len(broker.stored) // 2]
     assert len(sent) > 1
     assert broker.stored == sent * 2
-    one, other = broker.said("producer")
-    assert one.producer_name == other.producer_name
-    assert (one.epoch, other.epoch) == (0, 1)
+    first, other = broker.requests("producer")
+    assert first.producer_name == other.producer_name
+    assert (first.epoch, other.epoch) == (0, 1)
     assert broker.names().count("close_producer") == 1
 
 
 def test_a_closed_producer_looks_up_again(brokers: list[Broker], log: PulsarLog) -> None:
     first, second, _ = brokers
-    first.answers["send"] = lambda said: [command("close_producer", producer_id=said.producer_id, request_id=9)]
+    first.answers["send"] = lambda request: [command("close_producer", producer_id=request.producer_id, request_id=9)]
     moved = iter([first.url])
-    first.answers["lookup"] = lambda asked: first.lookup(next(moved, second.url))(asked)
+    first.answers["lookup"] = lambda request: first.lookup(next(moved, second.url))(request)
     log.append("t", 0, b"k", b"v")
     log.flush(10)
     assert second.stored == [0]
@@ -223,17 +223,17 @@ def test_a_closed_producer_looks_up_again(brokers: list[Broker], log: PulsarLog)
 def test_transient_refusals_do_not_cause_a_storm_of_requests(brokers: list[Broker], log: PulsarLog) -> None:
     broker = brokers[0]
 
-    def refuse(asked: Any) -> list[bytes] | None:
-        if len(broker.said("producer")) > 5:
+    def refuse(request: Any) -> list[bytes] | None:
+        if len(broker.requests("producer")) > 5:
             return None
-        return [command("error", request_id=asked.request_id, error=6, message="the topic is being unloaded")]
+        return [command("error", request_id=request.request_id, error=6, message="the topic is being unloaded")]
 
     broker.answers["producer"] = refuse
     log.append("t", 0, b"k", b"v")
     with pytest.raises(HelenusError, match="the topic is being unloaded") as error:
         log.flush(1)
     assert error.value.kind is Kind.APPEND_FAILED
-    assert len(broker.said("producer")) <= 5
+    assert len(broker.requests("producer")) <= 5
     log.append("t", 0, b"k", b"v")
     log.flush(30)
     assert len(broker.stored) == 1
@@ -245,13 +245,13 @@ def test_a_topic_that_goes_to_another_broker_is_asked_for_again(
 ) -> None:
     broker = brokers[0]
 
-    def refuse(asked: Any) -> list[bytes]:
-        return [command("error", request_id=asked.request_id, error=code, message="redo the lookup")]
+    def refuse(request: Any) -> list[bytes]:
+        return [command("error", request_id=request.request_id, error=code, message="redo the lookup")]
 
-    def answer(asked: Any) -> list[bytes]:
-        if len(broker.said("partitioned_metadata")) < 3:
-            return refuse(asked)
-        fields = {"request_id": asked.request_id, "partitions": 4, "response": 0}
+    def answer(request: Any) -> list[bytes]:
+        if len(broker.requests("partitioned_metadata")) < 3:
+            return refuse(request)
+        fields = {"request_id": request.request_id, "partitions": 4, "response": 0}
         return [command("partitioned_metadata_response", **fields)]
 
     broker.answers["partitioned_metadata"] = answer
@@ -267,12 +267,12 @@ def test_a_topic_that_goes_to_another_broker_is_asked_for_again(
 )
 def test_permanent_refusals_are_raised_at_once(brokers: list[Broker], log: PulsarLog, code: int, kind: Kind) -> None:
     refusal = {"error": code, "message": "because\n  it is so"}
-    brokers[0].answers["producer"] = lambda asked: [command("error", request_id=asked.request_id, **refusal)]
+    brokers[0].answers["producer"] = lambda request: [command("error", request_id=request.request_id, **refusal)]
     log.append("t", 0, b"k", b"v")
     with pytest.raises(HelenusError, match="Pulsar: because it is so") as error:
         log.flush(60)
     assert error.value.kind is kind
-    assert len(brokers[0].said("producer")) == 1
+    assert len(brokers[0].requests("producer")) == 1
 
 
 def test_a_broker_that_stops_answering(brokers: list[Broker], log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +303,8 @@ def full() -> Iterator[str]:
             waiting[-1].setblocking(False)
             waiting[-1].connect_ex(listener.getsockname())
         yield f"127.0.0.1:{listener.getsockname()[1]}"
-        for one in waiting:
-            one.close()
+        for waiting_socket in waiting:
+            waiting_socket.close()
 
 
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
@@ -393,8 +393,8 @@ def test_the_system_s_authorities_as_a_file(tmp_path: Path, monkeypatch: pytest.
     system.touch()
 
     def paths(cafile: str | None, capath: str | None) -> None:
-        found = SimpleNamespace(cafile=cafile, capath=capath)
-        monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: found)
+        verify_paths = SimpleNamespace(cafile=cafile, capath=capath)
+        monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: verify_paths)
 
     paths(str(system), None)
     assert connection.Access().bundle == str(system)

@@ -49,10 +49,10 @@ def test_a_message_is_as_protobuf_makes_it(
 def test_a_batch_is_its_messages(entries: ModuleType, records: list[Any]) -> None:
     one_by_one = [entries.message(*record, False) for record in records]
     assert entries.batch(records, False) == b"".join(one_by_one)
-    found = PulsarEntry(
+    entry = PulsarEntry(
         0, len(records), 0, messages.MessageMetadata(num_messages_in_batch=len(records)), b"".join(one_by_one)
     )
-    read = [(metadata.null_partition_key, metadata.null_value, value) for metadata, value in found.parse_messages()]
+    read = [(metadata.null_partition_key, metadata.null_value, value) for metadata, value in entry.parse_messages()]
     assert read == [(key is None, value is None, value or b"") for key, value, _ in records]
 
 

@@ -84,9 +84,9 @@ def test_keys_values_deletes_and_both_sides_of_an_alter(log: PulsarLog, java: Ja
     assert [(m["version"], m["record"]["key"], m["record"]["value"]) for m in auto] == expected
     assert all(m["properties"] == {"writetime": "1"} for m in auto)
     typed = [m["record"] for m in java.read("rows", "typed")]
-    known = [value and {"a": value.get("a"), "c": value["c"]} for _, _, value in expected]
+    typed_values = [value and {"a": value.get("a"), "c": value["c"]} for _, _, value in expected]
     assert [m["key"] for m in typed] == [key for _, key, _ in expected]
-    assert [m["value"] for m in typed] == known
+    assert [m["value"] for m in typed] == typed_values
 
 
 def test_rows_as_json(log: PulsarLog, java: JavaReader) -> None:
@@ -128,10 +128,10 @@ def test_our_events_and_theirs_are_of_one_schema(log: PulsarLog, java: JavaReade
 
     for write in (theirs, ours) if first == "theirs" else (ours, theirs):
         write()
-    found = java.read(topic, "mutations")
-    assert [m["version"] for m in found] == [0] * 5
-    assert all(m["record"]["key"] == {"id": -1, "name": "n"} for m in found)
-    values = [m["record"]["value"] for m in found]
+    messages_read = java.read(topic, "mutations")
+    assert [m["version"] for m in messages_read] == [0] * 5
+    assert all(m["record"]["key"] == {"id": -1, "name": "n"} for m in messages_read)
+    values = [m["record"]["value"] for m in messages_read]
     mine = [{"md5Digest": f"{n:032x}", "nodeId": NODE, "columns": None} for n in range(4)]
     other = {
         "md5Digest": "0123456789abcdef" * 2,

@@ -40,8 +40,8 @@ def test_a_batch() -> None:
 def test_the_metadata_of_a_message() -> None:
     assert keyed(b"text", b"", (), True) == {"partition_key": "text"}
     assert keyed(None, None, (), False) == {"null_partition_key": True, "null_value": True}
-    found = keyed(b"k", b"", [("a", b"1"), ("b", b"\xff")], False)
-    assert found["properties"] == [{"key": "a", "value": "1"}, {"key": "b", "value": "/w=="}]
+    metadata = keyed(b"k", b"", [("a", b"1"), ("b", b"\xff")], False)
+    assert metadata["properties"] == [{"key": "a", "value": "1"}, {"key": "b", "value": "/w=="}]
 
 
 def test_the_schema_of_keys_and_values() -> None:
@@ -61,12 +61,12 @@ def test_the_schema_of_keys_and_values() -> None:
 
 def test_frames_come_in_pieces() -> None:
     sent = command("pong") + command("error", request_id=5, error=3, message="no") + command("ping")
-    buffer, found = bytearray(), []
+    buffer, received = bytearray(), []
     for i in range(len(sent)):
         buffer += sent[i : i + 1]
-        found += list(commands(buffer))
-    assert [name for name, _, _ in found] == ["pong", "error", "ping"]
-    assert (found[1][1].request_id, found[1][1].error, found[1][1].message) == (5, 3, "no")
+        received += list(commands(buffer))
+    assert [name for name, _, _ in received] == ["pong", "error", "ping"]
+    assert (received[1][1].request_id, received[1][1].error, received[1][1].message) == (5, 3, "no")
     assert not buffer
 
 

@@ -48,9 +48,9 @@ def test_of_kafka(code: int, alone: bool) -> None:
     ],
 )
 def test_of_pulsar(error: HelenusError, alone: bool) -> None:
-    found = pulsar._as_topic_error(error, "b", "t")
-    assert isinstance(found, TopicError) is alone
-    assert (found.kind, found.what) == (error.kind, error.what)
+    converted = pulsar._as_topic_error(error, "b", "t")
+    assert isinstance(converted, TopicError) is alone
+    assert (converted.kind, converted.what) == (error.kind, error.what)
 
 
 def test_they_cross_processes() -> None:

@@ -32,7 +32,8 @@ def home(path: Path, jcmd: str = "") -> Path:
 def test_each_java_and_each_set_of_jars_has_one_of_its_own(java: Path, tmp_path: Path) -> None:
     other = home(tmp_path / "other")
     made = [
-        Archive.for_classpath("kafka", *what) for what in ((java, "a.jar"), (java, "a.jar:b.jar"), (other, "a.jar"))
+        Archive.for_classpath("kafka", *java_and_jars)
+        for java_and_jars in ((java, "a.jar"), (java, "a.jar:b.jar"), (other, "a.jar"))
     ]
     assert len({archive.file for archive in made}) == 3
     assert Archive.for_classpath("kafka", java, "a.jar").file == made[0].file

@@ -111,8 +111,8 @@ def test_a_setting_that_no_server_starts_with_is_forgotten(directory: Path, monk
     def launch(servers: list[Server]) -> None:
         raise StackError("cassandra1 died while starting", "its log", "read its log")
 
-    for given in ({"nodes": 1}, {"cassandra_yaml": {"cdc_enable": True}, "heap": "1k"}):
-        stack = Stack(directory, **given)
+    for options in ({"nodes": 1}, {"cassandra_yaml": {"cdc_enable": True}, "heap": "1k"}):
+        stack = Stack(directory, **options)
         monkeypatch.setattr(stack, "_launch", launch)
         with pytest.raises(StackError, match="died"):
             stack.up()

@@ -62,20 +62,20 @@ def marker(**limits: Any) -> Record:
 )  # fmt: skip
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_a_range_takes_the_rows_within_its_bounds(cql_type: str, ascending: list[Any], is_reversed: bool) -> None:
-    of = table(CqlType(cql_type), is_reversed)
+    keyed_table = table(CqlType(cql_type), is_reversed)
     records = [row(c, offset) for offset, c in enumerate(ascending)]
-    for at, c in enumerate(ascending):
-        left = ascending[at + 1 :] if is_reversed else ascending[:at]
-        found = last_records(of, [*records, marker(start=c)])
-        assert found.keys() == last_records(of, [row(other) for other in left]).keys()
-        left = ascending[:at] if is_reversed else ascending[at + 1 :]
-        found = last_records(of, [*records, marker(end=c)])
-        assert found.keys() == last_records(of, [row(other) for other in left]).keys()
+    for index, c in enumerate(ascending):
+        remaining = ascending[index + 1 :] if is_reversed else ascending[:index]
+        newest = last_records(keyed_table, [*records, marker(start=c)])
+        assert newest.keys() == last_records(keyed_table, [row(other) for other in remaining]).keys()
+        remaining = ascending[:index] if is_reversed else ascending[index + 1 :]
+        newest = last_records(keyed_table, [*records, marker(end=c)])
+        assert newest.keys() == last_records(keyed_table, [row(other) for other in remaining]).keys()
 
 
 def test_addresses_of_both_versions() -> None:
-    found = last_records(table(CqlType("inet")), [row("10.0.0.1"), row("::1"), row("fe80::1"), marker(end="b00::")])
-    assert [key[1] for key in found] == [ipaddress.ip_address("fe80::1")]
+    newest = last_records(table(CqlType("inet")), [row("10.0.0.1"), row("::1"), row("fe80::1"), marker(end="b00::")])
+    assert [key[1] for key in newest] == [ipaddress.ip_address("fe80::1")]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -83,5 +83,5 @@ def test_addresses_of_both_versions() -> None:
 def test_values_of_any_type_have_an_order(typed: tuple[CqlType, list[Any]]) -> None:
     t, several = typed
     encode = jsonform.encoder(t)
-    found = [as_clustering(t, from_json(t, json.loads(encode(cql_bytes(t, value))))) for value in several]
-    assert len(sorted(order(t, value) for value in found)) == len(several)
+    clustering_values = [as_clustering(t, from_json(t, json.loads(encode(cql_bytes(t, value))))) for value in several]
+    assert len(sorted(order(t, value) for value in clustering_values)) == len(several)

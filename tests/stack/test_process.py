@@ -60,8 +60,8 @@ def test_no_descriptors_are_inherited(process: Process, tmp_path: Path) -> None:
     with open(tmp_path / "ours", "w") as file:
         os.set_inheritable(file.fileno(), True)
         start(process, tmp_path, SLEEP)
-        held = [str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
-    assert not [name for name in held if name.endswith("ours")]
+        open_files = [str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
+    assert not [name for name in open_files if name.endswith("ours")]
 
 
 def test_a_process_that_ignores_the_signal_is_killed(process: Process, tmp_path: Path) -> None:

@@ -69,16 +69,16 @@ def test_avro_records_by_their_schemas(topics: Reader, log: PulsarLog) -> None:
         log.append("data-avro", partition, key, None)
         log.append("data-avro", partition, None, None, [("scope", b"table")])
     log.flush(30)
-    found = [topics.record(message) for message in topics.messages("data-avro")]
-    assert [r.partition for r in found] == [0, 0, 0, 0, 1, 1, 1, 1], "partition by partition"
-    assert [(r.key, r.value, r.schema_id) for r in found[4:]] == [
+    records = [topics.record(message) for message in topics.messages("data-avro")]
+    assert [r.partition for r in records] == [0, 0, 0, 0, 1, 1, 1, 1], "partition by partition"
+    assert [(r.key, r.value, r.schema_id) for r in records[4:]] == [
         ({"k": 1}, {"a": -1}, 0),
         ({"k": 1}, {"b": "x", "a": 2}, 1),
         ({"k": 1}, None, None),
         ({}, None, None),
     ]
-    assert [r.headers for r in found[:4]] == [{"writetime": b"7"}, {}, {}, {"scope": b"table"}]
-    assert [r.offset for r in found[:4]] == sorted({r.offset for r in found[:4]})
+    assert [r.headers for r in records[:4]] == [{"writetime": b"7"}, {}, {}, {"scope": b"table"}]
+    assert [r.offset for r in records[:4]] == sorted({r.offset for r in records[:4]})
 
 
 @pytest.mark.parametrize(("topic", "key_schema"), [("data-json", None), ("data-kv-json", KEY)])
@@ -89,8 +89,8 @@ def test_json_records(topics: Reader, log: PulsarLog, topic: str, key_schema: An
     for value in (b'{"a":1}', b"{}" if key_schema is None else None):
         log.append(topic, 0, b'{"k":1}', value)
     log.flush(30)
-    found = [topics.record(message) for message in topics.messages(topic)]
-    assert [(r.key, r.value, r.is_json) for r in found] == [({"k": 1}, {"a": 1}, True), ({"k": 1}, None, True)]
+    records = [topics.record(message) for message in topics.messages(topic)]
+    assert [(r.key, r.value, r.is_json) for r in records] == [({"k": 1}, {"a": 1}, True), ({"k": 1}, None, True)]
 
 
 def test_messages_without_a_schema(topics: Reader, log: PulsarLog) -> None:

@@ -104,15 +104,15 @@ def test_a_version_that_there_is_not_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_version_has_its_names_its_java_and_its_jars(tmp_path: Path) -> None:
-    found = {version: cassandra.servers(Settings(cassandra=version), tmp_path)[0] for version in cassandra.VERSIONS}
-    assert {version: server.java for version, server in found.items()} == {
+    servers = {version: cassandra.servers(Settings(cassandra=version), tmp_path)[0] for version in cassandra.VERSIONS}
+    assert {version: server.java for version, server in servers.items()} == {
         "6.0": 17,
         "5.0": 17,
         "4.1": 11,
         "4.0": 11,
         "3.11": 11,
     }
-    assert len({server.lock for server in found.values()}) == 5
+    assert len({server.lock for server in servers.values()}) == 5
     old = cassandra.configuration(Settings(cassandra="4.0"), 0, tmp_path)
     assert old["commitlog_sync_period_in_ms"] == 10_000
     assert "commitlog_sync_period" not in old
@@ -214,12 +214,12 @@ def test_postgres_says_where_it_does_not_run(tmp_path: Path, archive: Path, monk
         postgres.prepare(Settings(), tmp_path, JAVA, [archive])
 
 
-@pytest.mark.parametrize(("noted", "found"), [(["1"] * 7 + ["ready   "], True), (["1"] * 7 + ["starting"], False)])
-def test_postgres_is_ready_when_it_notes_so(tmp_path: Path, noted: list[str], found: bool) -> None:
+@pytest.mark.parametrize(("noted", "is_ready"), [(["1"] * 7 + ["ready   "], True), (["1"] * 7 + ["starting"], False)])
+def test_postgres_is_ready_when_it_notes_so(tmp_path: Path, noted: list[str], is_ready: bool) -> None:
     assert not postgres.ready(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "postmaster.pid").write_text("\n".join(noted))
-    assert postgres.ready(tmp_path) is found
+    assert postgres.ready(tmp_path) is is_ready
 
 
 @pytest.fixture
@@ -245,12 +245,12 @@ def test_an_offset_that_is_taken_is_refused(cache: Path, listener: int) -> None:
 def test_stacks_that_start_together_get_different_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of two users, whose caches are not the same."""
     with ExitStack() as claims:
-        found = []
+        claimed = []
         for user in ("one", "other"):
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / user))
-            found.append(claims.enter_context(ports.claim(Settings(), None)))
-        assert found[0].port_offset != found[1].port_offset
-        assert json.dumps(found[0].listeners) != json.dumps(found[1].listeners)
+            claimed.append(claims.enter_context(ports.claim(Settings(), None)))
+        assert claimed[0].port_offset != claimed[1].port_offset
+        assert json.dumps(claimed[0].listeners) != json.dumps(claimed[1].listeners)
 
 
 def test_an_offset_that_is_held_is_given_to_no_other() -> None:

@@ -79,16 +79,16 @@ def test_status_shows_all_addresses(stack: Stack) -> None:
 
 def test_up_when_up_changes_nothing(stack: Stack) -> None:
     before = pids(stack)
-    again = run("up", "--dir", stack.directory)
-    assert again.returncode == 0, again.stderr
-    assert "nothing to start" in again.stderr
+    second_up = run("up", "--dir", stack.directory)
+    assert second_up.returncode == 0, second_up.stderr
+    assert "nothing to start" in second_up.stderr
     assert pids(stack) == before
 
 
 def test_other_settings_wait_for_a_restart(stack: Stack) -> None:
     before = pids(stack)
-    done = run("up", "--heap", "600m", "--dir", stack.directory)
-    assert "keep their settings until they are restarted" in done.stderr
+    second_up = run("up", "--heap", "600m", "--dir", stack.directory)
+    assert "keep their settings until they are restarted" in second_up.stderr
     refused = run("up", "--port-offset", str(OFFSET + 100), "--dir", stack.directory)
     assert refused.returncode == 1
     assert f"runs with port offset {OFFSET}, not {OFFSET + 100}" in refused.stderr
@@ -220,9 +220,9 @@ def test_servers_of_a_killed_up_are_found(starting: tuple[subprocess.Popen[str],
     up.kill()
     up.wait(20)
     assert registry.pid, "nothing tied it to its starter"
-    again = run("up", "registry", "--dir", tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "nothing to start" in again.stderr
+    second_up = run("up", "registry", "--dir", tmp_path)
+    assert second_up.returncode == 0, second_up.stderr
+    assert "nothing to start" in second_up.stderr
     assert run("down", "--dir", tmp_path).returncode == 0
     assert registry.life == "stopped"
 
@@ -257,5 +257,5 @@ def listeners(pid: int) -> list[str]:
     rows = [
         line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()
     ]
-    found = [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets]
-    return [".".join(str(byte) for byte in reversed(bytes.fromhex(a))) if len(a) == 8 else a for a in found]
+    addresses = [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets]
+    return [".".join(str(byte) for byte in reversed(bytes.fromhex(a))) if len(a) == 8 else a for a in addresses]

@@ -21,10 +21,10 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """Two authorities, one of them twice, and one that can't be read."""
-    one, other = (trustme.CA().cert_pem.bytes() for _ in range(2))
+    first, other = (trustme.CA().cert_pem.bytes() for _ in range(2))
     broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     path = tmp_path / "bundle.pem"
-    path.write_bytes(b"# ours\n" + one + broken + other + one)
+    path.write_bytes(b"# ours\n" + first + broken + other + first)
     return path
 
 

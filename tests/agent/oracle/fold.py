@@ -51,12 +51,12 @@ def select(session: Any, table: Table, of_elements: bool = True) -> Selected:
     session.client_protocol_handler, session.row_factory = RawProtocolHandler, tuple_factory
     first = time.time()
     try:
-        found = list(session.execute(f"SELECT {', '.join(columns)} FROM {table.keyspace}.{quote(table.name)}"))
+        selected_rows = list(session.execute(f"SELECT {', '.join(columns)} FROM {table.keyspace}.{quote(table.name)}"))
     finally:
         session.client_protocol_handler, session.row_factory = handler, factory
     keys = len(table.primary_key)
     rows = {}
-    for row in found:
+    for row in selected_rows:
         cells = zip(table.values, row[keys::3], row[keys + 1 :: 3], row[keys + 2 :: 3], strict=True)
         rows[row[:keys]] = {c.name: _selected(c, of_elements, *read) for c, *read in cells if read[0] is not None}
     return Selected(rows, first, time.time(), of_elements)
@@ -71,9 +71,9 @@ def _selected(column: Column, of_elements: bool, value: bytes, times: bytes, ttl
     if not _has_times(column, of_elements):
         return sorted(((v, None, None) for v in values), key=_by_value)
     written = [v for v in _sized(times[4:]) if v is not None]
-    left = _sized((ttls or b"")[4:]) or [None] * len(values)
-    left = [left[at] for at, v in enumerate(_sized(times[4:])) if v is not None]
-    return sorted(zip(values, map(_integer, written), map(_integer, left), strict=True), key=_by_value)
+    ttls_left = _sized((ttls or b"")[4:]) or [None] * len(values)
+    ttls_left = [ttls_left[index] for index, v in enumerate(_sized(times[4:])) if v is not None]
+    return sorted(zip(values, map(_integer, written), map(_integer, ttls_left), strict=True), key=_by_value)
 
 
 def _has_times(column: Column, of_elements: bool) -> bool:
@@ -86,13 +86,13 @@ def _by_value(cell: tuple[bytes, int | None, int | None]) -> tuple[bytes, int]:
 
 
 def _sized(data: bytes) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    at = 0
-    while at < len(data):
-        (size,) = struct.unpack_from(">i", data, at)
-        found.append(data[at + 4 : at + 4 + size] if size >= 0 else None)
-        at += 4 + max(size, 0)
-    return found
+    values: list[bytes | None] = []
+    offset = 0
+    while offset < len(data):
+        (size,) = struct.unpack_from(">i", data, offset)
+        values.append(data[offset + 4 : offset + 4 + size] if size >= 0 else None)
+        offset += 4 + max(size, 0)
+    return values
 
 
 def _integer(data: bytes | None) -> int | None:
@@ -107,16 +107,16 @@ class _Row:
     cells: dict[tuple[str, bytes | None], Cell] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
-        said = record.said
-        if said.liveness is not None and (self.liveness is None or _wins(said.liveness, self.liveness)):
-            self.liveness = said.liveness
-        if said.deletion is not None:
-            self.deleted = max(self.deleted, said.deletion.write_time)
-        for column, deletion in said.deletions:
+        content = record.content
+        if content.liveness is not None and (self.liveness is None or _wins(content.liveness, self.liveness)):
+            self.liveness = content.liveness
+        if content.deletion is not None:
+            self.deleted = max(self.deleted, content.deletion.write_time)
+        for column, deletion in content.deletions:
             self.columns[column] = max(self.columns.get(column, _NEVER), deletion.write_time)
-        for cell in said.cells:
-            known = self.cells.get((cell.column, cell.path))
-            self.cells[cell.column, cell.path] = cell if known is None else _reconciled(known, cell)
+        for cell in content.cells:
+            known_cell = self.cells.get((cell.column, cell.path))
+            self.cells[cell.column, cell.path] = cell if known_cell is None else _reconciled(known_cell, cell)
 
     def live(self, deleted: int, now: float) -> list[Cell]:
         return [
@@ -134,7 +134,7 @@ class _Row:
 
     def expiries(self) -> set[int]:
         times = {cell.expires for cell in self.cells.values()} | {self.liveness.expires if self.liveness else None}
-        return {at for at in times if at is not None}
+        return {expiry for expiry in times if expiry is not None}
 
 
 def _wins(a: Liveness, b: Liveness) -> bool:
@@ -175,9 +175,9 @@ class Folded:
         for record in records:
             self._rows.setdefault(record.partition, {})
             if record.scope == Scope.PARTITION:
-                deletion = record.said.deletion or Deletion(_NEVER, 0)
-                known = self._partitions.get(record.partition, _NEVER)
-                self._partitions[record.partition] = max(known, deletion.write_time)
+                deletion = record.content.deletion or Deletion(_NEVER, 0)
+                known_time = self._partitions.get(record.partition, _NEVER)
+                self._partitions[record.partition] = max(known_time, deletion.write_time)
             elif record.scope == Scope.RANGE:
                 self._ranges.setdefault(record.partition, []).append(record)
             elif record.scope == Scope.STATIC:
@@ -193,44 +193,44 @@ class Folded:
         compared = 0
         rows = dict(selected.rows)
         now = selected.first
-        for partition, known in self._rows.items():
+        for partition, rows_of_partition in self._rows.items():
             deleted = self._partitions.get(partition, _NEVER)
             static = self._statics.get(partition, _Row())
             of_statics = self._seen(static.live(deleted, now), selected.of_elements)
             expected: dict[Key, Seen] = {}
             unsure: set[Key] = set()
             key = self._split(partition)
-            for clustering, row in known.items():
+            for clustering, row in rows_of_partition.items():
                 gone = max(
                     [deleted, *(self._deleted(record, clustering) for record in self._ranges.get(partition, []))]
                 )
                 cells = row.live(gone, now)
                 if cells or row.is_live(gone, now):
                     expected[(*key, *clustering)] = {**self._seen(cells, selected.of_elements), **of_statics}
-                if _about(row.expiries() | static.expiries(), selected):
+                if _is_near(row.expiries() | static.expiries(), selected):
                     unsure.add((*key, *clustering))
             if of_statics and not expected:
                 expected[key + (None,) * len(self._table.clustering)] = of_statics
-            found = {k: rows.pop(k) for k in list(rows) if k[: len(key)] == key}
-            if unsure or _about(static.expiries(), selected):
+            selected_rows = {k: rows.pop(k) for k in list(rows) if k[: len(key)] == key}
+            if unsure or _is_near(static.expiries(), selected):
                 continue
-            compared += len(found)
-            assert found.keys() == expected.keys(), f"{self._table.full_name} {key}"
-            for row_key, seen in found.items():
+            compared += len(selected_rows)
+            assert selected_rows.keys() == expected.keys(), f"{self._table.full_name} {key}"
+            for row_key, seen in selected_rows.items():
                 where = f"{self._table.full_name} {row_key}"
                 assert seen.keys() == expected[row_key].keys(), where
                 for name, cells in seen.items():
                     others = expected[row_key][name]
                     assert [cell[:2] for cell in cells] == [cell[:2] for cell in others], f"{where} {name}"
-                    for (*_, left), (*_, expires) in zip(cells, others, strict=True):
-                        assert (left is None) == (expires is None), f"{where} {name}"
-                        if left is not None:
-                            assert selected.first - 1 <= expires - left <= selected.last + 1, f"{where} {name}"
+                    for (*_, ttl_left), (*_, expires) in zip(cells, others, strict=True):
+                        assert (ttl_left is None) == (expires is None), f"{where} {name}"
+                        if ttl_left is not None:
+                            assert selected.first - 1 <= expires - ttl_left <= selected.last + 1, f"{where} {name}"
         assert not rows, self._table.full_name
         return compared
 
     def _seen(self, cells: Sequence[Cell], of_elements: bool) -> dict[str, Any]:
-        found: dict[str, list[Any]] = {}
+        values_by_column: dict[str, list[Any]] = {}
         for cell in cells:
             column = self._table.column(cell.column)
             assert column is not None
@@ -239,21 +239,21 @@ class Folded:
             if column.type.multicell and cell.path is not None and column.type.name in ("map", "set"):
                 value = cell.path + cell.value
             times = (cell.write_time, cell.expires) if _has_times(column, of_elements) else (None, None)
-            found.setdefault(cell.column, []).append((value, *times))
-        return {name: sorted(some, key=_by_value) for name, some in found.items()}
+            values_by_column.setdefault(cell.column, []).append((value, *times))
+        return {name: sorted(values_of_column, key=_by_value) for name, values_of_column in values_by_column.items()}
 
     def _split(self, partition: bytes) -> Key:
         if len(self._table.partition_key) == 1:
             return (partition,)
-        found = []
+        components = []
         while partition:
             size = int.from_bytes(partition[:2], "big")
-            found.append(partition[2 : 2 + size])
+            components.append(partition[2 : 2 + size])
             partition = partition[3 + size :]
-        return tuple(found)
+        return tuple(components)
 
     def _deleted(self, record: Record, clustering: Key) -> int:
-        deletion = record.said.deletion
+        deletion = record.content.deletion
         assert deletion is not None
         is_in = self._is_past(clustering, record.start, 1) and self._is_past(clustering, record.end, -1)
         return deletion.write_time if is_in else _NEVER
@@ -262,11 +262,11 @@ class Folded:
         if bound is None:
             return True
         for column, value, end in zip(self._table.clustering, clustering, bound.values, strict=False):
-            one, other = sort_key(column.type, value or b""), sort_key(column.type, end)
-            if one != other:
-                return bool(one > other) == ((direction > 0) != column.reversed)
+            value_of_key, other = sort_key(column.type, value or b""), sort_key(column.type, end)
+            if value_of_key != other:
+                return bool(value_of_key > other) == ((direction > 0) != column.reversed)
         return bound.inclusive
 
 
-def _about(expiries: set[int], selected: Selected) -> bool:
-    return any(selected.first - 2 < at < selected.last + 2 for at in expiries)
+def _is_near(expiries: set[int], selected: Selected) -> bool:
+    return any(selected.first - 2 < expiry < selected.last + 2 for expiry in expiries)

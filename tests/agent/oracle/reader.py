@@ -58,7 +58,7 @@ class Record(NamedTuple):
     end: Bound | None
     write_time: int | None
     expires_at: int | None
-    said: Said
+    content: Said
 
 
 class Oracle:
@@ -88,17 +88,17 @@ class Oracle:
         ]
         out = self._run([*options, "Oracle", str(statements), *map(str, segments)])
         records = [record for record in map(_record, map(json.loads, out.splitlines())) if record.table in tables]
-        found = []
-        for _, some in groupby(records, lambda record: (record.segment, record.position)):
-            mutation = list(some)
-            found += [record._replace(part=i, parts=len(mutation)) for i, record in enumerate(mutation)]
-        return found
+        numbered = []
+        for _, records_of_mutation in groupby(records, lambda record: (record.segment, record.position)):
+            mutation = list(records_of_mutation)
+            numbered += [record._replace(part=i, parts=len(mutation)) for i, record in enumerate(mutation)]
+        return numbered
 
     def _run(self, arguments: Sequence[str]) -> str:
         environment = classpath([self._directory, *self._jars])
-        done = subprocess.run([self._java, *arguments], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-        return done.stdout
+        process = subprocess.run([self._java, *arguments], env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-5000:]
+        return process.stdout
 
 
 def classpath_option(jars: Sequence[Path]) -> list[str]:
@@ -121,11 +121,11 @@ def _record(line: Sequence[Any]) -> Record:
         None if end is None else Bound(end[0], _values(end[1])),
         write_time,
         expires_at,
-        _said(*cells),
+        _content(*cells),
     )
 
 
-def _said(liveness: Any, deletion: Any, deletions: Any, cells: Any) -> Said:
+def _content(liveness: Any, deletion: Any, deletions: Any, cells: Any) -> Said:
     return Said(
         liveness and Liveness(*liveness),
         deletion and Deletion(*deletion),
@@ -135,10 +135,10 @@ def _said(liveness: Any, deletion: Any, deletions: Any, cells: Any) -> Said:
 
 
 def _cell(column: str, path: str | None, value: str | None, time: int, ttl: int | None, local: int | None) -> Cell:
-    name, of = bytes.fromhex(column).decode(), None if path is None else bytes.fromhex(path)
+    name, element = bytes.fromhex(column).decode(), None if path is None else bytes.fromhex(path)
     if value is None:
-        return Cell(name, time, None, of, deleted_at=local)
-    return Cell(name, time, bytes.fromhex(value), of, ttl, local)
+        return Cell(name, time, None, element, deleted_at=local)
+    return Cell(name, time, bytes.fromhex(value), element, ttl, local)
 
 
 def _values(texts: Sequence[str | None]) -> tuple[Any, ...]:
@@ -150,13 +150,13 @@ def schema_of(session: Any, keyspace: str) -> list[str]:
 
     Columns count as dropped long ago: what was written to them shows.
     """
-    found = []
+    statements = []
     for row in session.execute(f"DESCRIBE KEYSPACE {keyspace} WITH INTERNALS"):
         if row.type in ("keyspace", "type", "table"):
             for statement in row.create_statement.split(";\n"):
                 before, drop, _ = statement.partition(" USING TIMESTAMP ")
-                found.append(f"{before} USING TIMESTAMP {-(1 << 63)}" if drop else statement.rstrip().rstrip(";"))
-    return [statement for statement in found if statement]
+                statements.append(f"{before} USING TIMESTAMP {-(1 << 63)}" if drop else statement.rstrip().rstrip(";"))
+    return [statement for statement in statements if statement]
 
 
 def is_of_5_0(tables: Mapping[UUID, Table]) -> bool:
@@ -170,19 +170,23 @@ def followed(tables: Mapping[UUID, Table]) -> dict[UUID, KeyCodec]:
     Without those whose key has no Avro form; of a node before 5.0 without its own keyspaces, which the reader, that of
     5.0, has with other columns.
     """
-    found = {}
+    codecs = {}
     own = ("system", "system_schema") if is_of_5_0(tables) else ()
     for table in tables.values():
         if table.cdc or table.keyspace in own:
             with suppress(ValueError):
-                found[table.id] = KeyCodec(table)
-    return found
+                codecs[table.id] = KeyCodec(table)
+    return codecs
 
 
 def decoded(
-    decoder: ModuleType, tables: Mapping[UUID, Table], views: Collection[UUID], segments: Sequence[Path], most: int
+    decoder: ModuleType,
+    tables: Mapping[UUID, Table],
+    views: Collection[UUID],
+    segments: Sequence[Path],
+    piece_size: int,
 ) -> Iterator[Record]:
-    """The agent's Changes in the segments, of the `followed` tables, read `most` bytes at a time.
+    """The agent's Changes in the segments, of the `followed` tables, read `piece_size` bytes at a time.
 
     Events with cells; without them they are the same.
     """
@@ -191,17 +195,19 @@ def decoded(
     index = {table: order.index(table) if table in codecs else -1 for table in tables}
     plans = {i.bytes: decoder.plan_table(t, index[i], cells=index[i] >= 0) for i, t in tables.items()}
     light = {i.bytes: decoder.plan_table(t, index[i]) for i, t in tables.items()}
-    for known in (plans, light):
-        known |= {view.bytes: decoder.TablePlan() for view in views}
+    for table_plans in (plans, light):
+        table_plans |= {view.bytes: decoder.TablePlan() for view in views}
     for path in segments:
         segment = Segment(path)
         segment.look()
         while segment.unread:
-            size = most
+            size = piece_size
             while True:
                 padded = segment.padded
-                data, at, final = segment.read(size)
-                batch = decoder.decode(data, at, final, plans, NODE, segment.id, segment.version, 10**6, padded=padded)
+                data, offset, final = segment.read(size)
+                batch = decoder.decode(
+                    data, offset, final, plans, NODE, segment.id, segment.version, 10**6, padded=padded
+                )
                 assert (batch.problems, batch.broken) == ([], False), path
                 if batch.next or batch.unknown or final:
                     break
@@ -211,20 +217,20 @@ def decoded(
                 plans[batch.unknown.table] = light[batch.unknown.table] = decoder.TablePlan(is_known=False)
             else:
                 assert batch.next, path
-            segment.advance(at + batch.next)
+            segment.advance(offset + batch.next)
             without = decoder.decode(
-                data[: batch.next], at, False, light, NODE, segment.id, segment.version, 10**6, padded=padded
+                data[: batch.next], offset, False, light, NODE, segment.id, segment.version, 10**6, padded=padded
             ).changes
-            for (place, partition, key, value), change_without in zip(batch.changes, without, strict=True):
-                assert change_without == (place, partition, key, wire.without_cells(value))
-                yield record_of(order[place], codecs[order[place]], partition, key, wire.decode(value))
+            for (table_index, partition, key, value), change_without in zip(batch.changes, without, strict=True):
+                assert change_without == (table_index, partition, key, wire.without_cells(value))
+                yield record_of(order[table_index], codecs[order[table_index]], partition, key, wire.decode(value))
         segment.close()
 
 
-def record_of(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, found: change.Change) -> Record:
+def record_of(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, decoded_change: change.Change) -> Record:
     """An event with cells as Cassandra's reader gives its change."""
-    assert (found.node, found.digest) != (None, None)
-    cells = decode_cells(found.cells or b"", found.scope)
+    assert (decoded_change.node, decoded_change.digest) != (None, None)
+    cells = decode_cells(decoded_change.cells or b"", decoded_change.scope)
     assert cells.table == table.bytes
     columns = codec.decode(key)
     of_partition, clustering = columns[: codec.partition_columns], columns[codec.partition_columns :]
@@ -233,18 +239,18 @@ def record_of(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, found:
     else:
         assert partition == b"".join(len(c or b"").to_bytes(2, "big") + (c or b"") + b"\0" for c in of_partition)
     return Record(
-        found.segment,
-        found.position,
-        found.part,
-        found.parts,
-        found.digest or "",
+        decoded_change.segment,
+        decoded_change.position,
+        decoded_change.part,
+        decoded_change.parts,
+        decoded_change.digest or "",
         table,
         partition,
-        found.scope,
-        clustering if found.scope == Scope.ROW else None,
-        found.start,
-        found.end,
-        found.write_time,
-        found.expires_at,
+        decoded_change.scope,
+        clustering if decoded_change.scope == Scope.ROW else None,
+        decoded_change.start,
+        decoded_change.end,
+        decoded_change.write_time,
+        decoded_change.expires_at,
         Said(cells.liveness, cells.deletion, tuple(cells.deletions.items()), cells.cells),
     )

@@ -41,7 +41,7 @@ class Recording:
     """
 
     seed: int
-    done: list[Done]
+    executed: list[Done]
     tables: Mapping[UUID, Table]
     views: list[UUID]
     segments: list[Path]
@@ -58,7 +58,7 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
         try:
             session = cluster.connect()
             session.default_timeout = 60
-            done = _work(session, seed, [_without_vectors(line) for line in SETUP] if is_old else SETUP)
+            executed = _run_workload(session, seed, [_without_vectors(line) for line in SETUP] if is_old else SETUP)
             tables = read_tables(session)
             views = [row.id for row in session.execute("SELECT id FROM system_schema.views")]
             schema = schema_of(session, KEYSPACE)
@@ -74,7 +74,7 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
         time.sleep(1)  # until what was written is synced
     segments = sorted(Path(status.nodes[0].cdc_raw).glob("*.log"))
     records = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
-    return Recording(seed, done, tables, views, segments, records, selected)
+    return Recording(seed, executed, tables, views, segments, records, selected)
 
 
 def _without_vectors(statement: str) -> str:
@@ -82,7 +82,7 @@ def _without_vectors(statement: str) -> str:
     return re.sub(r"vector<(.*?), \d>", r"frozen<list<\1>>", statement)
 
 
-def _work(session: object, seed: int, setup: Sequence[str]) -> list[Done]:
+def _run_workload(session: object, seed: int, setup: Sequence[str]) -> list[Done]:
     runner = Runner(session)
     runner.define(setup)
     workload = Workload(random.Random(seed), runner.tables(), LONGEST_TTL)
@@ -93,4 +93,4 @@ def _work(session: object, seed: int, setup: Sequence[str]) -> list[Done]:
             runner.run(workload.operation())
     for operation in (*workload.subsets(), *workload.big(1 << 20), *workload.big(10 << 20)):
         runner.run(operation)
-    return runner.done
+    return runner.executed

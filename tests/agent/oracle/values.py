@@ -92,8 +92,8 @@ def _integer(rng: Random, width: int) -> bytes:
     return number.to_bytes(width, "big", signed=True)
 
 
-def _elements(some: list[bytes], columns: int) -> bytes:
-    return struct.pack(">i", len(some) // columns) + b"".join(map(_sized, some))
+def _elements(elements: list[bytes], columns: int) -> bytes:
+    return struct.pack(">i", len(elements) // columns) + b"".join(map(_sized, elements))
 
 
 def _sized(data: bytes | None) -> bytes:

@@ -183,18 +183,22 @@ class Workload:
         rng = self.rng
         table = self.tables["wide"]
         made = []
-        for most in (1, 2, 63, 64, 65, 130):
+        for subset_size in (1, 2, 63, 64, 65, 130):
             partition, _ = self._key(table)
-            columns = rng.sample(table.regulars, most)
+            columns = rng.sample(table.regulars, subset_size)
             rows = []
-            for number, count in enumerate(sorted({0, 1, most // 2 - 1, most // 2, most // 2 + 1, most - 1, most})):
-                if 0 <= count <= most:
+            for number, count in enumerate(
+                sorted(
+                    {0, 1, subset_size // 2 - 1, subset_size // 2, subset_size // 2 + 1, subset_size - 1, subset_size}
+                )
+            ):
+                if 0 <= count <= subset_size:
                     names = [*table.primary_key, *rng.sample(columns, count)]
                     text = f"INSERT INTO o.wide ({', '.join(c.name for c in names)}) VALUES ({_marks(len(names))})"
                     key = (*partition, number.to_bytes(4, "big"))
                     values = [*key, *(scalar(rng, c.type.name, 9) for c in names[2:])]
-                    row = Expected("wide", Scope.ROW, partition, key[1:], time=most)
-                    rows.append(Operation([(f"{text} USING TIMESTAMP {most}", values)], [row]))
+                    row = Expected("wide", Scope.ROW, partition, key[1:], time=subset_size)
+                    rows.append(Operation([(f"{text} USING TIMESTAMP {subset_size}", values)], [row]))
             made.append(self._batch(rows, True))
         return made
 
@@ -209,10 +213,10 @@ class Workload:
         if len(pool) < 4 or (rng.random() < 0.2 and len(pool) < 100):
             empty = column.kind == "clustering" and column.type.name in ("text", "ascii", "blob") and rng.random() < 0.3
             pool.append(b"" if empty else scalar(rng, column.type.name, 300))
-        found = rng.choice(pool)
+        chosen = rng.choice(pool)
         if column.kind == "clustering":
-            return _exact(column, found)
-        return found or scalar(rng, column.type.name, 300)
+            return _exact(column, chosen)
+        return chosen or scalar(rng, column.type.name, 300)
 
     def _key(self, table: Table) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         partition = tuple(self._key_value(c) for c in table.partition_key)
@@ -234,13 +238,13 @@ class Workload:
         ttl = self.rng.choice((1, 60, 864_000, self._longest))
         return f"TTL {ttl}", ttl
 
-    def _values(self, columns: Sequence[Column], most: int = 1 << 30) -> dict[str, Any]:
+    def _values(self, columns: Sequence[Column], max_columns: int = 1 << 30) -> dict[str, Any]:
         """Some of the columns, with values to bind."""
         rng = self.rng
         if not columns:
             return {}
         count = rng.choice((1, 2, len(columns), rng.randrange(len(columns) + 1)))
-        chosen = rng.sample(columns, min(count, len(columns), most))
+        chosen = rng.sample(columns, min(count, len(columns), max_columns))
         return {
             c.name: None if (roll := rng.random()) < 0.08 else UNSET_VALUE if roll < 0.12 else value(rng, c.type)
             for c in chosen
@@ -252,14 +256,14 @@ class Workload:
         """An INSERT or an UPDATE. `fixed`: the `partition`, the `moment`, whether `statics` are left out."""
         rng = self.rng
         table = table or self._plain_table()
-        partition, some = self._key(table)
+        partition, clustering_key = self._key(table)
         partition = fixed.get("partition", partition)
-        clustering = clustering or some
+        clustering = clustering or clustering_key
         moment = fixed["moment"] if "moment" in fixed else self._time()
-        said, ttl = self._ttl(table)
+        ttl_option, ttl = self._ttl(table)
         statics = {} if fixed.get("no_statics") or rng.random() < 0.5 else self._values(table.statics)
         regulars = self._values(table.regulars)
-        using = _using(moment, said)
+        using = _using(moment, ttl_option)
         name = _name(table)
         key = dict(zip([c.name for c in table.primary_key], partition + clustering, strict=True))
         row_given = True
@@ -267,17 +271,17 @@ class Workload:
             if statics and not regulars and rng.random() < 0.5:
                 row_given = False
                 key = {c.name: key[c.name] for c in table.partition_key}
-            given = {**key, **statics, **regulars}
-            text = f"INSERT INTO {name} ({', '.join(map(quote, given))}) VALUES ({_marks(len(given))}){using}"
-            statement = (text, list(given.values()))
+            written = {**key, **statics, **regulars}
+            text = f"INSERT INTO {name} ({', '.join(map(quote, written))}) VALUES ({_marks(len(written))}){using}"
+            statement = (text, list(written.values()))
             is_insert = row_given
         else:
             if not regulars:
                 row_given = False
                 key = {c.name: key[c.name] for c in table.partition_key}
-            given = {**statics, **regulars}
-            sets = ", ".join(f"{quote(c)} = ?" for c in given)
-            statement = (f"UPDATE {name}{using} SET {sets} WHERE {_where(key)}", [*given.values(), *key.values()])
+            written = {**statics, **regulars}
+            sets = ", ".join(f"{quote(c)} = ?" for c in written)
+            statement = (f"UPDATE {name}{using} SET {sets} WHERE {_where(key)}", [*written.values(), *key.values()])
             is_insert = False
         expected = []
         if (effect := self._effect(table, statics, moment, ttl)) is not None:
@@ -288,19 +292,23 @@ class Workload:
             moment_of, ttl_of = effect
             expected.append(Expected(table.name, Scope.ROW, partition, clustering, time=moment_of, ttl=ttl_of))
         # Whether a row of which nothing is set gets into the log is Cassandra's business.
-        unset = not is_insert and any(some and not _given(some) for some in (statics, regulars))
-        return Operation([statement], None if unset or table.dropped.keys() & given else expected if table.cdc else [])
+        unset = not is_insert and any(
+            values_of_columns and not _without_unset(values_of_columns) for values_of_columns in (statics, regulars)
+        )
+        return Operation(
+            [statement], None if unset or table.dropped.keys() & written else expected if table.cdc else []
+        )
 
     def _effect(
         self, table: Table, values: Mapping[str, Any], moment: int | None, ttl: int | None
     ) -> tuple[int | None, int | None] | None:
         """Write time and TTL of a row whose columns are set so, None if nothing is set."""
-        found = _given(values)
-        if not found:
+        set_values = _without_unset(values)
+        if not set_values:
             return None
         live = False
         newest = None if moment is None else moment - 1  # a collection's old content is deleted 1 µs before
-        for name, data in found.items():
+        for name, data in set_values.items():
             column = table.column(name)
             assert column is not None
             if not column.type.multicell:
@@ -336,22 +344,26 @@ class Workload:
             expected = [Expected(table.name, Scope.STATIC, partition, time=moment)]
         elif kind == "in" and table.clustering:
             last = table.clustering[-1]
-            some = list({clustering[-1], self._key_value(last), self._key_value(last)})
+            last_values = list({clustering[-1], self._key_value(last), self._key_value(last)})
             if table.name == "keys":  # values that differ as bytes may be equal for Cassandra
-                some = some[:1]
-            where = _where_in([c.name for c in table.primary_key], some)
+                last_values = last_values[:1]
+            where = _where_in([c.name for c in table.primary_key], last_values)
             text = f"DELETE FROM {name}{using} WHERE {where}"
-            values = [*partition, *clustering[:-1], *some]
+            values = [*partition, *clustering[:-1], *last_values]
             expected = [
-                Expected(table.name, Scope.ROW, partition, (*clustering[:-1], one), time=moment) for one in some
+                Expected(table.name, Scope.ROW, partition, (*clustering[:-1], last_value), time=moment)
+                for last_value in last_values
             ]
         elif kind == "partitions":
             last = table.partition_key[-1]
-            some = list({partition[-1], self._key_value(last)})
-            where = _where_in([c.name for c in table.partition_key], some)
+            last_values = list({partition[-1], self._key_value(last)})
+            where = _where_in([c.name for c in table.partition_key], last_values)
             text = f"DELETE FROM {name}{using} WHERE {where}"
-            values = [*partition[:-1], *some]
-            expected = [Expected(table.name, Scope.PARTITION, (*partition[:-1], one), time=moment) for one in some]
+            values = [*partition[:-1], *last_values]
+            expected = [
+                Expected(table.name, Scope.PARTITION, (*partition[:-1], last_value), time=moment)
+                for last_value in last_values
+            ]
         elif kind == "row" and table.clustering:
             text = f"DELETE FROM {name}{using} WHERE {where}"
             values = [*partition, *clustering]
@@ -381,10 +393,10 @@ class Workload:
         low = high = whole
         is_known = True
         if equal == 0 or rng.random() < 0.8:
-            most = rng.randrange(1, min(3, len(columns) - equal) + 1)
-            sliced = columns[equal : equal + most]
+            slice_size = rng.randrange(1, min(3, len(columns) - equal) + 1)
+            sliced = columns[equal : equal + slice_size]
             names_of = ", ".join(quote(c.name) for c in sliced)
-            left, right = (names_of, "?") if most == 1 else (f"({names_of})", f"({_marks(most)})")
+            left_side, right = (names_of, "?") if slice_size == 1 else (f"({names_of})", f"({_marks(slice_size)})")
             sides = rng.choice(((">",), ("<",), (">", "<")))
             ends = [tuple(self._key_value(c) for c in sliced) for _ in sides]
             if len(ends) == 2:
@@ -395,7 +407,7 @@ class Workload:
                     ends.reverse()
             for side, end in zip(sides, ends, strict=True):
                 inclusive = rng.random() < 0.5
-                where.append(f"{left} {side}{'=' if inclusive else ''} {right}")
+                where.append(f"{left_side} {side}{'=' if inclusive else ''} {right}")
                 values += end
                 if side == ">":
                     low = Bound(inclusive, prefix + end)
@@ -414,16 +426,16 @@ class Workload:
         table = self.tables["types"]
         partition, clustering = self._key(table)
         moment = self._time()
-        said, ttl = self._ttl(table)
+        ttl_option, ttl = self._ttl(table)
         column = rng.choice([c for c in table.regulars if c.type.multicell])
         name, t = quote(column.name), column.type
         where = [*partition, *clustering]
         live = True
         if t.name == "udt":
-            at = rng.randrange(len(t.fields))
-            data = rng.choice((None, value(rng, t.args[at])))
+            field_index = rng.randrange(len(t.fields))
+            data = rng.choice((None, value(rng, t.args[field_index])))
             live = data is not None
-            sets, values = f"{name}.{quote(t.fields[at])} = ?", [data]
+            sets, values = f"{name}.{quote(t.fields[field_index])} = ?", [data]
         elif t.name == "map" and rng.random() < 0.6:
             data = rng.choice((None, value(rng, t.args[1])))
             live = data is not None
@@ -438,7 +450,7 @@ class Workload:
             sets, values = rng.choice(forms), [many]
             if t.name == "set" and rng.random() < 0.5:
                 sets, live = f"{name} = {name} - ?", False
-        text = f"UPDATE {_name(table)}{_using(moment, said)} SET {sets} WHERE pk = ? AND ck = ?"
+        text = f"UPDATE {_name(table)}{_using(moment, ttl_option)} SET {sets} WHERE pk = ? AND ck = ?"
         expected = Expected("types", Scope.ROW, partition, clustering, time=moment, ttl=ttl if live else None)
         return Operation([(text, [*values, *where])], [expected])
 
@@ -504,7 +516,7 @@ class Workload:
     def _batch_wild(self) -> Operation:
         """Whatever there is, to the same rows too: what is left of it is for Cassandra to say."""
         rng = self.rng
-        some = []
+        operations = []
         partition, clustering = self._key(self.tables["up"])
         for _ in range(rng.randrange(2, 8)):
             table = self.tables[rng.choice(("up", "up", "types", "plain", "statics"))]
@@ -512,19 +524,19 @@ class Workload:
             moment = rng.choice((1, 2, 1_700_000_000_000_000))
             kind = rng.random()
             if kind < 0.5:
-                some.append(self._write(table, row, partition=partition, moment=moment))
+                operations.append(self._write(table, row, partition=partition, moment=moment))
             elif kind < 0.9:
-                some.append(self._delete_range(self.tables["up"], partition=partition, moment=moment))
+                operations.append(self._delete_range(self.tables["up"], partition=partition, moment=moment))
             else:
                 text = f"DELETE FROM {_name(table)} USING TIMESTAMP {moment} WHERE pk = ?"
-                some.append(Operation([(text, [*partition])]))
-        return self._batch(some, False)
+                operations.append(Operation([(text, [*partition])]))
+        return self._batch(operations, False)
 
-    def _batch(self, some: Sequence[Operation], is_known: bool) -> Operation:
+    def _batch(self, operations: Sequence[Operation], is_known: bool) -> Operation:
         expected = None
-        if is_known and all(one.expected is not None for one in some):
-            expected = [e for one in some for e in one.expected or ()]
-        statements = [s for one in some for s in one.statements]
+        if is_known and all(operation.expected is not None for operation in operations):
+            expected = [e for operation in operations for e in operation.expected or ()]
+        statements = [s for operation in operations for s in operation.statements]
         return Operation(statements, expected, batch=self.rng.choice((BatchType.LOGGED, BatchType.UNLOGGED)))
 
     def _conditional(self) -> Operation:
@@ -540,7 +552,7 @@ class Workload:
     def _json(self) -> Operation:
         rng = self.rng
         number, text, moment = rng.randrange(1 << 31), rng.choice(("", "x", "é\n")), self._time()
-        given: dict[str, Any] = {"pk": number, "c1": -1, "c2": text, "c3": 1 << 40}
+        json_values: dict[str, Any] = {"pk": number, "c1": -1, "c2": text, "c3": 1 << 40}
         unset = rng.random() < 0.5
         statement = f"INSERT INTO o.up JSON ?{' DEFAULT UNSET' if unset else ''}{_using(moment)}"
         pk = number.to_bytes(4, "big")
@@ -548,7 +560,7 @@ class Workload:
         expected = [Expected("up", Scope.ROW, (pk,), clustering, time=moment)]
         if not unset:
             expected.append(Expected("up", Scope.STATIC, (pk,), time=moment))
-        return Operation([(statement, [json.dumps(given).encode()])], expected)
+        return Operation([(statement, [json.dumps(json_values).encode()])], expected)
 
 
 @dataclass
@@ -566,7 +578,7 @@ class Runner:
     """Runs operations one after the other; each is followed by a row of `marks` with its number."""
 
     session: Any
-    done: list[Done] = field(default_factory=list)
+    executed: list[Done] = field(default_factory=list)
     _prepared: dict[str, Any] = field(default_factory=dict)
 
     def define(self, statements: Iterable[str]) -> None:
@@ -596,8 +608,8 @@ class Runner:
         finally:
             self.session.client_protocol_handler = decoded
         applied = not operation.conditional or answer.one()[0] == b"\1"
-        self.done.append(Done(operation, operation.expected if applied else [], first, time.time_ns() // 1000))
-        self.session.execute(self._bound("INSERT INTO o.marks (n) VALUES (?)", [len(self.done).to_bytes(4, "big")]))
+        self.executed.append(Done(operation, operation.expected if applied else [], first, time.time_ns() // 1000))
+        self.session.execute(self._bound("INSERT INTO o.marks (n) VALUES (?)", [len(self.executed).to_bytes(4, "big")]))
 
     def _bound(self, text: str, values: list[Any]) -> Any:
         """Bound to CQL bytes as they are: the driver's own types can't express all of them."""
@@ -608,7 +620,7 @@ class Runner:
         return bound
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_unset(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: data for name, data in values.items() if data is not UNSET_VALUE}
 
 

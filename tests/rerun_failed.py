@@ -3,7 +3,7 @@
 Several stacks of servers on two cores are slow at times. A test that passes then is reported as flaky, with its name: a
 fault that is only seen at first is a fault all the same.
 
-    python tests/again.py ARGUMENTS OF PYTEST [-- MORE, FOR THE FIRST PASS ONLY]
+    python tests/rerun_failed.py ARGUMENTS OF PYTEST [-- MORE, FOR THE FIRST PASS ONLY]
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TypeVar
 Thing = TypeVar("Thing")
 
 
-class Kept:
+class SharedServers:
     """What was entered, by its name; the last that came ends first."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-AGAIN = Path(__file__).parents[1] / "again.py"
+RERUN_FAILED = Path(__file__).parents[1] / "rerun_failed.py"
 TESTS = """
 from pathlib import Path
 
@@ -23,17 +23,17 @@ def test_flaky():
 """
 
 
-def again(directory: Path, tests: str, *more: str) -> subprocess.CompletedProcess[str]:
-    for name in ("conftest.py", "longest.py", "kept.py"):
-        shutil.copy(AGAIN.parent / name, directory)
+def rerun(directory: Path, tests: str, *more: str) -> subprocess.CompletedProcess[str]:
+    for name in ("conftest.py", "longest.py", "shared_servers.py"):
+        shutil.copy(RERUN_FAILED.parent / name, directory)
     (directory / "test_some.py").write_text(tests)
-    return subprocess.run([sys.executable, str(AGAIN), *more], cwd=directory, capture_output=True, text=True)
+    return subprocess.run([sys.executable, str(RERUN_FAILED), *more], cwd=directory, capture_output=True, text=True)
 
 
 def test_a_test_that_passes_alone_is_flaky_and_named(tmp_path: Path) -> None:
-    done = again(tmp_path, TESTS, "--", "-n", "1")
-    assert done.returncode == 0, done.stdout
-    first, _, second = done.stdout.partition("Once more the 1 that failed")
+    process = rerun(tmp_path, TESTS, "--", "-n", "1")
+    assert process.returncode == 0, process.stdout
+    first, _, second = process.stdout.partition("Once more the 1 that failed")
     assert "FAILED: test_some.py::test_flaky: OSError: a busy machine" in first.partition("FAILURES")[0], "at once"
     assert "1 passed" in second
     assert "FLAKY: test_some.py::test_flaky failed" in second
@@ -43,6 +43,6 @@ def test_a_test_that_passes_alone_is_flaky_and_named(tmp_path: Path) -> None:
     ("tests", "status"), [("def test_bad(missing): pass", 1), pytest.param("import none", 2, marks=pytest.mark.long)]
 )
 def test_failures_stay_failures(tmp_path: Path, tests: str, status: int) -> None:
-    done = again(tmp_path, tests)
-    assert done.returncode == status
-    assert ("Once more" in done.stdout, "FLAKY" in done.stdout) == (status == 1, False)
+    process = rerun(tmp_path, tests)
+    assert process.returncode == status
+    assert ("Once more" in process.stdout, "FLAKY" in process.stdout) == (status == 1, False)

@@ -9,7 +9,7 @@ from helenus_stack.records import PATIENCE_S, Record
 from helenus_stack.status import Status
 
 
-class Held:
+class HeldTopics:
     """All that topics hold, as `Reader.messages` and `Reader.record` give it.
 
     A topic is read on from where it was read last: what Kafka deletes or compacts after that stays in the answer. A
@@ -44,13 +44,13 @@ class Held:
                 self._read(TopicPartition(topic, number, partition.at), end, partition)
         return [record for number in sorted(partitions) for record in partitions[number].records]
 
-    def _read(self, place: TopicPartition, end: int, partition: _Partition) -> None:
-        self._consumer.assign([place])
+    def _read(self, topic_partition: TopicPartition, end: int, partition: _Partition) -> None:
+        self._consumer.assign([topic_partition])
         try:
             while partition.at < end:
                 messages: list[Message] = self._consumer.consume(min(10_000, end - partition.at), timeout=PATIENCE_S)
                 if not messages:
-                    raise TimeoutError(f"no message within {PATIENCE_S} s: {place}, now at {partition.at}")
+                    raise TimeoutError(f"no message within {PATIENCE_S} s: {topic_partition}, now at {partition.at}")
                 for message in messages:
                     if message.error():
                         raise KafkaException(message.error())
