@@ -6,6 +6,7 @@ import json
 import struct
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from helenus_connector.interfaces.image import Image, TimedColumns
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.testing.cassandra import Host, MemorySession
 from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit
 from helenus_schemas.event.wire import encode
@@ -621,3 +624,25 @@ def test_a_deletion_of_rows_that_expires_is_published_with_what_lives(
     outcome = waited.expire(held)
     assert records(waited) == [({"a": 1, "c": None}, None), ({"a": 1, "c": 3}, {"v": 7})]
     assert outcome.at_gate.verified == 1
+
+
+def test_a_change_of_static_columns_that_a_read_does_not_show_is_dropped_when_it_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
+    static = Column("s", parse("int"), "static")
+    waited = Waited(tmp_path, monkeypatch, of=replace(keys, columns=(*keys.columns, static)))
+    effect = int(Effect.LIVE | column_bit("s"))
+    change = Change(DIGEST, NODES[0], Scope.STATIC, segment=1, position=1, write_time=5, effect=effect)
+    (waiting_change,) = waited.report(change, waited.codec.encode((int32(1), None))).at_gate.waits
+    timed = TimedColumns.from_columns([static], [])
+    for write_time, outcomes in ((4, (0, 1)), (5, (1, 0))):
+        image = Image((None, int32(3)), write_time, [write_time.to_bytes(8, "big", signed=True)], timed)
+        monkeypatch.setattr(
+            waited.stage._resolver.reader,  # type: ignore[attr-defined]
+            "scopes",
+            lambda scopes, consistency, image=image: iter([(index, (image, None)) for index in range(len(scopes))]),
+        )
+        outcome = waited.expire(waiting_change)
+        assert (outcome.at_gate.verified, outcome.at_gate.dropped) == outcomes
+        assert len(records(waited)) == outcomes[0]

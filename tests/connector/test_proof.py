@@ -183,6 +183,23 @@ def test_columns_that_share_a_bit_count_as_one() -> None:
     assert not ReportedDeletion(5, column_bit(first)).undone_by(RowEvidence(True, (3, None), shared))
 
 
+@pytest.mark.parametrize("kind", ["map<text, int>", "list<int>", "frozen<list<int>>"])
+def test_a_newer_cell_says_nothing_of_a_collection_that_shares_its_bit(kind: str) -> None:
+    """A replica may have logged an entry that its memtable does not show yet; another column's cell proves nothing."""
+    first, second = next(
+        (f"a{i}", f"a{j}") for i in range(99) for j in range(i) if column_bit(f"a{i}") == column_bit(f"a{j}")
+    )
+    columns, collection = [Column(first, parse("int"))], Column(second, parse(kind))
+    bit = column_bit(first)
+    is_frozen = kind.startswith("frozen")
+    timed = TimedColumns.from_columns([*columns, collection], [])
+    assert witness_of(LIVE | bit, 100, 101, 90, timed=timed) is SILENT, "an older one of the collection"
+    assert witness_of(LIVE | bit, 100, 101, 102, timed=timed) is (SHOWN if is_frozen else SILENT)
+    assert witness_of(LIVE | bit, 100, 101, 100, timed=timed) is SHOWN
+    untimed = TimedColumns.from_columns(columns, [collection])  # as Cassandra before 5.0 shows it
+    assert witness_of(LIVE | bit, 100, 101, timed=untimed) is SILENT
+
+
 def test_time_alone_proves_what_a_row_cannot_say() -> None:
     assert is_proven(SHOWN, 0, 60)
     assert is_proven(ABSENT, 0, 60)

@@ -65,6 +65,13 @@ class ReadAttempt:
         if key_read.read_rows is not None:
             key_read.proof = self.evidence.proof(key_read)
 
+    def is_verified(self, key_read: KeyRead) -> bool:
+        """Return whether a read at the gate's level shows some of the changes that a row, or a partition's static
+        columns, are read for; note which it does not.
+        """
+        key_read.unseen = self.evidence.unseen(key_read)
+        return len(key_read.unseen) < len(key_read.awaited)
+
     def prepare(self, key_read: KeyRead) -> None:
         """Fill in what the stage and the shape go by."""
         key_read.last_digest = None

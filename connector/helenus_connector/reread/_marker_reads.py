@@ -80,6 +80,10 @@ def read_scopes(
             yield from attempt.refuse(key_read, answer)
             continue
         key_read.after, attempt.live.prefetched[id(key_read)] = answer
+        if key_read.verifying is not None and not attempt.is_verified(key_read):
+            attempt.outcome.keys_read += 1
+            del attempt.live.prefetched[id(key_read)]
+            continue
         try:
             yield from _deliver_scope(attempt, key_read)
         except KeyRefused as refusal:

@@ -142,7 +142,8 @@ def _shown_columns(time: int, columns: int, row: RowEvidence) -> _ShownColumns:
             newer |= bit
         else:
             older |= bit
-    newer &= ~(null | older)  # of columns that share a bit, all have to be newer
+    # Of columns that share a bit, all have to be newer, and clearly: of many cells some may be older than the newest.
+    newer &= ~(null | older | unclear)
     unclear |= (null | older) & timed.shared  # which of the columns it is about, is not known
     return _ShownColumns(null & ~unclear & columns, older & ~unclear & columns, newer & columns)
 

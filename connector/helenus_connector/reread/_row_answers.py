@@ -8,7 +8,6 @@ from typing import Any
 
 from helenus_connector.cassandra_rows.row_reader import KeyRefused, RowReader, UnreadReason
 from helenus_connector.reread._attempt import ReadAttempt, ResolvedGroups
-from helenus_connector.reread._evidence import Evidence
 from helenus_connector.reread._key_read import KeyRead
 from helenus_connector.reread._row_proofs import prove_row_reads
 from helenus_connector.reread._row_reads import index_by_key
@@ -40,7 +39,7 @@ def read_rows(attempt: ReadAttempt, key_reads: Sequence[KeyRead], consistency: i
             attempt.prepare,
         )
         attempt.outcome.keys_read += len(group)
-        yield [key_read for key_read in group if _is_verified(evidence, key_read)] if verifies else group
+        yield [key_read for key_read in group if attempt.is_verified(key_read)] if verifies else group
         for key_read in group:
             key_read.after = None
 
@@ -74,9 +73,3 @@ def _take_unread(
         return
     key_read.read_at = start
     yield from attempt.refuse(key_read, answer)
-
-
-def _is_verified(evidence: Evidence, key_read: KeyRead) -> bool:
-    """Return whether a read at the gate's level shows some of the changes that a row is read for."""
-    key_read.unseen = evidence.unseen(key_read)
-    return len(key_read.unseen) < len(key_read.awaited)
