@@ -108,7 +108,7 @@ def read(
                 changes_and_problems.append(None)
                 segment.skip()
                 break
-            batch = decoder.decode(data, base, final, table_plans, NODE, ID, 3, live, padded)
+            batch = decoder.decode(data, base, final, table_plans, NODE, ID, segment.version, 3, live, padded)
             if batch.next or batch.broken or batch.unknown or live:
                 changes_and_problems += batch.changes
                 changes_and_problems += [None] * len(batch.problems)

@@ -96,7 +96,7 @@ def events(updates: list[list[Update]]) -> list[bytes]:
         for index, table in enumerate(tables.values())
     }
     data = b"".join(entry(mutation(*parts)) for parts in updates)
-    batch = decoder.decode(data, 100, True, plans, NODE, 1795262845123, 10**6)
+    batch = decoder.decode(data, 100, True, plans, NODE, 1795262845123, 8, 10**6)
     return [value for _, _, _, value in batch.changes]
 
 
