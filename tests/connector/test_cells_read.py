@@ -138,6 +138,22 @@ def test_an_error_that_no_key_is_the_cause_of(error: Exception, kind: Kind) -> N
     assert raised.value.kind is kind
 
 
+@pytest.mark.parametrize("scope", [Scope.ROW, Scope.STATIC])
+@pytest.mark.parametrize("refused", [{2}, {0, 1, 2, 3, 4, 5, 6, 7}])
+def test_what_is_refused_is_no_missing_row(scope: Scope, refused: set[int]) -> None:
+    """A node that lags behind an ALTER refuses some statements, not others. A proof deletes what it does not find."""
+    columns = (
+        Column("p", parse("int"), "partition_key", 0),
+        Column("s", parse("int"), "static"),
+        Column("v", parse("int")),
+    )
+    lagging = InvalidRequest("Undefined column name s")
+    session = Rows(lambda keys: lagging if refused.intersection(keys) else None)
+    with pytest.raises(HelenusError, match=r"Cassandra refuses to read rows: .*Undefined column name s") as raised:
+        list(reader(session, replace(TABLE, columns=columns)).read(keys(8, scope), 1))
+    assert raised.value.kind is Kind.CASSANDRA_READ
+
+
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
@@ -159,15 +175,6 @@ def test_a_statement_that_is_not_prepared(message: str, kind: Kind, monkeypatch:
     with pytest.raises(HelenusError) as raised:
         list(reader(session, table).read(keys(2), 1))
     assert raised.value.kind is kind
-
-
-def test_a_key_that_cassandra_refuses_has_no_row() -> None:
-    session = failing_at(3, InvalidRequest("Key may not be empty"))
-    cells = reader(session)
-    session.answer = lambda cql, values, *more: (  # type: ignore[method-assign]
-        (RowPage(), None) if "token(" in cql else Rows.answer(session, cql, values, *more)
-    )
-    assert [row is None for row in cells.read(keys(6), 1)] == [False, True, False, True, False, True]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ class CellReader(KeyRowReader[ReadRow]):
     ) -> None:
         super().__init__(session, table, settings, CellProjection(session, table))
         self.budget = budget
-        self.is_current = True  # an ALTER meanwhile is told from a key that Cassandra can't take
+        # What is refused is never taken for a row that is not there: a row that a proof does not find is deleted.
+        self.is_current = False
         self.repeats_reads = False  # a key that can't be read is requested again later
 
     def read(self, keys: Sequence[tuple[Key, Scope]], consistency: int) -> Iterator[ReadRow | UnreadReason | None]:
@@ -73,7 +74,14 @@ class CellReader(KeyRowReader[ReadRow]):
             raise HelenusError(Kind.CASSANDRA_READ, problem, self.table.full_name) from None
         for key, scope in keys:
             answer = answers[scope][key]
-            yield None if isinstance(answer, KeyRefused) else answer
+            assert not isinstance(answer, KeyRefused)  # SchemaChanged is raised instead
+            yield answer
+
+    def _keys_at_once(self) -> int:
+        """Return how many keys to read in one statement: no more than fit into one page, whatever share of them has a
+        row, as a page that fails after the first one fails the batch and not its keys alone.
+        """
+        return self._rows_at_once(self.group_size)
 
 
 class CellProjection:
