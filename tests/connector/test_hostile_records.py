@@ -39,10 +39,10 @@ from helenus_connector.snapshot import _signal
 from helenus_connector.state.keys import _record_reader
 from helenus_connector.state.keys._key_index import KeyIndex
 from helenus_connector.state.keys._plan import FollowedTopic
-from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.rows._partition import PartitionState, keys_of, page_bytes
-from helenus_connector.state.rows._partition_history import NodeHistory, PartitionHistory
 from helenus_connector.state.rows._row_bytes import load_row
+from helenus_connector.state.rows._topic_partition_history import NodeHistory, TopicPartitionHistory
 from helenus_connector.state.store.packing import pack_items, unpack_items
 from helenus_connector.state.store.pages import entries
 from helenus_connector.verify._topic import TopicRecords
@@ -125,12 +125,12 @@ def test_rows_that_are_kept(damaged_events: list[Event]) -> None:
     """One that is none is poison; the others are merged, and what is kept can be read again."""
     store = DictStore()
     try:
-        changes = list(RowMerge(TABLE, CODEC, store, 0, 864_000).take([*damaged_events, *EVENTS], NOW))
+        changes = list(TopicPartitionMerger(TABLE, CODEC, store, 0, 864_000).take([*damaged_events, *EVENTS], NOW))
     except SchemaChanged:  # it names columns that the table has not
         return
     assert not [merged for merged in changes if isinstance(merged, PoisonEvent) and merged.event not in damaged_events]
     assert any(isinstance(merged, RowChange) for merged in changes)
-    list(RowMerge(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 1))
+    list(TopicPartitionMerger(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 1))
 
 
 SHAPES = {
@@ -269,8 +269,8 @@ def test_bytes_of_the_state(data: st.DataObject) -> None:
     bad = (ValueError, IndexError, struct.error)
     row = data.draw(damaged([bytes.fromhex(GOLDEN_ROW)]))
     hostile.read(load_row, row, bad)
-    history = PartitionHistory(bytes(16), nodes={"n": NodeHistory(1, (7, 9)), "m": NodeHistory(2)})
-    hostile.read(PartitionHistory.loads, data.draw(damaged([history.dumps()])), bad)
+    history = TopicPartitionHistory(bytes(16), nodes={"n": NodeHistory(1, (7, 9)), "m": NodeHistory(2)})
+    hostile.read(TopicPartitionHistory.loads, data.draw(damaged([history.dumps()])), bad)
     partition = data.draw(damaged([bytes.fromhex(GOLDEN_PARTITION)]))
     hostile.read(PartitionState.loads, partition, bad)
     page = data.draw(damaged(page_bytes([b"k", b"key"])))
@@ -298,7 +298,7 @@ def test_a_path_that_is_none_of_its_column(kind: str, path: bytes) -> None:
     bad = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE), "m": cells}, time=9)]))
     good = events(Update(table, ONE, [Row((ONE,), {"v": Cell(ONE)}, time=9)]), offset=1)
     store = DictStore()
-    changes = list(RowMerge(table, KeyCodec(table), store, 0, 864_000).take([*bad, *good], NOW))
+    changes = list(TopicPartitionMerger(table, KeyCodec(table), store, 0, 864_000).take([*bad, *good], NOW))
     # 16 bytes are a UUID, whatever follows; CQL takes no bytes for a value of any type.
     assert [op(merged) for merged in changes if merged.event in bad] in ([PoisonEvent], ["c"])
     assert [op(merged) for merged in changes if merged.event in good] in (["c"], [])
@@ -317,8 +317,8 @@ def test_times_of_events(cells: bool, data: st.DataObject, time: int) -> None:
     """A record's time is its producer's word: whatever that is, it is kept, and read again."""
     event = data.draw(st.sampled_from(events(*UPDATES, cells=cells)))._replace(timestamp=time)
     store = DictStore()
-    list(RowMerge(TABLE, CODEC, store, 0, 864_000).take([event], NOW))
-    list(RowMerge(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 10**6))
+    list(TopicPartitionMerger(TABLE, CODEC, store, 0, 864_000).take([event], NOW))
+    list(TopicPartitionMerger(TABLE, CODEC, store, 0, 864_000).take(EVENTS, NOW + 10**6))
 
 
 @slow

@@ -21,7 +21,7 @@ from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.resolve.merge import StateResolver
 from helenus_connector.shape.choice import make_shape
 from helenus_connector.shape.row.row import shown_table
-from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.testing.log import MemoryLog as Log
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
@@ -70,7 +70,9 @@ class Path:
 
     def take(self, batch: Sequence[Event], now: float = NOW) -> list[ShapedRecord]:
         shaped_records: list[ShapedRecord] = []
-        for merged in RowMerge(TABLE, KeyCodec(TABLE), self.store, 0, markers=self.settings.markers).take(batch, now):
+        for merged in TopicPartitionMerger(TABLE, KeyCodec(TABLE), self.store, 0, markers=self.settings.markers).take(
+            batch, now
+        ):
             resolved = self.resolver.resolved(merged)
             for shaped in [] if resolved is None else self.shape.records(resolved):
                 assert shaped is not None

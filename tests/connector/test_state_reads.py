@@ -24,7 +24,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
 from helenus_connector.pipeline._cell_requests import CellRequests
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
-from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.testing.cassandra import MemorySession
 from helenus_schemas.codec.key import KeyCodec
@@ -229,7 +229,7 @@ class Connector:
 
     def _merged(self, some: Sequence[Event]) -> list[MergedChange]:
         store = Pages(self.store)
-        rows = RowMerge(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S, is_whole=self.is_whole)
+        rows = TopicPartitionMerger(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S, is_whole=self.is_whole)
         merged = list(rows.take(some, self.cassandra.now))
         store.flush()
         return merged
@@ -513,7 +513,7 @@ def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None
 
 def test_static_columns_are_asked_for_once_a_batch() -> None:
     """However many rows of their partition a snapshot asks for."""
-    rows = RowMerge(TABLE, CODEC, DictStore(), 0, is_whole=False)
+    rows = TopicPartitionMerger(TABLE, CODEC, DictStore(), 0, is_whole=False)
     value = request(Scope.ROW, Origin.SNAPSHOT)
     some = [Event("t", 0, c, NOW * 1000, CODEC.encode((i(1), i(c))), value) for c in range(2_000)]
     asked = [m.scope for m in rows.take(some, NOW) if isinstance(m, ReadRequest) and m.event is None]

@@ -25,7 +25,7 @@ from helenus_connector.interfaces.merged_change import MergedChange, PoisonEvent
 from helenus_connector.pipeline._cell_requests import CellRequests
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
 from helenus_connector.query.event_packs import CopyFilter
-from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.testing.cassandra import MemorySession
 from helenus_schemas.codec.key import KeyCodec
@@ -328,7 +328,7 @@ class Connector:
         store = Pages(self.store)
         grace = self.cluster.gc_grace
         whole = {"is_whole": self.is_whole, "proven": self.proven, "has_snapshots": self.has_snapshots}
-        rows = RowMerge(TABLE, CODEC, store, 0, grace, PATIENCE_S, **whole)  # type: ignore[arg-type]
+        rows = TopicPartitionMerger(TABLE, CODEC, store, 0, grace, PATIENCE_S, **whole)  # type: ignore[arg-type]
         merged = list(rows.take(some, self.cluster.now))
         store.flush()
         self.disturbances = rows.disturbances

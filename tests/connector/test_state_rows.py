@@ -22,7 +22,7 @@ from helenus_connector.interfaces.merged_change import MergedChange, PoisonEvent
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.state.rows import _partition, _row_bytes
 from helenus_connector.state.rows import _row as kept
-from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.rows._partition import PartitionState, covering
 from helenus_connector.state.rows._row_bytes import dump_row, load_row
 from helenus_schemas.codec.key import KeyCodec
@@ -58,7 +58,7 @@ def i(n: int) -> bytes:
 def taken(
     store: DictStore, some: Sequence[Event], now: float = NOW, table: Table = TABLE, gc: int = 10 * DAY_S
 ) -> list[MergedChange]:
-    return list(RowMerge(table, KeyCodec(table), store, 0, gc).take(some, now))
+    return list(TopicPartitionMerger(table, KeyCodec(table), store, 0, gc).take(some, now))
 
 
 def end_of(of: Any) -> tuple[bool, bool, int, bytes]:
@@ -234,7 +234,7 @@ def test_what_is_kept_is_forgotten_after_gc_grace() -> None:
     gone = events(Update(TABLE, i(1), [Row((i(1),), deletion=(NOW * 10**6 + 1, NOW))]))
     assert [m.op for m in taken(store, gone)] == ["d"]
     assert not taken(store, events(Update(TABLE, i(1), [row])), NOW + 9 * DAY_S)
-    rows = RowMerge(TABLE, CODEC, store, 0)
+    rows = TopicPartitionMerger(TABLE, CODEC, store, 0)
     assert not list(rows.take([], NOW + 10 * DAY_S))
     assert rows.row_count == 0
     assert not any(name[:1] in b"rsgp" for name in store.values)
@@ -293,7 +293,7 @@ def test_a_table_that_is_recreated_with_another_key() -> None:
     assert not taken(store, [], NOW + 10 * DAY_S + 5, table=now)
     with pytest.raises(SchemaChanged, match="recreated"):
         taken(store, [], NOW + 10 * DAY_S + 6, table=replace(now, id=older))
-    restored = RowMerge(replace(now, id=older), KeyCodec(now), store, 0, id_now=lambda: older)
+    restored = TopicPartitionMerger(replace(now, id=older), KeyCodec(now), store, 0, id_now=lambda: older)
     assert [m.op for m in restored.take([], NOW + 10 * DAY_S + 7)] == ["d"], "it came back WITH ID: all nodes say so"
 
 
@@ -348,7 +348,7 @@ def test_bounds_within_others_hold_no_other_row(seed: int) -> None:
 
 
 def test_a_partition_that_is_a_queue_stays_small() -> None:
-    """RowMerge come, DELETE … WHERE k = 1 AND c < x takes them, over and over."""
+    """Rows come, DELETE … WHERE k = 1 AND c < x takes them, over and over."""
     table, store, at = table_of("t", "k int pk, c int ck, v int"), DictStore(), NOW * 10**6
     for turn in range(30):
         first = turn * 100
@@ -386,7 +386,7 @@ def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> N
     gone = events(Update(table, i(1), deletion=(NOW * 10**6, NOW)))
     store = DictStore()
     assert not taken(store, gone, table=table)
-    rows = RowMerge(table, KeyCodec(table), DictStore(), 0, is_whole=False)
+    rows = TopicPartitionMerger(table, KeyCodec(table), DictStore(), 0, is_whole=False)
     assert [(m.op, m.before, m.after) for m in rows.take(gone + gone, NOW)] == [("d", None, None)]
 
 
@@ -468,7 +468,7 @@ def test_bytes_of_version_2_are_read() -> None:
 def test_bytes_of_version_3_are_read() -> None:
     """The same."""
     row = golden_row()
-    row.liveness_bound, row.implied_deletion, row.reread_at, row.proven_disturbances = 99, Deletion(66, 110), 1010, 258
+    row.liveness_bound, row.implied_deletion, row.reread_at, row.proven_up_to = 99, Deletion(66, 110), 1010, 258
     assert load_row(bytes.fromhex(GOLDEN_ROW_3)) == row
     assert dump_row(row).hex() == GOLDEN_ROW_3
     assert _row_bytes.VERSION == 3, "keep bytes of the versions before this one"

@@ -15,8 +15,8 @@ from helenus_agent.commitlog import decoder
 from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
 from helenus_connector.state.rows._cell_rules import NEVER
-from helenus_connector.state.rows._merge import RowMerge
-from helenus_connector.state.rows._partition_history import NodeHistory, PartitionHistory, TruncationReport
+from helenus_connector.state.rows._merge import TopicPartitionMerger
+from helenus_connector.state.rows._topic_partition_history import NodeHistory, TopicPartitionHistory, TruncationReport
 from helenus_schemas.event.cells import Cell as ReadCell
 from helenus_schemas.event.cells import Cells, Liveness
 from helenus_schemas.event.cells_writer import encode_cells
@@ -34,13 +34,13 @@ class State:
     def __init__(self, gc_grace: int = 10 * DAY_S, *, is_whole: bool = True, is_new: bool = False) -> None:
         self.store, self.gc_grace, self.is_whole, self.proven = DictStore(), gc_grace, is_whole, 0
         if not is_new:
-            self.store.put_many({b"m": PartitionHistory(TABLE.id.bytes).dumps()})
+            self.store.put_many({b"m": TopicPartitionHistory(TABLE.id.bytes).dumps()})
         self.seen: dict[int | None, Any] = {}
-        self.rows: RowMerge
+        self.rows: TopicPartitionMerger
 
     def take(self, *events: Event, now: int = NOW) -> list[MergedChange]:
         whole: dict[str, Any] = {"is_whole": self.is_whole, "proven": self.proven}
-        self.rows = RowMerge(TABLE, CODEC, self.store, 0, self.gc_grace, **whole)
+        self.rows = TopicPartitionMerger(TABLE, CODEC, self.store, 0, self.gc_grace, **whole)
         merged = list(self.rows.take(events, now))
         for m in merged:
             if isinstance(m, RowChange) and m.scope in (Scope.ROW, Scope.STATIC):
@@ -171,7 +171,7 @@ def test_a_node_that_is_behind_is_not_believed(is_light: bool) -> None:
 
 
 def test_the_next_truncation_of_the_same_node_is_another() -> None:
-    history = PartitionHistory(TABLE.id.bytes)
+    history = TopicPartitionHistory(TABLE.id.bytes)
     assert history.truncate(NODE, (1, 500), NOW * US, True) is TruncationReport.FIRST
     assert history.truncate(NODE, (1, 500), NOW * US, True) is TruncationReport.KNOWN
     history.nodes[OTHER] = NodeHistory(0)
@@ -181,16 +181,16 @@ def test_the_next_truncation_of_the_same_node_is_another() -> None:
     assert history.truncate(OTHER, (7, 2), (NOW + 60) * US, True) is TruncationReport.FOLLOWING
     assert not history.is_behind(OTHER, True)
     assert not history.is_behind(THIRD, True), "one that joined since has nothing of before"
-    assert PartitionHistory.loads(history.dumps()) == history
+    assert TopicPartitionHistory.loads(history.dumps()) == history
 
 
 def test_histories_of_version_1_are_read() -> None:
     """Never change these bytes: a later version of Helenus finds them in checkpoints."""
     data = bytes.fromhex("01" + "00112233445566778899aabbccddeeff" + "000000006553f100" + "0000000000000007")
-    history = PartitionHistory.loads(data)
+    history = TopicPartitionHistory.loads(data)
     assert (history.now, history.row_count, history.horizon) == (NOW, 7, NOW * US)
     with pytest.raises(ValueError, match="version 3"):
-        PartitionHistory.loads(b"\3" + data[1:])
+        TopicPartitionHistory.loads(b"\3" + data[1:])
 
 
 def test_an_answer_of_before_a_truncation_is_read_again() -> None:
@@ -292,7 +292,7 @@ def test_after_a_gap_rows_that_the_snapshot_does_not_show_are_read() -> None:
 def test_lost_events_are_a_gap() -> None:
     state = State()
     state.take(*logged(insert(NOW * US, v=1), 100))
-    rows = RowMerge(TABLE, CODEC, state.store, 0)
+    rows = TopicPartitionMerger(TABLE, CODEC, state.store, 0)
     list(rows.take([], NOW, has_lost=True))
     assert rows.disturbances == 1
 
@@ -344,15 +344,15 @@ def test_before_has_the_static_columns_of_before() -> None:
 
 
 def test_the_horizon_begins_with_what_is_known() -> None:
-    assert PartitionHistory(TABLE.id.bytes).horizon == NEVER
+    assert TopicPartitionHistory(TABLE.id.bytes).horizon == NEVER
 
 
 def test_nodes_times_and_positions_of_anybodys_events_are_kept_within_bounds() -> None:
-    history = PartitionHistory(TABLE.id.bytes)
+    history = TopicPartitionHistory(TABLE.id.bytes)
     history.raise_horizon(1 << 80)
     assert history.truncate("x" * 70_000, (1 << 62, 1 << 62), 1 << 90, True) is TruncationReport.FIRST
     for number in range(20_000):
         history.note_node(str(number), True)
     assert history.is_behind("another one", True), "it is not kept, so what it reports is read"
-    assert PartitionHistory.loads(history.dumps()) == history
+    assert TopicPartitionHistory.loads(history.dumps()) == history
     assert len(history.dumps()) < 1 << 20

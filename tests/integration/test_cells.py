@@ -19,7 +19,7 @@ from patience import eventually
 
 from helenus_connector.cassandra_rows.raw_rows import RawProtocolHandler
 from helenus_connector.interfaces.event import Event
-from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.cql.types import quote
@@ -127,7 +127,8 @@ def merged(table: Table, events: list[Event], chance: random.Random) -> dict[Any
     rows: dict[Any, Any] = {}
     while events:
         batch, events = events[:37], events[37:]
-        for m in RowMerge(table, codec, store, 0).take([*batch, *chance.sample(batch, len(batch) // 2)], now):
+        merger = TopicPartitionMerger(table, codec, store, 0)
+        for m in merger.take([*batch, *chance.sample(batch, len(batch) // 2)], now):
             key = codec.decode(m.key)
             if m.scope in (Scope.ROW, Scope.STATIC):
                 columns = table.statics if m.scope is Scope.STATIC else table.regulars

@@ -26,11 +26,11 @@ def list_element(cell: Cell) -> ListElement:
     return cell.write_time, cell.value, cell.expires is not None
 
 
-def next_purge_check(purge_at: int, now: int, purged_to: int) -> int:
-    """Return when to check again whether what may be purged at a time can be removed. Purging goes by `purged_to`,
+def next_purge_check(purge_at: int, now: int, purge_clock: int) -> int:
+    """Return when to check again whether what may be purged at a time can be removed. Purging goes by `purge_clock`,
     which is before `now` in a backlog; then it is checked again once that may have caught up, or in an hour.
     """
-    return purge_at if purge_at > now else now + min(max(1, purge_at - purged_to), _RECHECK_S)
+    return purge_at if purge_at > now else now + min(max(1, purge_at - purge_clock), _RECHECK_S)
 
 
 class Doubts(NamedTuple):

@@ -49,7 +49,7 @@ class DueRows:
             partition = self._row_store.get_partition(name[1:])
             if 0 < partition.scheduled_at <= self._row_store.now:
                 partition.scheduled_at = 0
-                purged = partition.purge(self._row_store.purged_to, self._gc_grace_s)
+                purged = partition.purge(self._row_store.purge_clock, self._gc_grace_s)
                 self._row_store.history.raise_horizon(purged)
                 self._row_store.changed_partitions[name[1:]] = None
 
@@ -61,7 +61,7 @@ class DueRows:
         before = self._images.values_for(name).show(row, row.scheduled_at - 1)
         in_doubt = row.needs_read(row.scheduled_at - 1, now)
         row.scheduled_at = 0
-        self._row_store.history.raise_horizon(row.purge(self._row_store.purged_to, self._gc_grace_s))
+        self._row_store.history.raise_horizon(row.purge(self._row_store.purge_clock, self._gc_grace_s))
         self._row_store.put_row(name, row, self._row_store.resolve_key(name[1:])[0])
         merged = self._images.record_change(name, name[1:], before, None, None)
         if merged is not None:

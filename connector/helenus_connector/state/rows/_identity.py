@@ -21,7 +21,7 @@ class StateIdentity:
     """The identity of the state of `state=rows`: of a table's events topic, by its partitions. `places` groups the
     events of each partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row
     that was there before, all columns are known. `proven`: the number of disturbances that each partition had when that
-    was last so, as of `RowMerge`.
+    was last so, as of `TopicPartitionMerger`.
     """
 
     table: str

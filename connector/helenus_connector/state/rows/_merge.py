@@ -3,16 +3,16 @@
     UPDATE t SET v = 2 WHERE k = 7, by three replicas → one RowChange "u", with the row before and after, and no more
 
 Each event is merged by Cassandra's rules (`_cell_merge`), in any order, however often it comes. What Cassandra does not
-decide by write times is read: an event that a TRUNCATE may have dropped (`_partition_history`), and what a tombstone
-hides that may have been purged (`_cell_rules`). The result depends on the store, the events and the time of the batch.
-A batch first processes what expired, in the order of time (`_due_rows`), so that `before` is the row as it was last
-published; then it merges the events (`_row_update`, and `_scopes` for deletes of more than a row).
+decide by write times is read: an event that a TRUNCATE may have dropped (`_topic_partition_history`), and what a
+tombstone hides that may have been purged (`_cell_rules`). The result depends on the store, the events and the time of
+the batch. A batch first processes what expired, in the order of time (`_due_rows`), so that `before` is the row as it
+was last published; then it merges the events (`_row_merger`, and `_scopes` for deletes of more than a row).
 
     store key                    value
     r key, s key of partition    a row, static columns (`_row.CellRow`)
     p key of partition           its deletions, and its last page (`_partition.PartitionState`)
     g u32 page, key of partition a full page of its rows' keys
-    m                            the state of the logs (`_partition_history.PartitionHistory`)
+    m                            the state of the logs (`_topic_partition_history.TopicPartitionHistory`)
     c…                           the calendar of what expires, can be forgotten, or is to be read
 Keys are those of events, in Avro. Tables without clustering columns have no partitions: theirs are rows.
 """
@@ -28,18 +28,18 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, PoisonEvent, ReadRequest
 from helenus_connector.state.rows._cell_merge import MergeResult
 from helenus_connector.state.rows._due_rows import DueRows
-from helenus_connector.state.rows._partition_history import PartitionHistory, Standing, TruncationReport
 from helenus_connector.state.rows._read_requests import ReadRequests
 from helenus_connector.state.rows._replica_reports import ReplicaReport, ReplicaReports
 from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_bytes import has_seen
 from helenus_connector.state.rows._row_image import RowImages
+from helenus_connector.state.rows._row_merger import RowMerger
 from helenus_connector.state.rows._row_read import is_read
 from helenus_connector.state.rows._row_store import NAMES_AT_ONCE, PARTITION_PREFIX, RowStore
-from helenus_connector.state.rows._row_update import RowUpdate
 from helenus_connector.state.rows._row_values import cell_decoder
-from helenus_connector.state.rows._scopes import ScopeMerge
+from helenus_connector.state.rows._scopes import ScopeMerger
 from helenus_connector.state.rows._table_check import TableCheck
+from helenus_connector.state.rows._topic_partition_history import Standing, TopicPartitionHistory, TruncationReport
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_connector.state.store.packing import LAST_SECOND
 from helenus_schemas.codec.key import KeyCodec, Outgrown
@@ -68,7 +68,7 @@ _FIRST_US = 10_000_000
 """The first event of a state is taken to have been written at most this much before it was appended."""
 
 
-class RowMerge:
+class TopicPartitionMerger:
     """The rows of one topic partition in one batch. Raises HelenusError TABLE_UNSUPPORTED for a table with counters.
 
     `partition` is the topic's. `gc_grace_s`: for how long Cassandra keeps tombstones. `patience_s`: after which time a
@@ -110,8 +110,8 @@ class RowMerge:
         self._row_store = RowStore(table, codec, store, grace_here)
         self._images = RowImages(table, self._row_store, partition)
         self._requests = ReadRequests(self._row_store, partition, patience_s)
-        self._row_update = RowUpdate(table, self._row_store, gc_grace_s, patience_s)
-        self._scopes = ScopeMerge(table, self._row_store, self._images, self._requests, markers, has_snapshots)
+        self._row_merger = RowMerger(table, self._row_store, gc_grace_s, patience_s)
+        self._scopes = ScopeMerger(table, self._row_store, self._images, self._requests, markers, has_snapshots)
         self._due_rows = DueRows(self._row_store, self._images, self._requests, grace_here, self._is_valid_key)
         self._check, self._decode_cells = TableCheck(table), cell_decoder(table.values)
         self._id_now = id_now
@@ -122,7 +122,7 @@ class RowMerge:
         self.next_due: float | None = None
 
     @property
-    def waiting_count(self) -> int:
+    def calendar_entry_count(self) -> int:
         """Number of times in the calendar at which a row expires, is forgotten, or is to be read."""
         return self._row_store.calendar.count_waiting()
 
@@ -150,7 +150,7 @@ class RowMerge:
         yield from self._load_history(int(now), int(now) if first is None else first.timestamp // 1000)
         self._row_store.history.disturbances += has_lost
         yield from self._due_rows.process()
-        if self._is_whole and self._row_store.history.swept_disturbances < self._row_store.history.disturbances:
+        if self._is_whole and self._row_store.history.swept_up_to < self._row_store.history.disturbances:
             yield from self._scopes.request_unproven_reads()
         chunk: list[Event] = []
         size = 0
@@ -175,13 +175,13 @@ class RowMerge:
         """
         (meta,), self._row_store.now = self._store.get_many([_META_KEY]), now
         if meta is not None:
-            history = self._row_store.history = PartitionHistory.loads(meta)
+            history = self._row_store.history = TopicPartitionHistory.loads(meta)
             self._row_store.now = max(now, history.now)  # time never goes back: what expired stays so
         else:
             # What was deleted before the first event is not known.
             self._row_store.history.raise_horizon(first_appended_at * 1_000_000 - _FIRST_US)
         is_backlog = self._row_store.now - first_appended_at > _BACKLOG_S
-        self._row_store.purged_to = first_appended_at if is_backlog else self._row_store.now
+        self._row_store.purge_clock = first_appended_at if is_backlog else self._row_store.now
         table_id = self._row_store.history.table_id
         if table_id != self._table.id.bytes:
             if self._id_now is None or self._id_now() != self._table.id:  # one may come back WITH ID
@@ -352,14 +352,14 @@ class RowMerge:
     ) -> MergeResult:
         """Merge the cells of a read or of a mutation into a row."""
         if is_read(change):
-            changed = self._row_update.merge_read(row, report.name, partition_key, change, cells)
+            changed = self._row_merger.merge_read(row, report.name, partition_key, change, cells)
             return MergeResult(changed, row.end_guess(self._row_store.now))
         was_empty, logged_at = row.is_empty(), report.event.timestamp // 1000
-        result = self._row_update.merge_mutation(row, report.name, partition_key, cells, logged_at)
+        result = self._row_merger.merge_mutation(row, report.name, partition_key, cells, logged_at)
         if not result.changed:
             return result
         if was_empty:
-            row.proven_disturbances = self._row_store.history.disturbances
+            row.proven_up_to = self._row_store.history.disturbances
         in_doubt = self._requests.is_in_doubt(row)
         return MergeResult(True, result.in_doubt or in_doubt, result.is_unproven)
 

@@ -19,7 +19,7 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.query.event_packs import PartitionNote, unpack_events
 from helenus_connector.query.worker_process import end_with_parent
 from helenus_connector.state.rows._change_pack import pack_changes
-from helenus_connector.state.rows._merge import RowMerge
+from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.store.pages import Pages
 from helenus_connector.state.store.spark_store import SparkStore
 from helenus_schemas.codec.key import KeyCodec
@@ -36,8 +36,8 @@ class PlaceResult(NamedTuple):
     """The result of a batch for one topic partition: when something of it expires next, s since the epoch, and counts.
 
     `read` events came in. `copies`, `outdated`, `unchanged`, `nodes_without_cells`, `nodes_with_cells` and
-    `disturbances` as of `RowMerge`; `row_count` are the stored rows, `waiting_count` the times in their calendar.
-    `columns` are those of the definition by which they were merged.
+    `disturbances` as of `TopicPartitionMerger`; `row_count` are the stored rows, `calendar_entry_count` the times in
+    their calendar. `columns` are those of the definition by which they were merged.
     """
 
     partition: int
@@ -47,7 +47,7 @@ class PlaceResult(NamedTuple):
     outdated: int
     unchanged: int
     row_count: int
-    waiting_count: int
+    calendar_entry_count: int
     nodes_without_cells: frozenset[str] = frozenset()
     nodes_with_cells: frozenset[str] = frozenset()
     columns: frozenset[tuple[str, CqlType]] = frozenset()
@@ -56,8 +56,9 @@ class PlaceResult(NamedTuple):
 
 class RowsOperator(StatefulProcessor):
     """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
-    have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of `RowMerge`. Raises
-    HelenusError for what must not be skipped: then the batch fails, and is repeated as a whole.
+    have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of
+    `TopicPartitionMerger`. Raises HelenusError for what must not be skipped: then the batch fails, and is repeated as a
+    whole.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class RowsOperator(StatefulProcessor):
         table_fields = table, KeyCodec(table), store, first_note.partition, table.gc_grace_s
         proven = self._proven.get(first_note.partition, 0)
         patience_s, markers, is_whole, has_snapshots = self._merge_settings
-        merge = RowMerge(
+        merger = TopicPartitionMerger(
             *table_fields,
             patience_s,
             markers,
@@ -103,12 +104,12 @@ class RowsOperator(StatefulProcessor):
             nonlocal read_count
             for note_bytes, pack in ordered_rows:
                 later_notes.extend(row_notes := _notes(note_bytes))
-                merge.reporting_nodes.update(*(note.copies for note in row_notes))
+                merger.reporting_nodes.update(*(note.copies for note in row_notes))
                 for event in unpack_events(bytes(pack)) if pack is not None else ():
                     read_count += 1
                     yield event
 
-        for pack in pack_changes(merge.take(events(), first_note.now, has_lost=any(note.lost for note in notes))):
+        for pack in pack_changes(merger.take(events(), first_note.now, has_lost=any(note.lost for note in notes))):
             yield _frame(merged=pack)
         store.flush()
         reach("state.after-merge")
@@ -120,15 +121,15 @@ class RowsOperator(StatefulProcessor):
         copies = copies_left_out.total()
         counts = (
             read_count + copies,
-            merge.copies + copies,
-            merge.outdated,
-            merge.unchanged,
-            merge.row_count,
-            merge.waiting_count,
+            merger.copies + copies,
+            merger.outdated,
+            merger.unchanged,
+            merger.row_count,
+            merger.calendar_entry_count,
         )
-        nodes = frozenset(merge.nodes_without_cells), frozenset(merge.nodes_with_cells) | copies_left_out.keys()
+        nodes = frozenset(merger.nodes_without_cells), frozenset(merger.nodes_with_cells) | copies_left_out.keys()
         columns = frozenset((column.name, column.type) for column in table.values)
-        result = PlaceResult(first_note.partition, merge.next_due, *counts, *nodes, columns, merge.disturbances)
+        result = PlaceResult(first_note.partition, merger.next_due, *counts, *nodes, columns, merger.disturbances)
         yield _frame(ended=pickle.dumps(result))
 
     def close(self) -> None:

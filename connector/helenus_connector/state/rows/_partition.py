@@ -130,12 +130,12 @@ class PartitionState:
         }
         return max(purged_times, default=NEVER)
 
-    def next_due(self, now: int, gc_grace: int, purged_to: int) -> int:
-        """Return when a deletion can be purged next, s since the epoch; 0: never. `purged_to` as of
+    def next_due(self, now: int, gc_grace: int, purge_clock: int) -> int:
+        """Return when a deletion can be purged next, s since the epoch; 0: never. `purge_clock` as of
         `next_purge_check`.
         """
         times = [purge_time(d, gc_grace) for d in self._deletions()]
-        return max(1, min(next_purge_check(time, now, purged_to) for time in times)) if times else 0
+        return max(1, min(next_purge_check(time, now, purge_clock) for time in times)) if times else 0
 
     def dumps(self) -> bytes:
         """Return the partition's bytes."""

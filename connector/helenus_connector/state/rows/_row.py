@@ -37,7 +37,7 @@ class CellRow:
     The other fields come from reads. `liveness_bound`: the liveness is a guess, and the row itself was written by then,
     µs; None: its liveness is known. `implied_deletion`: cells up to its write time that are not here were not there
     when the row was read. `reread_at`: when the row is to be read again, s since the epoch, 0: it is not. A read from
-    then on is the last word. `proven_disturbances`: the partition's disturbances when a read, or the log from the row's
+    then on is the last word. `proven_up_to`: the partition's disturbances when a read, or the log from the row's
     first event on, showed the row as it is.
     """
 
@@ -51,7 +51,7 @@ class CellRow:
     liveness_bound: int | None = None
     implied_deletion: Deletion | None = None
     reread_at: int = 0
-    proven_disturbances: int = 0
+    proven_up_to: int = 0
 
     def is_empty(self) -> bool:
         """Return whether the row has nothing to store."""
@@ -191,8 +191,8 @@ class CellRow:
                 del self.cells[cell_key]
         return max(purged)
 
-    def next_due(self, now: int, gc_grace: int, purged_to: int) -> int:
-        """Return when the row is to be looked at again, s since the epoch; 0: never. `purged_to` as of
+    def next_due(self, now: int, gc_grace: int, purge_clock: int) -> int:
+        """Return when the row is to be looked at again, s since the epoch; 0: never. `purge_clock` as of
         `next_purge_check`.
         """
         times: list[int] = []
@@ -215,5 +215,5 @@ class CellRow:
                 times.append(cell[5])
             elif cell[5] is not None or cell[2] is None:
                 purge_times.append(cell_purge_time(cell, gc_grace) or 0)
-        times += [next_purge_check(time, now, purged_to) for time in purge_times]
+        times += [next_purge_check(time, now, purge_clock) for time in purge_times]
         return max(1, min(times)) if times else 0

@@ -39,7 +39,7 @@ def dump_row(row: CellRow) -> bytes:
     """Return the bytes of a row."""
     flags = (1 if row.liveness else 0) | (2 if row.deletion else 0)
     flags |= (row.liveness_bound is not None) << 2 | (row.implied_deletion is not None) << 3 | (row.reread_at > 0) << 4
-    flags |= (row.proven_disturbances > 0) << 5
+    flags |= (row.proven_up_to > 0) << 5
     parts = [
         bytes((VERSION, len(row.recent_mutations) // MUTATION_BYTES)),
         row.recent_mutations,
@@ -55,8 +55,8 @@ def dump_row(row: CellRow) -> bytes:
         parts.append(_DELETION.pack(*row.implied_deletion))
     if row.reread_at:
         parts.append(_SECONDS.pack(row.reread_at))
-    if row.proven_disturbances:
-        parts.append(_PROVEN.pack(row.proven_disturbances))
+    if row.proven_up_to:
+        parts.append(_PROVEN.pack(row.proven_up_to))
     parts.append(_COUNT.pack(len(row.deletions)))
     for name, deletion in row.deletions.items():
         name_bytes = name.encode()
@@ -105,7 +105,7 @@ def load_row(data: bytes) -> CellRow:
         (row.reread_at,) = _SECONDS.unpack_from(data, offset)
         offset += _SECONDS.size
     if flags & 32:
-        (row.proven_disturbances,) = _PROVEN.unpack_from(data, offset)
+        (row.proven_up_to,) = _PROVEN.unpack_from(data, offset)
         offset += _PROVEN.size
     (count,) = _COUNT.unpack_from(data, offset)
     offset += 4

@@ -85,7 +85,7 @@ class ReadOutcome(NamedTuple):
     is_open: bool
 
 
-class ReadMerge:
+class ReadMerger:
     """Merges reads into rows of one scope. `columns` are those of the scope, `lists` those of them that are unfrozen
     lists, `schema` is the id of the definition that has them.
     """
@@ -270,7 +270,7 @@ def _missing_elements(live: Sequence[Cell], elements: Sequence[Cell]) -> list[Ce
 
 def _doubt_liveness(row: CellRow, read: RowRead) -> None:
     """Take the liveness of a row that was not proven for a guess: what dropped or lost events may have dropped it."""
-    if row.proven_disturbances < read.disturbances and row.liveness is not None and row.liveness_bound is None:
+    if row.proven_up_to < read.disturbances and row.liveness is not None and row.liveness_bound is None:
         row.liveness_bound = read.read_at_us
 
 

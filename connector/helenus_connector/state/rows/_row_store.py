@@ -10,10 +10,10 @@ from struct import Struct
 
 from helenus_connector.gate.event_content import decode_key
 from helenus_connector.state.rows._partition import PAGE_SIZE, PartitionState, keys_of, page_bytes
-from helenus_connector.state.rows._partition_history import PartitionHistory
 from helenus_connector.state.rows._row import NO_PAGE, CellRow
 from helenus_connector.state.rows._row_bytes import dump_row, load_row
 from helenus_connector.state.rows._row_values import ShownRow
+from helenus_connector.state.rows._topic_partition_history import TopicPartitionHistory
 from helenus_connector.state.store.calendar import Calendar
 from helenus_connector.state.store.keyed_store import KeyedStore
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -29,8 +29,8 @@ _PAGE_NUMBER = Struct(">I")
 
 
 class RowStore:
-    """The rows of one topic partition in one batch, at the time `now`. gc_grace is counted up to `purged_to`, which is
-    `now` or before. `history` is the state of the logs behind the partition; it counts the rows of the store.
+    """The rows of one topic partition in one batch, at the time `now`. gc_grace is counted up to `purge_clock`, which
+    is `now` or before. `history` is the state of the logs behind the partition; it counts the rows of the store.
     """
 
     def __init__(self, table: Table, codec: KeyCodec, store: KeyedStore, gc_grace: int) -> None:
@@ -39,8 +39,8 @@ class RowStore:
         self._no_clustering = (None,) * (codec.columns - codec.partition_columns)
         self.has_partitions = bool(table.clustering)
         self.calendar = Calendar(store)
-        self.now = self.purged_to = 0
-        self.history = PartitionHistory(table.id.bytes)
+        self.now = self.purge_clock = 0
+        self.history = TopicPartitionHistory(table.id.bytes)
         self.row_bytes: dict[bytes, bytes | None] = {}
         self.rows: dict[bytes, CellRow] = {}
         self.shown_rows: dict[bytes, ShownRow | None] = {}
@@ -155,7 +155,7 @@ class RowStore:
                 continue
             self.history.row_count += is_new and name[:1] == ROW_PREFIX
             row.scheduled_at = _schedule(
-                calendar_items, name, row.scheduled_at, row.next_due(self.now, self._gc_grace, self.purged_to)
+                calendar_items, name, row.scheduled_at, row.next_due(self.now, self._gc_grace, self.purge_clock)
             )
             values[name] = self.row_bytes[name] = dump_row(row)
         self._unlist_rows(unlisted)
@@ -164,7 +164,7 @@ class RowStore:
             if partition.is_empty():
                 removed.append(name)
                 continue
-            due_at = partition.next_due(self.now, self._gc_grace, self.purged_to)
+            due_at = partition.next_due(self.now, self._gc_grace, self.purge_clock)
             partition.scheduled_at = _schedule(calendar_items, name, partition.scheduled_at, due_at)
             values[name] = partition.dumps()
         if values:

@@ -17,11 +17,11 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.image import Bounds
 from helenus_connector.interfaces.merged_change import MergedChange, ReadRequest, RowChange
 from helenus_connector.state.rows._partition import covering
-from helenus_connector.state.rows._partition_history import PartitionHistory
 from helenus_connector.state.rows._read_requests import ReadRequests
 from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_image import RowImages
 from helenus_connector.state.rows._row_store import PAGE_PREFIX, PARTITION_PREFIX, ROW_PREFIX, STATIC_PREFIX, RowStore
+from helenus_connector.state.rows._topic_partition_history import TopicPartitionHistory
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.cells import Deletion
 from helenus_schemas.event.change import Scope
@@ -32,7 +32,7 @@ Clocks may differ by so much without a `d` that is taken back; the final result 
 """
 
 
-class ScopeMerge:
+class ScopeMerger:
     """Merges changes of many rows of one topic partition, in one batch. `markers`: whether delete markers are on the
     data topic, where the live rows of their scope follow them. `has_snapshots`: whether a snapshot shows rows that were
     deleted wrongly.
@@ -157,9 +157,9 @@ class ScopeMerge:
         history = self._row_store.history
         for partition_key, names in self._all_rows():
             for name, row in self._load_rows(names):
-                if row.proven_disturbances < history.disturbances and not row.reread_at:
+                if row.proven_up_to < history.disturbances and not row.reread_at:
                     yield from self._request_proof(partition_key, name, row, None)
-        history.swept_disturbances = history.disturbances
+        history.swept_up_to = history.disturbances
 
     def forget_all_rows(self, filter_key: Callable[[bytes], bool]) -> Iterator[RowChange]:
         """Forget all rows: the table was recreated. Keys that `filter_key` refuses get no record."""
@@ -170,7 +170,7 @@ class ScopeMerge:
                     if filter_key(name[1:]):
                         scope = Scope.ROW if prefix == ROW_PREFIX else Scope.STATIC
                         yield RowChange(self._images.partition, name[1:], scope, "d")
-        self._row_store.history = PartitionHistory(self._table.id.bytes, self._row_store.now)
+        self._row_store.history = TopicPartitionHistory(self._table.id.bytes, self._row_store.now)
 
     def _request_proof(
         self, partition_key: bytes, name: bytes, row: CellRow, deleted_to: int | None

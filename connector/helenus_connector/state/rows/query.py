@@ -86,7 +86,7 @@ class RowsQuery(QueryRunner):
         self._snapshot_ends: dict[str, int] | None = None
         self._disturbances: dict[int, int] = {}
         self._disturbed_at = 0.0
-        self._snapshot_after: dict[int, int] = {}
+        self._disturbances_at_snapshot: dict[int, int] = {}
 
     @property
     def is_running(self) -> bool:
@@ -144,7 +144,7 @@ class RowsQuery(QueryRunner):
         if start is None:
             return
         identity, self._snapshot_ends = self._check_identity(spark, task), None
-        self._snapshot_after = dict(identity.proven)
+        self._disturbances_at_snapshot = dict(identity.proven)
         settings = task.settings
         self._plan = plan = QueryPlan(
             self._worker,
@@ -175,13 +175,13 @@ class RowsQuery(QueryRunner):
         is_disturbed = any(count > identity.proven.get(partition, 0) for partition, count in disturbances.items())
         if (identity.is_whole and not is_disturbed) or not self._snapshots.has_all(task):
             return False
-        if disturbances != self._snapshot_after:
+        if disturbances != self._disturbances_at_snapshot:
             # What an earlier snapshot shows may have been truncated since, or lacks what was lost.
             if (
                 time.monotonic() - self._disturbed_at > _QUIET_S
                 and not self._snapshots.store.for_table(task.connector, task.settings.table).is_under_way
             ):
-                self._snapshot_after, self._snapshot_ends = disturbances, None
+                self._disturbances_at_snapshot, self._snapshot_ends = disturbances, None
                 self._snapshots.renew(task)
                 labels = {"connector": task.connector, "table": task.table}
                 _log.info("state.rows_unproven", **labels, reason="a truncation, a gap or lost events: snapshot begins")
@@ -276,7 +276,7 @@ class RowsQuery(QueryRunner):
         replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
 
     def _note_place(self, result: PlaceResult) -> None:
-        self._place_counts[result.partition] = result.row_count, result.waiting_count
+        self._place_counts[result.partition] = result.row_count, result.calendar_entry_count
         if result.disturbances > self._disturbances.get(result.partition, 0):
             self._disturbances[result.partition] = result.disturbances
             self._disturbed_at = time.monotonic()

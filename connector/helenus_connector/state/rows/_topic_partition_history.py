@@ -8,7 +8,7 @@ A merge may use write times only where Cassandra decides by them. It does not in
 - Tombstones are purged after gc_grace_seconds, by each replica at another time, and those from before the first
   event were never seen. Up to `horizon` there may be deletions of which nothing is known here.
 - After a gap, lost events or a truncation some rows may be other than the log says. Each counts as a `disturbance`: the
-  table is snapshot again, and rows that were not proven since are read once that is complete (`swept_disturbances`).
+  table is snapshot again, and rows that were not proven since are read once that is complete (`swept_up_to`).
 
 Bytes, version 2, big-endian: u8 version; 16 bytes table id; u64 now; u64 count; i64 horizon; i64 time of the last
 truncation; u32 truncations; u32 disturbances; u32 swept; u16 n, n × (u16 size, node; u32 truncations; u8 has a
@@ -75,7 +75,7 @@ class NodeHistory:
 
 
 @dataclass(slots=True)
-class PartitionHistory:
+class TopicPartitionHistory:
     """The history of a partition. `now` is the time of the last batch, s since the epoch, `row_count` the number of
     stored rows. `horizon`, and `truncation_time`, when the last truncation was first reported, are in µs since the
     epoch.
@@ -88,7 +88,7 @@ class PartitionHistory:
     truncation_time: int = NEVER
     truncations: int = 0
     disturbances: int = 0
-    swept_disturbances: int = 0
+    swept_up_to: int = 0
     nodes: dict[str, NodeHistory] = field(default_factory=dict)
 
     def raise_horizon(self, write_time: int) -> None:
@@ -152,7 +152,7 @@ class PartitionHistory:
             self.truncation_time,
             self.truncations,
             self.disturbances,
-            self.swept_disturbances,
+            self.swept_up_to,
             len(self.nodes),
         )
         parts.append(_COUNTERS.pack(*counters))
@@ -168,7 +168,7 @@ class PartitionHistory:
         return b"".join(parts)
 
     @classmethod
-    def loads(cls, data: bytes) -> PartitionHistory:
+    def loads(cls, data: bytes) -> TopicPartitionHistory:
         """Parse a history's bytes. Raises ValueError for those of a version that is not known here."""
         version, table_id, now, row_count = _HEAD.unpack_from(data)
         if version not in (1, _VERSION):

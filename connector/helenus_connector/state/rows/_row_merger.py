@@ -12,7 +12,7 @@ from helenus_connector.state.rows._cell_merge import MergeResult, merge_update
 from helenus_connector.state.rows._cell_rules import NEVER, Doubts
 from helenus_connector.state.rows._partition import covering
 from helenus_connector.state.rows._row import CellRow
-from helenus_connector.state.rows._row_read import ReadMerge, RowRead
+from helenus_connector.state.rows._row_read import ReadMerger, RowRead
 from helenus_connector.state.rows._row_store import STATIC_PREFIX, RowStore
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.event.cells import Cells
@@ -23,7 +23,7 @@ _CLOCK_SKEW_S = 600
 _ALWAYS = 1 << 62
 
 
-class RowUpdate:
+class RowMerger:
     """Merges events into the rows of one topic partition, in one batch. `gc_grace_s`: for how long Cassandra keeps
     tombstones. `patience_s`: after which time a read shows all that was written before.
     """
@@ -33,13 +33,13 @@ class RowUpdate:
         self._gc_grace_s, self._patience_s = gc_grace_s, patience_s
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._covers_row, _ = covering(table)
-        self._row_reads = self._read_merge(Scope.ROW, table.regulars)
-        self._static_reads = self._read_merge(Scope.STATIC, table.statics)
+        self._row_read_merger = self._make_read_merger(Scope.ROW, table.regulars)
+        self._static_read_merger = self._make_read_merger(Scope.STATIC, table.statics)
 
-    def _read_merge(self, scope: Scope, columns: Sequence[Column]) -> ReadMerge:
+    def _make_read_merger(self, scope: Scope, columns: Sequence[Column]) -> ReadMerger:
         names = {column.name for column in columns}
         schema = bytes.fromhex(self._table.schema_id)
-        return ReadMerge(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
+        return ReadMerger(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
 
     def merge_mutation(
         self, row: CellRow, name: bytes, partition_key: bytes, update: Cells, logged_at: int
@@ -66,7 +66,7 @@ class RowUpdate:
             floor = partition.deletion_floor(clustering, self._covers_row)
             if floor != NEVER:
                 firm_floor = partition.deletion_floor(clustering, self._covers_row, soft_before)
-        if row.proven_disturbances < history.disturbances and not row.is_empty():
+        if row.proven_up_to < history.disturbances and not row.is_empty():
             soft_before = _ALWAYS  # a TRUNCATE may have dropped its tombstones
         return floor, Doubts(history.horizon, soft_before, firm_floor, logged_at)
 
@@ -74,21 +74,21 @@ class RowUpdate:
         """Merge the cells that a read found. Return whether that changes the row. The last word also lifts deletions
         that would hide what it found.
         """
-        read_merge = self._static_reads if name[:1] == STATIC_PREFIX else self._row_reads
+        read_merger = self._static_read_merger if name[:1] == STATIC_PREFIX else self._row_read_merger
         read = RowRead.from_change(change, cells)
         history, floor = self._row_store.history, NEVER
         partition = self._row_store.get_partition(partition_key) if self._row_store.has_partitions else None
         clustering = self._row_store.clustering_values(name)
         if partition is not None:
             floor = partition.deletion_floor(clustering, self._covers_row)
-        if read_merge.is_last(row, read) and cells.cells:
+        if read_merger.is_last(row, read) and cells.cells:
             history.raise_horizon(row.lift_deletions(cells.cells))
             oldest = min(cell.write_time for cell in cells.cells)
             if partition is not None and oldest <= floor:
                 history.raise_horizon(partition.lift_deletions(clustering, self._covers_row, oldest))
                 self._row_store.changed_partitions[partition_key] = None
                 floor = partition.deletion_floor(clustering, self._covers_row)
-        changed = read_merge.merge(row, read, floor, self._row_store.now)
-        if row.proven_disturbances < history.disturbances and not row.is_empty():
-            row.proven_disturbances, changed = history.disturbances, True
+        changed = read_merger.merge(row, read, floor, self._row_store.now)
+        if row.proven_up_to < history.disturbances and not row.is_empty():
+            row.proven_up_to, changed = history.disturbances, True
         return changed
