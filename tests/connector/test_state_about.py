@@ -131,19 +131,19 @@ def test_all_rows_are_known_when_what_the_snapshot_read_is_merged(
     merger = RowsQuery(settings, parts[0], "g", tmp_path, parts[1])
     of = StateIdentity("ks.t", topic, (0, 1), 2)
     _identity.save_identity(tmp_path / "g", of)
-    assert not merger._has_proven_all(task, of)
+    assert not merger._advance_proof(task, of)
     is_complete = True
     broker.refused[topic] = HelenusError(Kind.BROKER_UNREACHABLE, "away")
-    assert not merger._has_proven_all(task, of)
+    assert not merger._advance_proof(task, of)
     broker.refused.clear()
-    assert not merger._has_proven_all(task, of)
+    assert not merger._advance_proof(task, of)
     read["1"] = 12
     broker.ends[topic]["1"] = 99  # what comes later need not be waited for
-    assert not merger._has_proven_all(task, of)
+    assert not merger._advance_proof(task, of)
     read["1"] = 13
-    assert merger._has_proven_all(task, of)
+    assert merger._advance_proof(task, of)
     whole = _identity.load_identity(tmp_path / "g")
     assert whole == StateIdentity("ks.t", topic, (0, 1), 2, is_whole=True)
-    assert not merger._has_proven_all(task, whole)
+    assert not merger._advance_proof(task, whole)
     is_complete = False  # the connector was deleted, and is there again
     assert merger._check_identity(SimpleNamespace(), task) == _identity.load_identity(tmp_path / "g") == of

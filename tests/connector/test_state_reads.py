@@ -204,7 +204,7 @@ class Connector:
         self.cassandra, self.store = cassandra, DictStore()
         self.topic: list[Event] = []
         self.seen: dict[Any, Any] = {}
-        self.reads, self.is_whole = 0, True
+        self.reads, self.trusts_absence = 0, True
         self._asked = CellRequests(SETTINGS, MemorySession([]), TABLE, self.append)
 
     def append(self, partition: int, key: bytes, value: bytes | None) -> None:
@@ -229,7 +229,7 @@ class Connector:
 
     def _merged(self, some: Sequence[Event]) -> list[MergedChange]:
         store = Pages(self.store)
-        rows = TopicPartitionMerger(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S, is_whole=self.is_whole)
+        rows = TopicPartitionMerger(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S, trusts_absence=self.trusts_absence)
         merged = list(rows.take(some, self.cassandra.now))
         store.flush()
         return merged
@@ -239,9 +239,9 @@ class Connector:
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in values)
         said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
         last = self.seen.pop(key, None)
-        assert said[0] == last or not self.is_whole, "before is what was last said"
+        assert said[0] == last or not self.trusts_absence, "before is what was last said"
         assert m.op == ("d" if said[1] is None else "c" if said[0] is None else "u")
-        assert said != [None, None] or not self.is_whole
+        assert said != [None, None] or not self.trusts_absence
         if said[1] is not None:
             self.seen[key] = said[1]
 
@@ -278,7 +278,7 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(time=lambda: float(cassandra.now))
     patch.setattr("helenus_connector.pipeline._cell_requests.time", clock)
     connector = Connector(cassandra)
-    connector.is_whole = chance.random() < 0.5
+    connector.trusts_absence = chance.random() < 0.5
     light, at_once = chance.choice([0, 0.2, 1]), chance.choice([0.4, 0.9])
     for _ in range(chance.choice([0, 2, 6])):  # rows of before
         cassandra.statement(is_before=True)
@@ -315,7 +315,7 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
     for wait in (0, 0, PATIENCE_S, 1, PATIENCE_S + 1, 100, PATIENCE_S + 1, PATIENCE_S + 1):
         cassandra.now += wait
         arrive()
-        connector.is_whole |= not on_their_way
+        connector.trusts_absence |= not on_their_way
         batches = 0
         while connector.batch():
             batches += 1
@@ -473,7 +473,7 @@ def test_a_delete_without_cells_that_is_read_too_early(cassandra: Cassandra) -> 
 def test_a_row_of_before_is_read_when_a_change_of_it_comes_first(cassandra: Cassandra) -> None:
     """Until the snapshot is complete: a record with the columns of the change alone is not what the row is."""
     connector = Connector(cassandra)
-    connector.is_whole = False
+    connector.trusts_absence = False
     at = NOW * 10**6
     for column, value in (("v", 1), ("w", 1)):
         cassandra.cell((1, 1, column, None), at - 100, value, None, None)
@@ -493,7 +493,7 @@ def test_a_row_of_before_is_read_when_a_change_of_it_comes_first(cassandra: Cass
 def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None:
     """Also while the snapshot, which brings them too, is not there yet."""
     connector = Connector(cassandra)
-    connector.is_whole = False
+    connector.trusts_absence = False
     at = cassandra.now * 10**6
     cassandra.cell((1, None, "st", None), at - 100, 7, None, None)
     cassandra.cell((1, 1, "v", None), at, 2, None, None)
@@ -513,7 +513,7 @@ def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None
 
 def test_static_columns_are_asked_for_once_a_batch() -> None:
     """However many rows of their partition a snapshot asks for."""
-    rows = TopicPartitionMerger(TABLE, CODEC, DictStore(), 0, is_whole=False)
+    rows = TopicPartitionMerger(TABLE, CODEC, DictStore(), 0, trusts_absence=False)
     value = request(Scope.ROW, Origin.SNAPSHOT)
     some = [Event("t", 0, c, NOW * 1000, CODEC.encode((i(1), i(c))), value) for c in range(2_000)]
     asked = [m.scope for m in rows.take(some, NOW) if isinstance(m, ReadRequest) and m.event is None]
@@ -555,7 +555,7 @@ def test_the_last_word_is_read_though_clocks_differ(
 def test_a_row_of_before_that_is_deleted_first_is_said_to_be_gone(cassandra: Cassandra) -> None:
     """It may be on the data topic: another connector, or a state that is gone, published it."""
     connector = Connector(cassandra)
-    connector.is_whole = False
+    connector.trusts_absence = False
     connector.seen[1, 1] = {"v": {None: 1}}
     cassandra.deletions.append((NOW * 10**6, lambda *_: True))
     settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), deletion=(NOW * 10**6, NOW))])))

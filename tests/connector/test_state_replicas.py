@@ -292,7 +292,7 @@ class Connector:
         self.cluster, self.store = cluster, DictStore()
         self.topic: list[Event] = []
         self.seen: dict[Any, Any] = {}
-        self.proven, self.snapshot_after, self.is_whole, self.has_snapshots = 0, -1, False, True
+        self.proven_up_to, self.snapshot_after, self.trusts_absence, self.has_snapshots = 0, -1, False, True
         self.disturbances = self.reads = 0
         self._asked = CellRequests(SETTINGS, MemorySession([]), TABLE, self.append)
 
@@ -327,7 +327,11 @@ class Connector:
     def _merged(self, some: Sequence[Event]) -> list[MergedChange]:
         store = Pages(self.store)
         grace = self.cluster.gc_grace
-        whole = {"is_whole": self.is_whole, "proven": self.proven, "has_snapshots": self.has_snapshots}
+        whole = {
+            "trusts_absence": self.trusts_absence,
+            "proven_up_to": self.proven_up_to,
+            "has_snapshots": self.has_snapshots,
+        }
         rows = TopicPartitionMerger(TABLE, CODEC, store, 0, grace, PATIENCE_S, **whole)  # type: ignore[arg-type]
         merged = list(rows.take(some, self.cluster.now))
         store.flush()
@@ -338,7 +342,7 @@ class Connector:
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in CODEC.decode(m.key))
         said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
         last = self.seen.pop(key, None)
-        if self.is_whole and self.proven >= self.disturbances:
+        if self.trusts_absence and self.proven_up_to >= self.disturbances:
             assert said[0] == last, "before is what was last said"
         if said[1] is not None:
             self.seen[key] = said[1]
@@ -388,7 +392,7 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
     light = chance.choice([0, 0, 0.2])
     agents = [Agent(replica, light, skew=chance.choice([0, replica.skew])) for replica in cluster.replicas]
     connector.has_snapshots = chance.random() < 0.5
-    connector.is_whole = not connector.has_snapshots
+    connector.trusts_absence = not connector.has_snapshots
     if connector.has_snapshots:  # rows of before, of which the topic has no event
         cluster.is_before = True
         for _ in range(chance.choice([0, 3, 10])):
@@ -437,18 +441,18 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
 
 def drive(connector: Connector, chance: random.Random) -> None:
     """What the driver does beside the batches."""
-    is_proven = connector.is_whole and connector.proven >= connector.disturbances
+    is_proven = connector.trusts_absence and connector.proven_up_to >= connector.disturbances
     if is_proven or connector.topic:
         return
     if not connector.has_snapshots:
-        connector.proven = connector.disturbances
+        connector.proven_up_to = connector.disturbances
         return
     if connector.snapshot_after != connector.disturbances:
         if chance.random() < 0.5:
             connector.snapshot()
             drain(connector)
         return
-    connector.is_whole, connector.proven = True, connector.snapshot_after
+    connector.trusts_absence, connector.proven_up_to = True, connector.snapshot_after
 
 
 def drain(connector: Connector) -> None:

@@ -386,7 +386,7 @@ def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> N
     gone = events(Update(table, i(1), deletion=(NOW * 10**6, NOW)))
     store = DictStore()
     assert not taken(store, gone, table=table)
-    rows = TopicPartitionMerger(table, KeyCodec(table), DictStore(), 0, is_whole=False)
+    rows = TopicPartitionMerger(table, KeyCodec(table), DictStore(), 0, trusts_absence=False)
     assert [(m.op, m.before, m.after) for m in rows.take(gone + gone, NOW)] == [("d", None, None)]
 
 

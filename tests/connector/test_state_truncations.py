@@ -31,15 +31,15 @@ TYPES = {c.name: c.type for c in TABLE.values}
 class State:
     """The rows of one topic partition, batch after batch."""
 
-    def __init__(self, gc_grace: int = 10 * DAY_S, *, is_whole: bool = True, is_new: bool = False) -> None:
-        self.store, self.gc_grace, self.is_whole, self.proven = DictStore(), gc_grace, is_whole, 0
+    def __init__(self, gc_grace: int = 10 * DAY_S, *, trusts_absence: bool = True, is_new: bool = False) -> None:
+        self.store, self.gc_grace, self.trusts_absence, self.proven_up_to = DictStore(), gc_grace, trusts_absence, 0
         if not is_new:
             self.store.put_many({b"m": TopicPartitionHistory(TABLE.id.bytes).dumps()})
         self.seen: dict[int | None, Any] = {}
         self.rows: TopicPartitionMerger
 
     def take(self, *events: Event, now: int = NOW) -> list[MergedChange]:
-        whole: dict[str, Any] = {"is_whole": self.is_whole, "proven": self.proven}
+        whole: dict[str, Any] = {"trusts_absence": self.trusts_absence, "proven_up_to": self.proven_up_to}
         self.rows = TopicPartitionMerger(TABLE, CODEC, self.store, 0, self.gc_grace, **whole)
         merged = list(self.rows.take(events, now))
         for m in merged:
@@ -50,7 +50,7 @@ class State:
 
     def prove(self) -> None:
         """The snapshot that follows a disturbance is complete."""
-        self.is_whole, self.proven = True, self.rows.disturbances
+        self.trusts_absence, self.proven_up_to = True, self.rows.disturbances
 
 
 def logged(update: Update, position: int, node: str = NODE, at: int = NOW, *, cells: bool = True) -> list[Event]:
@@ -177,10 +177,11 @@ def test_the_next_truncation_of_the_same_node_is_another() -> None:
     history.nodes[OTHER] = NodeHistory(0)
     assert history.truncate(NODE, (1, 600), (NOW + 60) * US, True) is TruncationReport.FIRST
     assert history.truncate(OTHER, (7, 1), NOW * US, True) is TruncationReport.FOLLOWING
-    assert history.is_behind(OTHER, True), "it has one more to report"
+    assert history.is_behind(OTHER), "it has one more to report"
     assert history.truncate(OTHER, (7, 2), (NOW + 60) * US, True) is TruncationReport.FOLLOWING
-    assert not history.is_behind(OTHER, True)
-    assert not history.is_behind(THIRD, True), "one that joined since has nothing of before"
+    assert not history.is_behind(OTHER)
+    history.note_node(THIRD, True)
+    assert not history.is_behind(THIRD), "one that joined since has nothing of before"
     assert TopicPartitionHistory.loads(history.dumps()) == history
 
 
@@ -195,7 +196,7 @@ def test_histories_of_version_1_are_read() -> None:
 
 def test_an_answer_of_before_a_truncation_is_read_again() -> None:
     """Neither what it read nor what its event wrote or deleted may outlive the truncation."""
-    state = State(is_whole=False)
+    state = State(trusts_absence=False)
     *_, ask = asks(state.take(*logged(insert((NOW - 7200) * US, v=1), 100)))
     merged = state.take(truncation(NOW, NODE, 1, 500), answer(ask, NOW, {"v": (1, (NOW - 7200) * US)}), now=NOW + 1)
     assert [op(m) for m in merged] == ["d", ReadRequest], "the marker, and the row is read"
@@ -353,6 +354,7 @@ def test_nodes_times_and_positions_of_anybodys_events_are_kept_within_bounds() -
     assert history.truncate("x" * 70_000, (1 << 62, 1 << 62), 1 << 90, True) is TruncationReport.FIRST
     for number in range(20_000):
         history.note_node(str(number), True)
-    assert history.is_behind("another one", True), "it is not kept, so what it reports is read"
+    history.note_node("another one", True)
+    assert history.is_behind("another one"), "it is not kept, so what it reports is read"
     assert TopicPartitionHistory.loads(history.dumps()) == history
     assert len(history.dumps()) < 1 << 20

@@ -1,6 +1,9 @@
 """Rows and partitions that are due: what expired, which tombstones can be purged, and which rows are to be read.
 
 row v = 1, expires 60 · a batch at 61 → a `d`, and the row is in the calendar for when its tombstone can be purged
+
+Each batch begins with these. Where no events come, the planner begins one when the earliest entry of the calendar is
+due: `RowsQuery` writes that time to the plan's `due_file`.
 """
 
 from __future__ import annotations
@@ -58,8 +61,12 @@ class DueRows:
         # A row may be in the calendar more than once: only its own time counts.
         if not 0 < row.scheduled_at <= now:
             return
-        before = self._images.values_for(name).show(row, row.scheduled_at - 1)
-        in_doubt = row.needs_read(row.scheduled_at - 1, now)
+        # A second before, the row was as it was last published: its time in the calendar is that of its first expiry,
+        # or earlier, and at its expiry a cell no longer lives.
+        last_shown_at = row.scheduled_at - 1
+        before = self._images.values_for(name).show(row, last_shown_at)
+        has_lost_guess = row.drop_expired_guess(now)
+        in_doubt = has_lost_guess or row.needs_read(last_shown_at, now)
         row.scheduled_at = 0
         self._row_store.history.raise_horizon(row.purge(self._row_store.purge_clock, self._gc_grace_s))
         self._row_store.put_row(name, row, self._row_store.resolve_key(name[1:])[0])

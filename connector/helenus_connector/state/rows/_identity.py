@@ -20,8 +20,9 @@ _VERSION = 2
 class StateIdentity:
     """The identity of the state of `state=rows`: of a table's events topic, by its partitions. `places` groups the
     events of each partition, among `slots` stores: Spark keeps that number with the checkpoint. `is_whole`: of each row
-    that was there before, all columns are known. `proven`: the number of disturbances that each partition had when that
-    was last so, as of `TopicPartitionMerger`.
+    that was there before, all columns are known, or `snapshot.mode=never` says that they are not to be. `proven`: the
+    number of disturbances that each partition had when that was last so. The two are the `trusts_absence` and
+    `proven_up_to` of `TopicPartitionMerger`, under the names that the file has.
     """
 
     table: str

@@ -4,9 +4,10 @@
 
 Each event is merged by Cassandra's rules (`_cell_merge`), in any order, however often it comes. What Cassandra does not
 decide by write times is read: an event that a TRUNCATE may have dropped (`_topic_partition_history`), and what a
-tombstone hides that may have been purged (`_cell_rules`). The result depends on the store, the events and the time of
-the batch. A batch first processes what expired, in the order of time (`_due_rows`), so that `before` is the row as it
-was last published; then it merges the events (`_row_merger`, and `_scopes` for deletes of more than a row).
+tombstone hides that may have been purged (`_cell_rules`). The result depends on the store, the events, the table's
+definition and the time of the batch. A batch first processes what expired, in the order of time (`_due_rows`), so that
+`before` is the row as it was last published; then it merges the events (`_row_merger`, and `_scopes` for deletes of
+more than a row).
 
     store key                    value
     r key, s key of partition    a row, static columns (`_row.CellRow`)
@@ -63,9 +64,14 @@ _META_KEY = b"m"
 _CHUNK_BYTES = 4 << 20
 """Events are merged in chunks of up to so many bytes: their rows are in memory together."""
 _BACKLOG_S = 60
-"""A batch whose first event is older than this is one of a backlog."""
+"""A batch whose first event is older than this is one of a backlog. While a query keeps up, events are seconds old, and
+clocks differ by less than the rest. A batch that is taken for one of a backlog purges tombstones later, and no more.
+"""
 _FIRST_US = 10_000_000
-"""The first event of a state is taken to have been written at most this much before it was appended."""
+"""The first event of a state is taken to have been written at most this much before it was appended: Cassandra syncs
+its commit log every ten seconds by default, and agents read what is synced. So the first events lie above the horizon,
+and are merged without a read. If one took longer, its row is read without need.
+"""
 
 
 class TopicPartitionMerger:
@@ -73,15 +79,17 @@ class TopicPartitionMerger:
 
     `partition` is the topic's. `gc_grace_s`: for how long Cassandra keeps tombstones. `patience_s`: after which time a
     read shows all that was written before. `markers`: whether delete markers are on the data topic, where the live rows
-    of their scope follow them. `is_whole`: whether all rows that were there before are known, since `proven`: the
-    partition's disturbances when they were. Else a row that is not in the store is read, or said to be gone.
-    `has_snapshots`: whether there is a snapshot after a disturbance. `id_now` gives the table's id as all nodes have
-    it, which `table` may be behind.
+    of their scope follow them. `trusts_absence`: whether a row that is not in the store was not there before, as long
+    as the partition has no more than `proven_up_to` disturbances. Else such a row is unknown: it is read, or said to be
+    gone. `has_snapshots`: whether there is a snapshot after a disturbance. `id_now` gives the table's id as all nodes
+    have it, which `table` may be behind.
 
-    `copies` counts duplicates: events that were merged before. `outdated` counts those of a table that had this name
-    before or that a TRUNCATE dropped, `unchanged` others that change no row. `nodes_without_cells` and
-    `nodes_with_cells` are the nodes from which changes of a row came without their cells, and with them;
-    `reporting_nodes` also those from which only copies came.
+    Each event is counted in one way at most. `copies`: it changes nothing in the state, as it was merged before, or as
+    newer writes hide it. `outdated`: it is of a table that had this name before, or a TRUNCATE dropped it. `unchanged`:
+    it gives no record for another reason: its row is to be read first, say, or it is a gap.
+
+    `nodes_without_cells` and `nodes_with_cells` are the nodes from which changes of a row came without their cells, and
+    with them; `reporting_nodes` also those from which only copies came.
     """
 
     def __init__(
@@ -93,9 +101,9 @@ class TopicPartitionMerger:
         gc_grace_s: int = GC_GRACE_S,
         patience_s: int = PATIENCE_S,
         markers: bool = True,
-        is_whole: bool = True,
+        trusts_absence: bool = True,
         id_now: Callable[[], UUID] | None = None,
-        proven: int = 0,
+        proven_up_to: int = 0,
         has_snapshots: bool = True,
     ) -> None:
         counters = [column.name for column in table.values if column.type.name == "counter"]
@@ -115,7 +123,7 @@ class TopicPartitionMerger:
         self._due_rows = DueRows(self._row_store, self._images, self._requests, grace_here, self._is_valid_key)
         self._check, self._decode_cells = TableCheck(table), cell_decoder(table.values)
         self._id_now = id_now
-        self._whole_since = proven if is_whole else -1
+        self._proven_up_to = proven_up_to if trusts_absence else -1
         self.copies = self.outdated = self.unchanged = 0
         self.nodes_without_cells, self.nodes_with_cells = set[str](), set[str]()
         self.reporting_nodes = set[str]()
@@ -123,7 +131,9 @@ class TopicPartitionMerger:
 
     @property
     def calendar_entry_count(self) -> int:
-        """Number of times in the calendar at which a row expires, is forgotten, or is to be read."""
+        """Number of entries in the calendar: times at which something of a row expires, can be purged, or is to be
+        read.
+        """
         return self._row_store.calendar.count_waiting()
 
     @property
@@ -137,8 +147,9 @@ class TopicPartitionMerger:
         return self._row_store.history.disturbances
 
     @property
-    def _is_whole(self) -> bool:
-        return self._whole_since >= self._row_store.history.disturbances
+    def _trusts_absence(self) -> bool:
+        """Return whether all rows are known, and there was no disturbance since."""
+        return self._proven_up_to >= self._row_store.history.disturbances
 
     def take(self, events: Iterable[Event], now: float, has_lost: bool = False) -> Changes:
         """Merge a batch at its time, s since the epoch. The caller reads the changes to their end. `has_lost`: events
@@ -150,7 +161,7 @@ class TopicPartitionMerger:
         yield from self._load_history(int(now), int(now) if first is None else first.timestamp // 1000)
         self._row_store.history.disturbances += has_lost
         yield from self._due_rows.process()
-        if self._is_whole and self._row_store.history.swept_up_to < self._row_store.history.disturbances:
+        if self._trusts_absence and self._row_store.history.swept_up_to < self._row_store.history.disturbances:
             yield from self._scopes.request_unproven_reads()
         chunk: list[Event] = []
         size = 0
@@ -164,14 +175,16 @@ class TopicPartitionMerger:
         history = self._row_store.history
         history.now = self._row_store.now
         for node in self.nodes_without_cells | self.nodes_with_cells | self.reporting_nodes:
-            history.note_node(node, self._is_whole)
+            history.note_node(node, self._trusts_absence)
         self._store.put_many({_META_KEY: history.dumps()})
         self._row_store.calendar.save()
         self.next_due = self._row_store.calendar.next_due()
 
     def _load_history(self, now: int, first_appended_at: int) -> Changes:
-        """Load the partition's history, and forget all rows if the table was recreated. In a backlog an hour of events
-        is an hour for tombstones, too: what comes late within it must meet them.
+        """Load the partition's history, and forget all rows if the table was recreated.
+
+        In a backlog tombstones age with the events and not with the clock: a batch may hold hours of events, and a late
+        write among them must still meet the tombstone that hides it. So the purge clock stands at the first event.
         """
         (meta,), self._row_store.now = self._store.get_many([_META_KEY]), now
         if meta is not None:
@@ -184,7 +197,9 @@ class TopicPartitionMerger:
         self._row_store.purge_clock = first_appended_at if is_backlog else self._row_store.now
         table_id = self._row_store.history.table_id
         if table_id != self._table.id.bytes:
-            if self._id_now is None or self._id_now() != self._table.id:  # one may come back WITH ID
+            # An older id is a node's that has not heard of the new table yet, unless all nodes have it: CREATE TABLE
+            # … WITH ID brings a dropped table back with its old id.
+            if self._id_now is None or self._id_now() != self._table.id:
                 self._check.check_age(table_id)
             yield from self._scopes.forget_all_rows(filter_key=self._is_valid_key)
 
@@ -250,25 +265,33 @@ class TopicPartitionMerger:
         row_bytes = self._row_store.row_bytes.get(report.name)
         return row_bytes is not None and has_seen(row_bytes, report.mutation)
 
-    def _is_answer_of_before(self, change: Change) -> bool:
-        """Return whether an answer, or an event that asks again, was made before a disturbance."""
-        is_request = change.digest is None and change.node is None
-        is_answer = is_read(change) or (change.origin is Origin.LOG and change.cells is None)
-        return is_request and is_answer and change.part != self._row_store.history.disturbances
+    def _precedes_disturbance(self, change: Change) -> bool:
+        """Return whether an answer to a read request, or a request that was appended once more, was requested before
+        the last disturbance: it may show what that dropped.
+
+        Answers and requests are events that `pipeline._cell_requests` made. They use three fields of a Change for their
+        own ends: `part` is the number of disturbances when the read was requested. `segment` and `position` of an
+        answer are as of `RowRead.from_change`; the `segment` of a request that is appended once more is when the key
+        was requested first, ms since the epoch.
+        """
+        is_made_here = change.digest is None and change.node is None  # no agent reports it
+        is_repeated_request = change.origin is Origin.LOG and change.cells is None
+        is_answer = is_read(change) or is_repeated_request
+        return is_made_here and is_answer and change.part != self._row_store.history.disturbances
 
     def _merge_report(self, report: ReplicaReport) -> Changes:
         change = report.change or _parse_change(report.event, bool(self._row_store.history.truncations))
         if change.scope is _TABLE:
             yield from self._merge_truncation(change, report.event)
             return
-        standing = self._row_store.history.judge_log_position(change, self._is_whole)
+        standing = self._row_store.history.judge_log_position(change, self._trusts_absence)
         cells = None if change.cells is None else self._decode_cells(change.cells, change.scope)
         if standing is Standing.DROPPED or (cells is not None and not self._check.is_of_table(cells)):
             self.outdated += 1
             return
         if change.scope is _PARTITION or change.scope is _RANGE:
             yield from self._merge_deletion(report, change, cells, standing)
-        elif standing is Standing.BEHIND or self._is_answer_of_before(change):
+        elif standing is Standing.BEHIND or self._precedes_disturbance(change):
             yield from self._request_proof(report.name, self._row_store.get_row(report.name))
         else:
             yield from self._merge_row(report, change, cells)
@@ -276,11 +299,13 @@ class TopicPartitionMerger:
     def _merge_truncation(self, change: Change, event: Event) -> Changes:
         time = change.write_time if change.write_time is not None else event.timestamp * 1000
         log_position = change.segment, change.position
-        reported = self._row_store.history.truncate(change.node, log_position, time, self._is_whole)
+        reported = self._row_store.history.truncate(change.node, log_position, time, self._trusts_absence)
         if reported is TruncationReport.KNOWN:
             self.copies += 1
         elif reported is TruncationReport.FIRST:
             yield from self._scopes.truncate(time, event)
+        # FOLLOWING: the rows were deleted with the first report. The history has counted this one as a disturbance, and
+        # noted that its node caught up.
 
     def _merge_deletion(
         self, report: ReplicaReport, change: Change, cells: Cells | None, standing: Standing
@@ -289,11 +314,14 @@ class TopicPartitionMerger:
         event, key = report.event, report.key
         deletion = cells.deletion if cells is not None else None
         if deletion is None:
+            # A delete of many rows needs no cells: its write time says all.
             if change.write_time is None:
+                # No read can say what it deleted. The stage refuses this request, and names the setting to mend.
                 yield self._requests.for_event(event)
                 return
             deletion = Deletion(change.write_time, min(max(0, event.timestamp // 1000), LAST_SECOND))
         if not self._row_store.has_partitions:
+            # The table has no clustering columns: the partition is one row, which can be read as any other.
             if standing is Standing.BEHIND:
                 yield from self._request_proof(report.name, self._row_store.get_row(report.name))
             else:
@@ -323,17 +351,19 @@ class TopicPartitionMerger:
         event, name, key, mutation = report[:4]
         if change.node is not None:
             (self.nodes_without_cells if cells is None else self.nodes_with_cells).add(change.node)
-        may_have_lived = not self._is_whole and not self._row_store.has_row(name)
+        # Nothing of the row is stored. It may be on the data topic, so a record is published even if it does not live.
+        may_have_lived = not self._trusts_absence and not self._row_store.has_row(name)
         row, partition_key = self._row_store.get_row(name), self._row_store.resolve_key(key)[0]
-        # A row of which only tombstones are kept may have had other columns, too.
-        is_unknown = not self._is_whole and self._images.last_shown(name, row) is None
+        # No live row is stored. Tombstones may be, so this is wider: it may have other columns in Cassandra.
+        is_unknown = not self._trusts_absence and self._images.last_shown(name, row) is None
+        # The delete of a partition that is one row (`_merge_deletion`) leaves no column of which a read could tell.
         if cells is None or (is_unknown and change.scope is not _PARTITION and not is_read(change)):
             yield from self._request_read(report, change, row, is_unknown)
             return
         before = self._images.last_shown(name, row)
-        result = self._merge_cells(report, change, cells, row, partition_key)
+        result = self._merge_into_row(report, change, cells, row, partition_key)
         if not any(result):
-            self.copies += 1
+            self.copies += 1  # or older than what is stored, which looks the same
             return
         if mutation is not None and not result.is_unproven:
             row.remember_mutation(mutation)
@@ -347,21 +377,23 @@ class TopicPartitionMerger:
         elif result.in_doubt and not result.is_unproven:
             yield self._requests.for_event(event)
 
-    def _merge_cells(
+    def _merge_into_row(
         self, report: ReplicaReport, change: Change, cells: Cells, row: CellRow, partition_key: bytes
     ) -> MergeResult:
         """Merge the cells of a read or of a mutation into a row."""
         if is_read(change):
             changed = self._row_merger.merge_read(row, report.name, partition_key, change, cells)
-            return MergeResult(changed, row.end_guess(self._row_store.now))
+            has_lost_guess = row.drop_expired_guess(self._row_store.now)
+            return MergeResult(changed, has_lost_guess)
         was_empty, logged_at = row.is_empty(), report.event.timestamp // 1000
         result = self._row_merger.merge_mutation(row, report.name, partition_key, cells, logged_at)
         if not result.changed:
             return result
         if was_empty:
             row.proven_up_to = self._row_store.history.disturbances
-        in_doubt = self._requests.is_in_doubt(row)
-        return MergeResult(True, result.in_doubt or in_doubt, result.is_unproven)
+        self._requests.postpone_read(row)
+        in_doubt = result.in_doubt or row.is_guess(self._row_store.now)
+        return MergeResult(True, in_doubt, result.is_unproven)
 
     def _request_read(self, report: ReplicaReport, change: Change, row: CellRow, is_unknown: bool) -> Changes:
         """Have the row of an event read, as it has no cells or nothing is known of the row."""

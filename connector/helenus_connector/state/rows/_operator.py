@@ -2,8 +2,9 @@
 
     source → groupBy(place).transformWithStateInPandas(`RowsOperator`) → stage
 
-It reads no row. Its changes depend on its state, the events and the batch's time alone, so that a repeated batch gives
-the same. Spark keeps the state with the checkpoint, and goes back to that of the batch before, if one fails.
+It reads no row. Its changes depend on its state, the events, the batch's time and the table's definition alone, so that
+a repeated batch gives the same unless the table was altered meanwhile. Spark keeps the state with the checkpoint, and
+goes back to that of the batch before, if one fails.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ OUTPUT = "notes binary, merged binary, ended binary"
 class PlaceResult(NamedTuple):
     """The result of a batch for one topic partition: when something of it expires next, s since the epoch, and counts.
 
-    `read` events came in. `copies`, `outdated`, `unchanged`, `nodes_without_cells`, `nodes_with_cells` and
-    `disturbances` as of `TopicPartitionMerger`; `row_count` are the stored rows, `calendar_entry_count` the times in
-    their calendar. `columns` are those of the definition by which they were merged.
+    `read` events came in. `copies`, `outdated`, `unchanged`, `row_count`, `calendar_entry_count`,
+    `nodes_without_cells`, `nodes_with_cells` and `disturbances` as of `TopicPartitionMerger`. `columns` are those of
+    the definition by which the events were merged.
     """
 
     partition: int
@@ -56,7 +57,7 @@ class PlaceResult(NamedTuple):
 
 class RowsOperator(StatefulProcessor):
     """Takes rows of the source's `PLACED`, grouped by place. `table` gives the current table, given True as all nodes
-    have it; `patience_s`, `markers`, `is_whole`, `has_snapshots`, and by partition `proven`, as of
+    have it; `patience_s`, `markers`, `trusts_absence`, `has_snapshots`, and by partition `proven_up_to`, as of
     `TopicPartitionMerger`. Raises HelenusError for what must not be skipped: then the batch fails, and is repeated as a
     whole.
     """
@@ -66,13 +67,13 @@ class RowsOperator(StatefulProcessor):
         table: Callable[..., Table],
         patience_s: int,
         markers: bool,
-        is_whole: bool,
-        proven: Mapping[int, int] | None = None,
+        trusts_absence: bool,
+        proven_up_to: Mapping[int, int] | None = None,
         has_snapshots: bool = True,
     ) -> None:
         self._table = table
-        self._merge_settings = patience_s, markers, is_whole, has_snapshots
-        self._proven = proven or {}
+        self._merge_settings = patience_s, markers, trusts_absence, has_snapshots
+        self._proven_up_to = proven_up_to or {}
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -86,15 +87,15 @@ class RowsOperator(StatefulProcessor):
         (first_note, *_), table = notes, self._table()
         store = Pages(self._store)
         table_fields = table, KeyCodec(table), store, first_note.partition, table.gc_grace_s
-        proven = self._proven.get(first_note.partition, 0)
-        patience_s, markers, is_whole, has_snapshots = self._merge_settings
+        proven_up_to = self._proven_up_to.get(first_note.partition, 0)
+        patience_s, markers, trusts_absence, has_snapshots = self._merge_settings
         merger = TopicPartitionMerger(
             *table_fields,
             patience_s,
             markers,
-            is_whole,
+            trusts_absence,
             lambda: self._table(True).id,
-            proven,
+            proven_up_to,
             has_snapshots=has_snapshots,
         )
         later_notes: list[PartitionNote] = []

@@ -13,7 +13,12 @@ from helenus_connector.state.rows._row_store import STATIC_PREFIX, RowStore
 from helenus_schemas.event.change import Scope
 
 _MAX_REQUESTS = 10_000
-"""Requests of one partition's batch that are made at once: some seconds of reads. Others are planned."""
+"""Rows of one topic partition that `request_proof` has read at once in a batch: some seconds of reads. It plans the
+reads of the others, and `plan_read` spreads planned reads over time from as many on.
+
+Not counted are requests for an event, for static columns, for rows that a delete of many leaves in doubt, and for those
+that are due, which are all that became due since the last batch.
+"""
 _PLANNED_PER_SECOND = 1_000
 """Planned requests a second: what a small cluster reads beside its own work."""
 
@@ -54,8 +59,8 @@ class ReadRequests:
         row.reread_at = self._row_store.now + self._patience_s + delay_s
 
     def request_proof(self, name: bytes, row: CellRow, deleted_to: int | None = None) -> ReadRequest | None:
-        """Plan a read of a row as the last word, and request one at once, unless one is planned already, or too many
-        are requested.
+        """Plan a read of a row as the last word, and request one at once, unless one is planned already, or
+        `_MAX_REQUESTS` were requested so. The caller puts the row.
         """
         is_planned = row.reread_at > self._row_store.now
         self.plan_read(row)
@@ -64,13 +69,12 @@ class ReadRequests:
         self._requested_count += 1
         return self.for_row(name, deleted_to)
 
-    def is_in_doubt(self, row: CellRow) -> bool:
-        """Return whether a row that an event changed lives by a guess. Postpone a planned read until no event came for
-        `patience_s`.
+    def postpone_read(self, row: CellRow) -> None:
+        """Postpone the planned read of a row that an event changed, if there is one, until no event came for
+        `patience_s`. The caller puts the row.
         """
         if row.reread_at:
             row.reread_at = self._row_store.now + self._patience_s
-        return row.is_guess(self._row_store.now)
 
     def _make_request(
         self, partition: int, key: bytes, scope: Scope, deleted_to: int | None = None, event: Event | None = None

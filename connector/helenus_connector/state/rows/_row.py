@@ -25,7 +25,9 @@ NO_PAGE = 0xFFFFFFFF
 MUTATION_BYTES = 12
 """The first bytes of a mutation's digest, which name it in `recent_mutations`."""
 _MAX_MUTATIONS = 4
-"""Most copies come within so many mutations of the row. A later one is merged once more, and changes nothing."""
+"""Most copies come within so many mutations of the row, and each costs twelve stored bytes. A later copy is merged once
+more, and changes nothing.
+"""
 
 
 @dataclass(slots=True)
@@ -37,8 +39,11 @@ class CellRow:
     The other fields come from reads. `liveness_bound`: the liveness is a guess, and the row itself was written by then,
     µs; None: its liveness is known. `implied_deletion`: cells up to its write time that are not here were not there
     when the row was read. `reread_at`: when the row is to be read again, s since the epoch, 0: it is not. A read from
-    then on is the last word. `proven_up_to`: the partition's disturbances when a read, or the log from the row's
+    then on is the last word. `proven_up_to`: the topic partition's disturbances when a read, or the log from the row's
     first event on, showed the row as it is.
+
+    Loops over `cells` take a cell's fields by index, as names cost a third more: 1 is its write time, 2 its value, None
+    of a tombstone, and 5 when it expires.
     """
 
     liveness: Liveness | None = None
@@ -102,7 +107,7 @@ class CellRow:
         return max(times, default=NEVER)
 
     def clear(self) -> None:
-        """Remove all, but for the page that lists the row, and its time in the calendar."""
+        """Remove all, but for the page that lists the row, its time in the calendar, and up to where it is proven."""
         self.liveness = self.deletion = self.liveness_bound = self.implied_deletion = None
         self.deletions, self.cells, self.recent_mutations, self.reread_at = {}, {}, b"", 0
 
@@ -122,16 +127,10 @@ class CellRow:
         return not any(cell[2] is not None and (cell[5] is None or cell[5] > now) for cell in cells)
 
     def needs_read(self, last_checked_at: int, now: int) -> bool:
-        """Return whether the row is to be read now: as planned, or since it lives, or ended, by a guess from now on.
-        Remove a guessed liveness that has expired.
-        """
-        return (
-            self.end_guess(now)
-            or 0 < self.reread_at <= now
-            or (self.is_guess(now) and not self.is_guess(last_checked_at))
-        )
+        """Return whether the row is to be read now: as planned, or as it lives by a guess alone from now on."""
+        return 0 < self.reread_at <= now or (self.is_guess(now) and not self.is_guess(last_checked_at))
 
-    def end_guess(self, now: int) -> bool:
+    def drop_expired_guess(self, now: int) -> bool:
         """Remove a guessed liveness that has expired; the row is gone until a read finds it. Return whether it had."""
         if self.liveness_bound is None or self.liveness is None or (self.liveness.expires or now + 1) > now:
             return False

@@ -44,16 +44,18 @@ class RowImages:
         before: ShownRow | None,
         event: Event | None,
         write_time: int | None,
-        is_unknown: bool = False,
+        may_have_lived: bool = False,
     ) -> RowChange | None:
-        """Return the change of a row; None if it is as it was. A row that `is_unknown` may have lived before."""
+        """Return the change of a row; None if it is as it was. One that does not live and `may_have_lived`, as nothing
+        of it was stored, has a change too.
+        """
         after = self._row_store.shown_rows[name] = self.values_for(name).show(
             self._row_store.rows[name], self._row_store.now
         )
         if name[:1] == STATIC_PREFIX and before != after:
             values_before = self._static_values.nulls if before is None else before.values
             self._statics_before[self._row_store.resolve_key(key)[0]] = self.cause, values_before
-        if before == after and (after is not None or not is_unknown):
+        if before == after and (after is not None or not may_have_lived):
             return None
         return self.make_record(name, key, before, after, event, write_time)
 

@@ -56,8 +56,8 @@ class ScopeMerger:
     ) -> Iterator[MergedChange] | None:
         """Delete a partition, or a range of it; None if that is known."""
         partition_key, _ = self._row_store.resolve_key(key)
-        partition = self._row_store.get_partition(partition_key)
-        if not partition.add_deletion(deletion, bounds, self._is_within):
+        partition_state = self._row_store.get_partition(partition_key)
+        if not partition_state.add_deletion(deletion, bounds, self._is_within):
             return None
         self._row_store.changed_partitions[partition_key] = None
         return self._delete_rows(partition_key, key, scope, bounds, deletion, event)
@@ -72,8 +72,10 @@ class ScopeMerger:
             name = STATIC_PREFIX + partition_key
             statics = self._images.last_shown(name, self._row_store.get_row(name))
             after = None if statics is None else statics.values
-        partition, deleted_at = self._images.partition, deletion.write_time
-        yield RowChange(partition, key, scope, "d", after=after, write_time=deleted_at, event=event, bounds=bounds)
+        topic_partition, deleted_at = self._images.partition, deletion.write_time
+        yield RowChange(
+            topic_partition, key, scope, "d", after=after, write_time=deleted_at, event=event, bounds=bounds
+        )
         if bounds is None and self._table.statics:
             yield from self._shadow_rows(
                 [STATIC_PREFIX + partition_key], partition_key, deletion.write_time, None, event
@@ -92,7 +94,8 @@ class ScopeMerger:
             before, merged = self._images.last_shown(name, row), None
             in_doubt = row.is_liveness_in_doubt(floor)
             if row.drop_shadowed(floor):
-                in_doubt |= self._requests.is_in_doubt(row)
+                self._requests.postpone_read(row)
+                in_doubt |= row.is_guess(self._row_store.now)
                 self._row_store.put_row(name, row, partition_key)
                 merged = self._images.record_change(name, name[1:], before, event, floor)
             if merged is None and before is not None and self._markers:
@@ -110,9 +113,9 @@ class ScopeMerger:
             yield from self._drop_rows(partition_key, names, time, event)
         for names in self._row_store.list_names(PARTITION_PREFIX) if self._row_store.has_partitions else ():
             for name in names:
-                partition = self._row_store.get_partition(name[1:])
-                self._row_store.history.raise_horizon(partition.newest_deletion_time())
-                partition.deletion, partition.ranges = None, {}
+                partition_state = self._row_store.get_partition(name[1:])
+                self._row_store.history.raise_horizon(partition_state.newest_deletion_time())
+                partition_state.deletion, partition_state.ranges = None, {}
                 self._row_store.changed_partitions[name[1:]] = None
             self._save_and_release()
 
@@ -123,8 +126,9 @@ class ScopeMerger:
         for name, row in self._load_rows(names):
             before = self._images.last_shown(name, row)
             self._row_store.history.raise_horizon(row.newest_deletion_time(self._row_store.now))
-            is_recent = not self._has_snapshots or row.newest_write_time() > time - _RECENT_US
-            if before is None or not is_recent:
+            # It may have been logged after its node's TRUNCATE, or no snapshot comes that brings a deleted row back.
+            must_be_read = not self._has_snapshots or row.newest_write_time() > time - _RECENT_US
+            if before is None or not must_be_read:
                 row.clear()
                 self._row_store.put_row(name, row, partition_key)
                 merged = self._images.record_change(name, name[1:], before, event, time)
@@ -133,9 +137,8 @@ class ScopeMerger:
                 continue
             row.recent_mutations = b""
             if row.liveness is not None and row.liveness_bound is None:
-                row.liveness_bound = max(
-                    time, row.liveness.write_time
-                )  # a column that was written since may have outlived it
+                # A column that was written since may have outlived it.
+                row.liveness_bound = max(time, row.liveness.write_time)
             if self._markers:
                 yield self._images.make_record(name, name[1:], before, before, event, time)
             yield from self._request_proof(partition_key, name, row, time)

@@ -1,4 +1,4 @@
-"""What the order of the logs behind one partition of the events topic says, and no write time does.
+"""What the order of the logs behind one topic partition says, and no write time does.
 
     node A, TRUNCATE at segment 7, position 900 → all that A logged up to there is gone from A, whatever its write time
 
@@ -76,9 +76,10 @@ class NodeHistory:
 
 @dataclass(slots=True)
 class TopicPartitionHistory:
-    """The history of a partition. `now` is the time of the last batch, s since the epoch, `row_count` the number of
-    stored rows. `horizon`, and `truncation_time`, when the last truncation was first reported, are in µs since the
-    epoch.
+    """The history of a topic partition, one of the events topic's. `now` is the time of the last batch, s since the
+    epoch, `row_count` the number of stored rows. `horizon`, and `truncation_time`, when the last truncation was first
+    reported, are in µs since the epoch. `swept_up_to`: the disturbances after which all rows that were not proven were
+    requested to be read.
     """
 
     table_id: bytes
@@ -95,24 +96,29 @@ class TopicPartitionHistory:
         """Note that a deletion of this write time is no longer known here, and may be in Cassandra."""
         self.horizon = max(self.horizon, min(write_time, _MAX_TIME))
 
-    def note_node(self, node: str, is_whole: bool) -> None:
-        """Note a node. One that first reports when all rows are proven has joined since, and has nothing of before."""
+    def note_node(self, node: str, trusts_absence: bool) -> None:
+        """Note a node. One that first reports while `trusts_absence`, so when all rows are proven, has joined since,
+        and has nothing of before.
+        """
         if node not in self.nodes and len(self.nodes) < _MAX_NODES and len(node) <= _MAX_NODE_BYTES:
-            self.nodes[node] = NodeHistory(self.truncations if is_whole else max(0, self.truncations - 1))
+            self.nodes[node] = NodeHistory(self.truncations if trusts_absence else max(0, self.truncations - 1))
 
-    def is_behind(self, node: str, is_whole: bool) -> bool:
-        """Return whether what a node reports may have been dropped by a TRUNCATE that it has not reported yet."""
-        self.note_node(node, is_whole)
+    def is_behind(self, node: str) -> bool:
+        """Return whether what a node reports may have been dropped by a TRUNCATE that it has not reported yet. It is
+        noted before, unless there are too many.
+        """
         return node not in self.nodes or self.nodes[node].truncations < self.truncations
 
-    def judge_log_position(self, change: Change, is_whole: bool) -> Standing:
-        """Return what the position of an event in its node's log means."""
+    def judge_log_position(self, change: Change, trusts_absence: bool) -> Standing:
+        """Note the node of an event, and return what the event's position in its log means."""
         if not self.truncations or change.origin is not Origin.LOG or change.node is None:
             return Standing.CURRENT
         if self.is_dropped(change.node, (change.segment, change.position)):
             return Standing.DROPPED
-        is_behind = change.segment < 0 or self.is_behind(change.node, is_whole)
-        return Standing.BEHIND if is_behind else Standing.CURRENT
+        if change.segment < 0:  # it does not say where it was logged
+            return Standing.BEHIND
+        self.note_node(change.node, trusts_absence)
+        return Standing.BEHIND if self.is_behind(change.node) else Standing.CURRENT
 
     def is_dropped(self, node: str | None, position: LogPosition) -> bool:
         """Return whether a TRUNCATE of its node dropped what was logged at a position. A position is where an entry
@@ -125,13 +131,13 @@ class TopicPartitionHistory:
             and (-1, -1) < position <= node_history.truncated_at
         )
 
-    def truncate(self, node: str | None, position: LogPosition, time: int, is_whole: bool) -> TruncationReport:
+    def truncate(self, node: str | None, position: LogPosition, time: int, trusts_absence: bool) -> TruncationReport:
         """Note a node's report of a TRUNCATE: at a position of its log, (-1, -1) if the report does not say where, and
         at a time, µs since the epoch.
         """
         if self.is_dropped(node, position):
             return TruncationReport.KNOWN
-        self.note_node(node or "", is_whole)
+        self.note_node(node or "", trusts_absence)
         node_history = self.nodes.get(node or "") or NodeHistory(self.truncations)
         is_following = node_history.truncations < self.truncations
         self.disturbances += 1

@@ -133,11 +133,14 @@ class RowsQuery(QueryRunner):
         return tasks[0] if tasks else None
 
     def is_wanted(self) -> bool:
-        """Return whether the current run is to go on: its table runs, and not all its rows are proven by now."""
+        """Advance the proof of the table's rows, as this is called ten times a second while a run goes on. Return
+        whether it is to go on: its table runs, and the rows were not proven just now. If they were, the next run has an
+        operator that knows.
+        """
         task, identity = self._task, self._identity
         if self.is_stopped or task is None or self._find_task() is not task:
             return False
-        return identity is None or not self._has_proven_all(task, identity)
+        return identity is None or not self._advance_proof(task, identity)
 
     def _run_query(self, spark: Any, task: Task) -> None:
         start = fence(self.checkpoint, self._stopping.is_set)
@@ -165,11 +168,12 @@ class RowsQuery(QueryRunner):
         self._query, self._identity = query, identity
         self.watch(query)
 
-    def _has_proven_all(self, task: Task, identity: StateIdentity) -> bool:
-        """Return whether all rows are proven from now on, where they were not; then the identity is saved.
+    def _advance_proof(self, task: Task, identity: StateIdentity) -> bool:
+        """Take the next step to proven rows, where they are not. Return whether all are proven from now on.
 
-        A snapshot is complete when all of its keys were read. What was read lies on the events topic behind them, and
-        is merged later.
+        1. After a disturbance, begin a snapshot, once it is quiet and no other one runs.
+        2. When that is complete, note the ends of the events topic: what it read lies there, and is merged later.
+        3. When the query has committed offsets up to these ends, save the identity.
         """
         disturbances = {partition: count for partition, count in self._disturbances.items() if count}
         is_disturbed = any(count > identity.proven.get(partition, 0) for partition, count in disturbances.items())
@@ -212,7 +216,12 @@ class RowsQuery(QueryRunner):
             # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
             slots = max(2, settled_task_slots(spark, self._stopping.is_set))
             identity = StateIdentity(
-                task.table, topic, places(spark, partitions, slots), slots, task.settings.snapshot_mode == "never"
+                task.table,
+                topic,
+                places(spark, partitions, slots),
+                slots,
+                # Then a row of before counts as one that was not there: nothing is read to learn more of it.
+                is_whole=task.settings.snapshot_mode == "never",
             )
             self._snapshots.renew(task)
             _identity.save_identity(checkpoint, identity)
@@ -271,7 +280,7 @@ class RowsQuery(QueryRunner):
         self._note_missing_cells(task, [place_result for result in results for place_result in result.ended])
         task.note_success()
         metrics.ROWS_KEPT.labels(*task.labels).set(sum(rows for rows, _ in self._place_counts.values()))
-        metrics.STATE_WAITING.labels(*task.labels).set(sum(waiting for _, waiting in self._place_counts.values()))
+        metrics.STATE_WAITING.labels(*task.labels).set(sum(entries for _, entries in self._place_counts.values()))
         metrics.STATE_BYTES.labels(*task.labels).set(measure_state(self._query))
         replace(plan.due_file, repr(min(self._due_times.values())).encode() if self._due_times else b"")
 
