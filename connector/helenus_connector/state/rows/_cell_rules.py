@@ -28,7 +28,8 @@ def list_element(cell: Cell) -> ListElement:
 
 def next_purge_check(purge_at: int, now: int, purge_clock: int) -> int:
     """Return when to check again whether what may be purged at a time can be removed. Purging goes by `purge_clock`,
-    which is before `now` in a backlog; then it is checked again once that may have caught up, or in an hour.
+    which is before `now` in a backlog (`RowStore`); then it is checked again once that may have caught up, or in an
+    hour.
     """
     return purge_at if purge_at > now else now + min(max(1, purge_at - purge_clock), _RECHECK_S)
 

@@ -15,6 +15,7 @@ from helenus_connector.interfaces.merged_change import GapEvent, MergedChange, P
 from helenus_schemas.event.change import Bound, Scope
 
 _MAX_CHANGES = 500
+"""A pack is a data frame of its own on its way to Spark: a cost that hundreds of small changes share."""
 _MAX_BYTES = 1 << 20
 """A pack is one value of Spark's, and as a whole in the memory of each process on its way."""
 

@@ -1,10 +1,10 @@
-"""The state of a partition besides its rows: its deletions as a whole, and the list of its rows.
+"""The state of one of Cassandra's partitions besides its rows: its deletions as a whole, and the list of its rows.
 
 Rows are listed in the order in which they came, 64 to a page. The page that is not full lies in the partition's own
 value; full ones are values of their own. A row has the number of its page, and is removed from it when nothing of the
 row is stored.
 
-Bytes of a partition, version 2, big-endian: u8 version; u32 pages; u64 scheduled at; u8 has a deletion, [i64 write
+Bytes of a partition, version 2, big-endian: u8 version; u32 next page; u64 scheduled at; u8 has a deletion, [i64 write
 time, u64 deleted at]; u32 n, n ranges; u32 first page; the open page. A range is its deletion and two bounds: u8 0
 none, 1 exclusive, 2 inclusive, [u8 n, n × (u32 size, bytes)]. Version 1 has no first page: it is 0.
 A page, alone after a u8 version, which is 1: keys, each after its u32 size.
@@ -41,8 +41,9 @@ Within = Callable[[Bounds, Bounds], bool]
 
 @dataclass(slots=True)
 class PartitionState:
-    """A partition's deletions and pages. Its full pages are those from `first_page` up to `next_page`, not included;
-    `open_keys` are the keys of the page `next_page`, which is not full. `scheduled_at` as a row's.
+    """The deletions and pages of a partition of Cassandra's. Its full pages are those from `first_page` up to
+    `next_page`, not included; `open_keys` are the keys of the page `next_page`, which is not full. `scheduled_at` as a
+    row's.
     """
 
     deletion: Deletion | None = None
@@ -57,8 +58,9 @@ class PartitionState:
         return not (self.deletion or self.ranges or self.first_page < self.next_page or self.open_keys)
 
     def deletion_floor(self, clustering: Sequence[bytes | None] | None, covers: Covers, soft_before: int = -1) -> int:
-        """Return the newest write time that a deletion deletes of a row; of the static columns, which have no
-        clustering values. Deletions of before `soft_before`, s since the epoch, do not count.
+        """Return up to which write time deletions delete a row with these `clustering` values; NEVER if none does. None
+        stands for the static columns, which ranges do not delete. Deletions up to `soft_before`, s since the epoch, do
+        not count.
         """
         floor = NEVER
         if self.deletion is not None and self.deletion.deleted_at > soft_before:
@@ -154,9 +156,9 @@ class PartitionState:
     @classmethod
     def loads(cls, data: bytes) -> PartitionState:
         """Parse a partition's bytes. Raises ValueError for those of another version."""
-        version, pages, armed, is_deleted = _HEAD.unpack_from(data)
+        version, next_page, scheduled_at, is_deleted = _HEAD.unpack_from(data)
         check_version(version)
-        partition, offset = cls(next_page=pages, scheduled_at=armed), _HEAD.size
+        partition, offset = cls(next_page=next_page, scheduled_at=scheduled_at), _HEAD.size
         if is_deleted:
             partition.deletion = Deletion(*_DELETION.unpack_from(data, offset))
             offset += _DELETION.size

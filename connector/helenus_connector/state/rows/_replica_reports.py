@@ -18,6 +18,8 @@ from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.own_format import match_own_format
 
 _ROW, _STATIC, _PARTITION = Scope.ROW, Scope.STATIC, Scope.PARTITION
+_ROW_INT, _STATIC_INT = b"\0", b"\2"
+"""The scopes ROW and STATIC in the bytes of an event, as `Match.scope` returns them: Avro ints."""
 
 
 class ReplicaReport(NamedTuple):
@@ -47,7 +49,8 @@ class ReplicaReports:
         match = match_own_format(event.value) if event.value and event.key is not None else None
         if match is not None and event.key is not None:
             key, scope = self._codec.current_key(event.key), match.scope
-            name = (STATIC_PREFIX if scope == b"\2" else ROW_PREFIX if scope == b"\0" else PARTITION_PREFIX) + key
+            prefix = STATIC_PREFIX if scope == _STATIC_INT else ROW_PREFIX if scope == _ROW_INT else PARTITION_PREFIX
+            name = prefix + key
             if not self._has_partitions:
                 name = ROW_PREFIX + key
             return ReplicaReport(event, name, key, unhexlify(match.digest)[:MUTATION_BYTES], None, match.node)

@@ -19,8 +19,11 @@ from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Change, Scope
 
 _CLOCK_SKEW_S = 600
-"""By so much sooner than gc_grace_seconds a tombstone is no longer relied on, as clocks differ."""
+"""By so much sooner than gc_grace_seconds a tombstone is no longer relied on, as clocks differ: ten minutes, far more
+than NTP leaves, and little of the usual ten days, as each write that such a tombstone hides costs a read.
+"""
 _ALWAYS = 1 << 62
+"""A time after that of any tombstone: then none is relied on."""
 
 
 class RowMerger:
@@ -64,6 +67,8 @@ class RowMerger:
                 self._row_store.clustering_values(name),
             )
             floor = partition.deletion_floor(clustering, self._covers_row)
+            # By gc_grace alone, before `_ALWAYS`: a TRUNCATE also removes the partition's deletions that are known here
+            # (`ScopeMerger.truncate`), so these came after it. A row's own may be older: they stay until it is read.
             if floor != NEVER:
                 firm_floor = partition.deletion_floor(clustering, self._covers_row, soft_before)
         if row.proven_up_to < history.disturbances and not row.is_empty():

@@ -36,7 +36,9 @@ CellKey = tuple[str, bytes | None]
 """The column and the path of a cell."""
 
 _TTL_ROUNDING_S = 2
-"""By so much a time that is counted from a TTL may be off."""
+"""By so much a time that is counted from a TTL may be off, s: a read rounds the remaining TTL down to seconds, and so
+is the time of the read that it is added to.
+"""
 
 
 class RowRead(NamedTuple):
@@ -55,7 +57,11 @@ class RowRead(NamedTuple):
 
     @classmethod
     def from_change(cls, change: Change, cells: Cells) -> RowRead:
-        """Make it from a Change that `pipeline._cell_requests` made."""
+        """Make it from a Change that `pipeline._cell_requests` made, which is of no commit log, and uses three fields
+        for its own ends: `segment` is when the row was read, by the node's clock, `position` the time of the batch that
+        requested the read, both in ms since the epoch, and `part` the disturbances at that time. `write_time` and
+        `effect` are those of the event that had the row read.
+        """
         deletes = change.effect == 0 or change.effect & Effect.DELETES
         # Events of older versions have the time of the read alone.
         requested_at_ms = change.segment if change.position < 0 else change.position
@@ -108,8 +114,8 @@ class ReadMerger:
         return 0 < row.reread_at <= read.requested_at_s and read.cells.schema == self._schema
 
     def merge(self, row: CellRow, read: RowRead, floor: int, now: int) -> bool:
-        """Merge a read. Return whether that changes the row. `floor` as in `CellRow.merge`, without the deletions that
-        were lifted.
+        """Merge a read. Return whether that changes the row. `floor` as in `_cell_merge.merge_update`, without the
+        deletions that were lifted.
         """
         cells, at_s = read.cells, read.read_at_us // 1_000_000
         is_last = self.is_last(row, read)
@@ -123,7 +129,7 @@ class ReadMerger:
         # 2. The cells that the read found, and those that it did not.
         shown = [c for c in cells.cells if c.write_time > self._dropped_at.get(c.column, NEVER)]
         found_cells = {(c.column, c.path): c for c in shown if not row.hides(c, floor)}
-        changed |= self._merge_cells(row, read, found_cells, is_last)
+        changed |= self._merge_found_cells(row, read, found_cells, is_last)
         is_open = read.deleted_to is not None or len(found_cells) < len(shown)
         changed |= self._remove_missing(row, read, found_cells, is_last)
         is_open |= bool(self._missing_keys(row, found_cells, at_s))
@@ -171,7 +177,9 @@ class ReadMerger:
         is_plain = cell.column in self._columns and cell.column not in self._lists
         return is_plain and cell.value is not None and (cell.expires is None or cell.expires > at_s)
 
-    def _merge_cells(self, row: CellRow, read: RowRead, found_cells: Mapping[CellKey, Cell], is_last: bool) -> bool:
+    def _merge_found_cells(
+        self, row: CellRow, read: RowRead, found_cells: Mapping[CellKey, Cell], is_last: bool
+    ) -> bool:
         """Merge the cells of other columns than lists, as those of events are merged. Those of the last word also
         replace newer ones, and those that are known to be gone. Return whether that changes the row.
         """

@@ -29,8 +29,9 @@ _PAGE_NUMBER = Struct(">I")
 
 
 class RowStore:
-    """The rows of one topic partition in one batch, at the time `now`. gc_grace is counted up to `purge_clock`, which
-    is `now` or before. `history` is the state of the logs behind the partition; it counts the rows of the store.
+    """The rows of one topic partition in one batch, at the time `now`. `purge_clock` is the time by which tombstones
+    are old enough to be purged: `now`, or before in a backlog. `history` is the state of the logs behind the partition;
+    it counts the rows of the store.
     """
 
     def __init__(self, table: Table, codec: KeyCodec, store: KeyedStore, gc_grace: int) -> None:
