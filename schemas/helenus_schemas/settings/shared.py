@@ -29,7 +29,8 @@ class CassandraSettings(Settings):
     cassandra_port: Annotated[int, Field(gt=0, lt=65536), Group("Cassandra", "HIGH")] = 9042
     """Their port for CQL."""
     cassandra_local_dc: Annotated[str | None, Field(min_length=1), Group("Cassandra", "HIGH")] = None
-    """The data centre to connect to; by default that of the first contact point that answers."""
+    """The data centre to connect to; by default that of the first contact point that answers. The connector needs it
+    where there are several."""
     cassandra_username: Annotated[str | None, Group("Cassandra", "HIGH")] = None
     """The role to log in as, if Cassandra requires a login."""
     cassandra_password: Annotated[SecretStr | None, Group("Cassandra", "HIGH")] = None
