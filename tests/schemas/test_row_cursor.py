@@ -11,7 +11,7 @@ import twice
 from hostile import avro_long, damaged, unsigned_vint
 from hypothesis import given
 from hypothesis import strategies as st
-from schemas.test_cells_writer import some
+from schemas.test_cells_writer import drawn_cells
 
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event import cells, row_cursor
@@ -44,7 +44,7 @@ def with_row(head: bytes, row: bytes) -> bytes:
     return head + avro_long(5) + avro_long(6) + avro_long(7) + avro_long(len(row)) + row
 
 
-@given(some(), st.sampled_from([Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE]), st.data())
+@given(drawn_cells(), st.sampled_from([Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE]), st.data())
 def test_both_read_the_same(compiled: ModuleType, written: Cells, scope: Scope, data: st.DataObject) -> None:
     whole = encode_cells(written)
     assert read(PLAIN, whole) == read(compiled, whole) == written
