@@ -456,3 +456,17 @@ def test_a_table_at_which_no_more_may_wait_pauses(query: Query) -> None:
     result.outcome.at_gate = GateState(stopped={0: 7}, gone=[(0, bytes(16))])
     query.batches.process(Frame(result), 1)
     assert query.tasks[A].trouble is None
+
+
+def test_a_topic_of_which_one_share_is_stuck_fails_at_each_batch(query: Query) -> None:
+    """Its pauses grow, and `errors.retry.timeout` ends it, although its other partitions go on."""
+    query.tasks[A].settings = query.tasks[A].settings.model_copy(update={"errors_retry_timeout": 1})
+    stuck = TopicResult(A, 0, {"1": 0}, {"1": 7}, BatchOutcome(at_gate=GateState(stopped={1: 7})))
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(fine(A, 0), stuck, fine(B, 0)), 0)
+    assert query.tasks[A].error is None
+    time.sleep(0.01)
+    query.batches.process(Frame(fine(A, 0), stuck), 1)
+    assert query.tasks[A]._failures == 2
+    assert query.tasks[A].error is not None
+    assert query.tasks[A].error.kind is Kind.GATE_FULL

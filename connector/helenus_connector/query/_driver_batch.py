@@ -149,8 +149,10 @@ class DriverBatches:
                 where = f"topic {result.topic}, partition {', '.join(map(str, sorted(result.outcome.at_gate.stopped)))}"
                 problem = "as many changes wait at the gate as gate.max.waiting.bytes allows"
                 errors.setdefault(result.topic, HelenusError(Kind.GATE_FULL, problem, where))
-            if result.topic not in errors:
-                task.note_success()
+        # After all results: of a topic in several shares, any may have an error.
+        for topic in {result.topic for result in current if result.outcome is not None} - errors.keys():
+            if topic in tasks:
+                tasks[topic].note_success()
         for topic, error in errors.items():
             if topic in tasks:
                 note_failed_attempt(tasks[topic], error, now)
