@@ -291,6 +291,28 @@ def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.Mon
     assert [p.key for p in waiting_keys if p.image is None] == [b"7"]
 
 
+def test_a_key_that_falls_due_after_planning_is_read_in_the_next_batch(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has all partitions, unless its topic is gone: then it waits as after a read."""
+    handed_out: list[list[bytes]] = []
+
+    def task(plan: QueryPlan, due_keys: dict[str, list[UnconfirmedKey]], *_: object) -> None:
+        handed_out.append(sorted(unconfirmed.key for keys in due_keys.values() for unconfirmed in keys))
+
+    monkeypatch.setattr(batches, "topic_task", task)
+    keys = [UnconfirmedKey(topic, 0, topic.encode(), 0) for topic in (A, B)]
+    query.batches.unconfirmed.apply([], keys, 0.0)
+    query.plan(0, a=10, b=10)
+    due_file = query._planned()[0].due_file
+    query.batches.process(Frame(fine(A, 0)), 0)
+    assert float(due_file.read_bytes()) <= time.time(), "the planner makes a batch of all partitions at once"
+    query.batches.process(Frame(fine(A, 10)), 1)
+    assert float(due_file.read_bytes()) > time.time()
+    query.batches.process(Frame(fine(A, 10)), 2)
+    assert handed_out == [[A.encode(), B.encode()], [B.encode()], []]
+
+
 def test_unconfirmed_keys_are_saved_before_their_position_is_released(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

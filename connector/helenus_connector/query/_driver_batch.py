@@ -22,7 +22,7 @@ from helenus_connector.query._spark_job import SparkJobs
 from helenus_connector.query._worker_task import TopicResult, topic_task
 from helenus_connector.query.batch_metrics import GapLog, count_outcome, note_failed_attempt
 from helenus_connector.unconfirmed.keys import UnconfirmedKeys
-from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, UnconfirmedKey
+from helenus_connector.unconfirmed.unconfirmed_key import MOST_WAITING, TopicPartition, UnconfirmedKey
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
@@ -66,6 +66,7 @@ class DriverBatches:
         self._start_offsets = overlaid(committed(plan.checkpoint), held_positions.offsets())
         self._gaps = GapLog()
         self._shown_counts: dict[str, tuple[float, ...]] = {}
+        self._absent_partitions: set[TopicPartition] = set()  # of keys that were due in the last batch, which it lacked
         self._is_first = True
 
     def process(self, jobs: SparkJobs, batch_id: int) -> None:
@@ -101,8 +102,9 @@ class DriverBatches:
         self._used_plan = plan
 
     def _run(self, jobs: SparkJobs, plan: QueryPlan) -> list[TopicResult]:
+        now = time.time()
         due_keys: dict[str, list[UnconfirmedKey]] = {}
-        for unconfirmed in self.unconfirmed.select_due(time.time(), plan.max_batch_size):
+        for unconfirmed in self.unconfirmed.select_due(now, plan.max_batch_size):
             due_keys.setdefault(unconfirmed.topic, []).append(unconfirmed)
         may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
         gate_waits = self.waiting.hand_out(plan.max_batch_size)
@@ -110,7 +112,26 @@ class DriverBatches:
         def task_for(topics: set[str]) -> Callable[[Iterator[TaskRanges]], Iterator[TopicResult]]:
             return topic_task(plan.for_topics(topics), due_keys, may_wait, gate_waits)
 
-        return job.run(jobs, plan.parts_file, task_for)
+        results = job.run(jobs, plan.parts_file, task_for)
+        self._hand_back(due_keys, results, now)
+        return results
+
+    def _hand_back(
+        self, due_keys: Mapping[str, list[UnconfirmedKey]], results: list[TopicResult], selected_at: float
+    ) -> None:
+        """Have keys that no task took be due still: they fell due when the batch was planned already, without their
+        partitions. The next batch has all partitions, since keys are due. Where it has not, as of a topic that is gone,
+        their keys wait as after any read: or batches would follow each other at once.
+        """
+        read_partitions = {(result.topic, int(partition)) for result in results for partition in result.starts}
+        formerly_absent = self._absent_partitions
+        self._absent_partitions = {
+            unconfirmed.topic_partition for keys in due_keys.values() for unconfirmed in keys
+        } - read_partitions
+        first_absent = self._absent_partitions - formerly_absent
+        if first_absent:
+            untaken_keys = [u for keys in due_keys.values() for u in keys if u.topic_partition in first_absent]
+            self.unconfirmed.hand_back(untaken_keys, selected_at)
 
     def _keep_absent(self, plan: QueryPlan, batch: int, present: set[str]) -> None:
         """Keep the positions of topics that are in the first batch and not in the plan: a run that died may have

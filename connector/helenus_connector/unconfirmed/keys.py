@@ -129,6 +129,12 @@ class UnconfirmedKeys:
             self._queue.add(unconfirmed, next_due_at[unconfirmed.topic])
         return due_keys
 
+    def hand_back(self, keys: Iterable[UnconfirmedKey], due_at: float) -> None:
+        """Have keys of `select_due` that no task took be due since `due_at`, instead of after their time."""
+        with self._lock:
+            for unconfirmed in keys:
+                self._queue.add(unconfirmed, due_at)
+
     def _is_waiting(self, unconfirmed: UnconfirmedKey) -> bool:
         keys = self._keys.get(unconfirmed.topic_partition, {})
         return keys.get(unconfirmed.name_in_partition) is unconfirmed
