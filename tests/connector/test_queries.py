@@ -261,6 +261,25 @@ def test_a_batch_ends_a_row_of_failures() -> None:
     assert not query.has_done_batches
 
 
+@pytest.mark.parametrize("where", ["at the fence", "in its stream"])
+def test_time_before_the_start_of_a_stream_ends_no_row_of_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr(query_runner, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr(query_runner, "start_query", MagicMock())
+
+    def fail_late() -> None:
+        if where == "in its stream":
+            query.start_stream(MagicMock(), "n", MagicMock(), 100, MagicMock())
+        seconds[0] += 40.0
+        fail(Kind.BATCH_FAILED)()
+
+    query = Runs(fail_late, fail_late, fail_late)
+    query.checkpoint = tmp_path
+    assert query.run().backoffs == ([1, 2, 4] if where == "at the fence" else [1, 1, 1])
+
+
 def test_a_stream_is_stopped_if_its_query_fails_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk. Spark starts no other stream of the same checkpoint beside it."""
     query, stopped = Runs(), threading.Event()

@@ -12,6 +12,7 @@ A thread runs the query again and again (`QueryRunner.run_once`). What ends a ru
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import threading
 import time
@@ -39,8 +40,11 @@ NO_BATCH = "starting: no batch done yet"
 
 @dataclass
 class RunProgress:
-    """How far one run is. A batch of an earlier run that still ends counts for that run alone."""
+    """How far one run is. A batch of an earlier run that still ends counts for that run alone. `started_at` is when its
+    stream was started, monotonic s.
+    """
 
+    started_at: float = math.inf
     has_begun: bool = False
     batches_done: int = 0
     batch_error: BaseException | None = None
@@ -148,9 +152,11 @@ class QueryRunner(ABC):
         try:
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
             while not self.is_stopped:
-                started_at = time.monotonic()
                 error = self._run_until_end(spark)
-                is_recovered = self.has_done_batches or time.monotonic() - started_at > _LONGEST_PAUSE_S
+                # Waiting at the fence, or for a turn to start, is no sign of health. A batch is one, of however few
+                # events: a batch that failed is repeated first, so that there is none before the same failure.
+                run_s = time.monotonic() - self.progress.started_at
+                is_recovered = self.has_done_batches or run_s > _LONGEST_PAUSE_S
                 pause_s = 0.0
                 if error is not None and not self.is_stopped:
                     self._failures = 1 if is_recovered else self._failures + 1
@@ -212,7 +218,9 @@ class QueryRunner(ABC):
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(processingTime=f"{interval_ms} milliseconds")
         )
-        return start_query(spark.sparkContext, writer, process_batch)
+        query = start_query(spark.sparkContext, writer, process_batch)
+        progress.started_at = time.monotonic()
+        return query
 
     def watch(self, query: Any) -> None:
         """Wait until the stream ends, or stop it when it is not wanted any more. Raises HelenusError if it ended by
