@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, PropertyMock
 
 import pytest
 
@@ -94,3 +95,14 @@ def test_a_start_that_waits_for_a_server_does_not_delay_the_others(
         starts.start(number)
     wait(lambda: len(starts.ended) == 5)
     assert starts.under_way == [*range(5)]
+
+
+def test_a_query_of_which_nobody_hears_is_stopped(starts: Starts) -> None:
+    """Spark starts no other stream of the same checkpoint beside it."""
+    query, stopped = MagicMock(), threading.Event()
+    type(query).isActive = PropertyMock(side_effect=OSError(24, "Too many open files"))
+    query.stop = stopped.set
+    with pytest.raises(OSError, match="Too many"):
+        start_in_turn(lambda: query, lambda: False, lambda: False)
+    assert stopped.is_set()
+    assert not start_turn._turns

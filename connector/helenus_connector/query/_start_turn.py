@@ -20,7 +20,8 @@ _turns: deque[object] = deque()
 
 def start_in_turn(begin: Callable[[], Any], has_begun: Callable[[], bool], is_over: Callable[[], bool]) -> Any | None:
     """Start a query with `begin` when it has its turn. Returns it once its first batch `has_begun`, it has ended, or
-    its turn took too long; None, without a start, if `is_over` before. Raises what `begin` raises.
+    its turn took too long; None, without a start, if `is_over` before. Raises what `begin` and the others raise; the
+    query is stopped then.
     """
     turn = object()
     _turns.append(turn)
@@ -32,8 +33,12 @@ def start_in_turn(begin: Callable[[], Any], has_begun: Callable[[], bool], is_ov
         if is_over():
             return None
         query, deadline = begin(), time.monotonic() + _LONGEST_S
-        while query.isActive and not has_begun() and not is_over() and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        try:
+            while query.isActive and not has_begun() and not is_over() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        except BaseException:
+            query.stop()  # or Spark refuses the next start, beside this one
+            raise
         return query
     finally:
         _turns.remove(turn)

@@ -41,8 +41,12 @@ def start_query(context: Any, writer: Any, process: Callable[[MicroBatch], None]
     java = context._jvm.helenus.BatchHandover(context._jsc.sc())
     writer._jwrite.foreachBatch(java)
     query = writer.start()
-    serve = threading.Thread(target=_serve, args=(context, java, query, process), name="batches", daemon=True)
-    serve.start()
+    try:
+        serve = threading.Thread(target=_serve, args=(context, java, query, process), name="batches", daemon=True)
+        serve.start()
+    except BaseException:
+        query.stop()  # or nobody serves it, and Spark refuses the next start, beside this one
+        raise
     return query
 
 
