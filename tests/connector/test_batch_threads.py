@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from helenus_connector.query import handover
 from helenus_connector.query.handover import start_query
@@ -30,6 +32,39 @@ class Java:
             if thread.name == "batches":
                 thread.join(LIMIT_S)
                 assert not thread.is_alive()
+
+
+def no_descriptors() -> Py4JNetworkError:
+    failure = Py4JNetworkError("An error occurred while trying to connect to the Java server")
+    failure.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    return failure
+
+
+def test_batches_are_served_once_there_are_descriptors_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the error of a batch is not lost. Without a server, a query would wait for ever."""
+    monkeypatch.setattr(handover, "_RETRY_S", 0.0)
+    batches: list[int] = []
+
+    def process(batch: handover.MicroBatch) -> None:
+        batches.append(batch.number)
+        if batch.number:
+            raise ValueError(f"of batch {batch.number}")
+
+    java = Java(no_descriptors(), 0, 1, no_descriptors(), -1)
+    java.serve(process)
+    assert batches == [0, 1]
+    errors = [call.args[1] for call in java.next.call_args_list]
+    assert ["of batch 1" in (error or "") for error in errors] == [False, False, False, True, True]
+    assert not java.query.stop.called
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_query_without_a_server_is_stopped(stops: bool) -> None:
+    """So that who watches it sees that; if Java has ended, there is nothing to stop."""
+    java = Java(Py4JError("java.lang.InterruptedException"))
+    java.query.stop.side_effect = None if stops else Py4JError("Java has ended")
+    java.serve()
+    assert java.query.stop.called
 
 
 def test_a_query_that_gets_no_thread_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,19 @@ Java's port, which asks for the secret of this run.
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+
+from helenus_schemas.service import descriptors
+
+_RETRY_S = 1.0
+"""After which a call of Java is tried again for which no file could be opened: others close theirs within seconds."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +62,16 @@ def _serve(context: Any, java: Any, query: Any, process: Callable[[MicroBatch], 
     while True:
         try:
             number = java.next(query._jsq, error)
-        except (Py4JError, Py4JNetworkError, OSError):
-            return  # Java has ended, and its queries with it
+        except (Py4JError, Py4JNetworkError, OSError) as failure:
+            # A thread's first call of Java opens a connection.
+            if descriptors.are_exhausted(failure):
+                time.sleep(_RETRY_S)
+                continue
+            # Java has ended as a rule, and its queries with it. Where it has not, whoever watches the query must see
+            # that it has no batches any more.
+            with suppress(Exception):
+                query.stop()
+            return
         if number < 0:
             return
         try:
