@@ -11,7 +11,7 @@ import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.query import worker_process
-from helenus_connector.query.worker_process import find, forget, reuse, session_for
+from helenus_connector.query.worker_process import find, forget, noted_read, reuse, session_for
 from helenus_connector.state.rows import _publish_task
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -86,6 +86,26 @@ def test_a_forgotten_session_takes_with_it_what_reads_by_it(process: Process) ->
     forget(mine)
     forget(mine)
     assert process.closed == ["stage", "session 1", "session 3"]
+
+
+def test_a_session_is_forgotten_with_what_cannot_be_closed(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else is closed, and the error of the read is reported, not that of closing."""
+    monkeypatch.setattr(worker_process, "_RECONNECT_AFTER_S", 0.0)
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    mine = settings()
+    session_for(mine)
+    reuse(("stage", "t"), 1, lambda: process.make("first"), mine)
+    reuse(("stage", "u"), 1, lambda: SimpleNamespace(close=fail), mine)
+    reuse(("stage", "v"), 1, lambda: process.make("last"), mine)
+    with pytest.raises(HelenusError, match="no host"), noted_read(mine):
+        raise HelenusError(Kind.CASSANDRA_READ, "no host is there")
+    assert process.closed == ["first", "last", "session 1"]
+    assert [table for table in "tuv" if find(("stage", table))] == []
+    session_for(mine)
+    assert process.connected == 2
 
 
 def test_threads_that_ask_at_once_share_one(process: Process) -> None:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -99,8 +99,9 @@ def forget(settings: ConnectorSettings) -> None:
     server = settings.server
     with _lock:
         _failing_since.pop(server, None)
-        _drop([name for name, reused in _reused.items() if reused.server == server])
         session = _sessions.pop(server, None)
+        with suppress(Exception):  # what can't be closed is forgotten all the same, and hides no error of a read
+            _drop([name for name, reused in _reused.items() if reused.server == server])
     if session is not None:
         with suppress(Exception):
             session.cluster.shutdown()
@@ -166,8 +167,10 @@ def drop(is_dropped: Callable[[Name], bool]) -> None:
 
 
 def _drop(names: list[Name]) -> None:
-    for name in names:
-        _reused.pop(name).close()
+    """Forget these objects, and close them: all of them, also where one raises."""
+    with ExitStack() as closing:
+        for name in reversed(names):  # which are closed last to first
+            closing.callback(_reused.pop(name).close)
 
 
 def count(kind: str) -> int:
