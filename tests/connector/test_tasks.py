@@ -149,6 +149,34 @@ def test_tables_that_left_their_group_are_released(task_caches: Kept, monkeypatc
     assert [len(tables) for tables in pruned] == [3, 0, 2]
 
 
+def test_logs_of_tables_that_left_their_group_are_closed(task_caches: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another group may read a topic of the same name for another sink, and the Log that tables share stays."""
+    monkeypatch.setattr(tasks, "prune", lambda *_: None)
+    monkeypatch.setattr(tasks, "use", lambda path: path)
+
+    def data_log(_: object) -> Any:
+        return SimpleNamespace(close=lambda: task_caches.closed.append("log"))
+
+    monkeypatch.setattr(worker_process, "data_log", data_log)
+    plans: list[Any] = [
+        SimpleNamespace(directory="plan", group=group, worker=None, tables={"events-ks.t": 0})
+        for group in ("default", "other")
+    ]
+    own_logs = []
+    for plan in plans:
+        for topic in ("events-ks.t", "events-ks.gone"):
+            worker_process.data_log_for(plan)
+            worker_process.separate_data_log(plan, topic)
+            own_logs.append(worker_process.data_log_for(plan, topic))
+    shared = worker_process.data_log_for(plans[0])
+    task_caches.closed.clear()
+    for plan in plans:
+        tasks._prune(plan)
+        assert worker_process.data_log_for(plan, "events-ks.gone") is shared
+    assert task_caches.closed.count("log") == 2
+    assert [worker_process.data_log_for(plan, "events-ks.t") for plan in plans] == [own_logs[0], own_logs[2]]
+
+
 def test_the_schemas_version_is_asked_for_once_before_events_are_read(
     task_caches: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:

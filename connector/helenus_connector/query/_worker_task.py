@@ -217,13 +217,15 @@ def _stage_for(plan: QueryPlan, settings: ConnectorSettings, epoch: int, log: Lo
 
 
 def _prune(plan: QueryPlan) -> None:
-    """Close the stages of tables that left the group, and remove their caches from this host. Does nothing while the
-    group's tables stay the same.
+    """Close the stages and Logs of tables that left the group, and remove their caches from this host. Does nothing
+    while the group's tables stay the same.
     """
     worker_process.reuse(("pruned", plan.directory, plan.group), plan.tables, partial(_prune_tables, plan))
 
 
 def _prune_tables(plan: QueryPlan) -> None:
-    *group, _ = worker_process.stage_name(plan, "")
-    worker_process.drop(lambda name: [*name[:-1]] == group and name[-1] not in plan.tables)
+    of_group = [
+        name_of_topic(plan, "")[:-1] for name_of_topic in (worker_process.stage_name, worker_process.separate_log_name)
+    ]
+    worker_process.drop(lambda name: name[:-1] in of_group and name[-1] not in plan.tables)
     prune(use(Path(plan.directory)) / plan.group, plan.tables)

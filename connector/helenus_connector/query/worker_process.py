@@ -111,7 +111,7 @@ def data_log_for(plan: QueryPlan, topic: str = "") -> Log:
     """Return the run's Log of records: the one of its own that an events topic has, or the one that most tables share.
     A task flushes or closes it before it ends. Raises as `data_log`.
     """
-    log: Log | None = find(("data log", plan.directory, topic)) if topic else None
+    log: Log | None = find(separate_log_name(plan, topic)) if topic else None
     return log or reuse(("data log", plan.directory, ""), None, lambda: data_log(plan.worker))
 
 
@@ -119,10 +119,15 @@ def separate_data_log(plan: QueryPlan, topic: str) -> None:
     """Let an events topic have the shared Log of records for its own, unless it has one already: it knows that the
     table's data topic takes smaller records than others.
     """
-    own_name, shared_name = ("data log", plan.directory, topic), ("data log", plan.directory, "")
+    own_name, shared_name = separate_log_name(plan, topic), ("data log", plan.directory, "")
     with _lock:
         if own_name not in _reused:
             _reused[own_name] = _reused.pop(shared_name)
+
+
+def separate_log_name(plan: QueryPlan, topic: str) -> Name:
+    """Return the name of the Log of records that an events topic has for its own, in its group."""
+    return "data log", plan.directory, plan.group, topic
 
 
 def events_log_for(worker: WorkerSettings) -> Log:
