@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.fences import fence
+from helenus_connector.control.plan import QueryPlan
 from helenus_connector.interfaces.event import Event, WaitingChange
 from helenus_connector.interfaces.gate import NOTHING_WAITS, GateWaits
 from helenus_connector.pipeline.batch_outcome import BatchOutcome
@@ -147,6 +150,21 @@ def test_tables_that_left_their_group_are_released(task_caches: Kept, monkeypatc
     assert task_caches.closed == ["u"]
     assert task_caches.open_stages() == ["events-ks.t", "events-ks.v"]
     assert [len(tables) for tables in pruned] == [3, 0, 2]
+
+
+def test_a_task_of_an_earlier_start_removes_no_caches(
+    tmp_path: Path, task_caches: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables may have joined since."""
+    pruned: list[str] = []
+    monkeypatch.setattr(tasks, "prune", lambda *_: pruned.append("caches"))
+    monkeypatch.setattr(worker_process, "end_with_parent", lambda: None)
+    worker = WorkerSettings.from_properties({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    plan = QueryPlan(worker, {}, str(tmp_path / "run"), start=fence(tmp_path / "default", lambda: False) or 0)
+    fence(tmp_path / "default", lambda: False)
+    with pytest.raises(HelenusError, match="started again"):
+        list(tasks.topic_task(plan, {})(iter([])))
+    assert (pruned, task_caches.closed) == ([], [])
 
 
 def test_logs_of_tables_that_left_their_group_are_closed(task_caches: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,6 @@ def _run_parts(
 ) -> Iterator[TopicResult]:
     worker_process.end_with_parent()
     logs.follow(plan.logging)
-    _prune(plan)
     context = TaskContext.get()
     is_first_attempt = context is None or context.attemptNumber() == 0
     results: dict[str, TopicResult] = {}
@@ -97,6 +96,7 @@ def _run_parts(
                 result.ends[str(note.partition)] = note.end
             lost[note.topic] = lost.get(note.topic, 0) + note.lost
     with enter(plan.checkpoint, plan.start):
+        _prune(plan)  # not before: a task of an earlier start would remove the caches of tables that joined since
         for topic, result in results.items():
             settings = plan.connectors.get(topic)
             if settings is not None and result.error is None:
