@@ -69,7 +69,7 @@ class Planned:
         self.plan.save()
         self.broker = MemoryPlanner(earliest)
         self.reader = BatchPlanner(str(self.plan.file))
-        self.reader._planner = self.broker
+        self.reader._client = self.broker
 
     def change(self, **fields: Any) -> None:
         self.plan = dataclasses.replace(self.plan, **fields)
@@ -178,7 +178,7 @@ def test_with_state_a_repeated_batch_has_the_same_events_and_the_same_time(tmp_p
     assert isinstance(first, TaskRanges)
     assert (planned.ranges(start, end), first.now) == (expected, end["now"])
     later = BatchPlanner(str(planned.plan.file))  # of another run
-    later._planner = planned.broker
+    later._client = planned.broker
     (repeated,) = later.partitions(start, end)
     assert isinstance(repeated, TaskRanges)
     assert ([r for part in repeated.parts for r in part.ranges], repeated.now) == (
@@ -529,7 +529,7 @@ def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypa
     planned.plan.away_file.write_text("a moment ago")
     assert query.trouble() is None
     restarted = BatchPlanner(str(planned.plan.file))
-    restarted._planner = planned.broker
+    restarted._client = planned.broker
     restarted.latest_offset(offset(0, 1), ReadMaxRows(5))
     assert not planned.plan.away_file.exists(), "of an earlier planner"
 
@@ -622,7 +622,7 @@ def test_records_that_replaced_others_stop_the_connector(
     replaced(planned, how)
     if later:
         broker, planned.reader = planned.broker, BatchPlanner(str(planned.plan.file))
-        planned.reader._planner = broker
+        planned.reader._client = broker
     for _ in range(2):
         end = planned.reader.latest_offset(position, ReadMaxRows(5))
         assert end["topics"] == position["topics"], "nothing is read on from the old offsets"
@@ -666,7 +666,7 @@ def test_records_that_replaced_others_are_read_and_the_loss_counted(
     first = replaced(planned, how)
     end = planned.reader.latest_offset(position, ReadMaxRows(5_000))
     restarted = BatchPlanner(str(planned.plan.file))  # a worker that was killed does the batch as it is
-    restarted._planner = planned.broker
+    restarted._client = planned.broker
     for reader in (planned.reader, restarted):
         planned.reader = reader
         ((part,),) = planned.tasks(position, end)
@@ -810,7 +810,7 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     start = offset(0, 80, 0, 7)
     end = planned.reader.latest_offset(start, ReadMaxRows(1))
     source = EventsReader(str(planned.plan.file))
-    source._planning_ = planned.reader
+    source._batch_planner = planned.reader
     assert source.partitions(start, end) == [], "Spark's source reads nothing"
     events_read: list[tuple[int, int]] = []
 

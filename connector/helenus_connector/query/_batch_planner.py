@@ -37,26 +37,27 @@ class BatchDraft:
 
     `begin` is where its topics are read from, `latest` where they end, `topics` where the batch ends. `lineages` are
     those noted at `start`. `cut` are the partitions that lost events, with the offsets where they go on. `errors` are
-    the errors of topics that cannot be read. `fresh` are the start offsets of topics that restart with this batch.
+    the errors of topics that cannot be read. `restart_offsets` are where topics begin whose first batch in this run it
+    is.
     """
 
-    def __init__(self, plan: QueryPlan, planner: Planner, start: dict[str, Any], latest: Offsets) -> None:
+    def __init__(self, plan: QueryPlan, broker: Planner, start: dict[str, Any], latest: Offsets) -> None:
         self.start = start
         self.latest = latest
         self.begin = overlaid(start["topics"], plan.held)
         self.lineages = lineages_in(start)
         self.cut: Offsets = {}
         self.errors: dict[str, HelenusError] = {}
-        self.fresh: Offsets = {}
+        self.restart_offsets: Offsets = {}
         self.steps_back = False
         self.topics: Offsets = {}
         self._plan = plan
-        self._planner = planner
+        self._broker = broker
 
     def find_losses(self, topic_losses: TopicLosses, lineages: Lineages) -> None:
         """Find topics that lost events since `start`, given their lineages now: they go on where events are left."""
         self.cut, self.errors = topic_losses.find(
-            self._plan, self._planner, self.lineages, self.begin, self.latest, lineages
+            self._plan, self._broker, self.lineages, self.begin, self.latest, lineages
         )
         self.begin.update({topic: {**self.begin[topic], **offsets} for topic, offsets in self.cut.items()})
 
@@ -65,19 +66,19 @@ class BatchDraft:
         new = {t: count for t, count in partitions.items() if t in self.latest and t not in self.begin}
         if not new:
             return
-        earliest = self._planner.earliest(new)
+        earliest = self._broker.earliest(new)
         self.begin.update(earliest)
-        self.latest.update(earliest)
+        latest = {**self.latest, **earliest}
         # A new topic may have no first offset yet, only a last.
-        self.latest = {topic: ends for topic, ends in self.latest.items() if topic in self.begin}
+        self.latest = {topic: ends for topic, ends in latest.items() if topic in self.begin}
 
     def step_back(self, restart_positions: RestartPositions, partitions: Mapping[str, int]) -> dict[str, HelenusError]:
         """Have topics whose first batch in this run is this one read again what was unconfirmed when the last run
         ended. Returns the errors of topics of which the broker does not say where that is.
         """
-        failed = restart_positions.step_back(self._plan, self._planner, self.start, self.begin, partitions)
-        self.fresh = restart_positions.fresh(self.start)
-        begin = {**self.begin, **self.fresh}
+        failed = restart_positions.step_back(self._plan, self._broker, self.start, self.begin, partitions)
+        self.restart_offsets = restart_positions.restart_offsets(self.start)
+        begin = {**self.begin, **self.restart_offsets}
         self.steps_back = begin != self.begin
         self.begin = begin
         return failed
@@ -87,7 +88,7 @@ class BatchDraft:
         readable = {topic: ends for topic, ends in self.latest.items() if topic not in self.errors}
         if not isinstance(limit, ReadAllAvailable):
             limit = ReadMaxRows(self._plan.max_batch_size)
-        self.topics = limited(self.begin, readable, limit, self._planner, self.errors)
+        self.topics = limited(self.begin, readable, limit, self._broker, self.errors)
 
 
 class BatchPlanner:
@@ -99,13 +100,13 @@ class BatchPlanner:
         self.plan = QueryPlan.load(plan_file)
         self._plan_file, self._due_file = self.plan.file, self.plan.due_file  # looked at fifty times a second
         self._plan_identity: object = None
-        self._planner: Planner | None = None
+        self._client: Planner | None = None  # of the broker
         self._partitions: dict[str, int] = {}
         self._topic_ids: dict[str, str] = {}
         self._counted_at = 0.0
         self._restart_positions = RestartPositions()
         self._topic_losses = TopicLosses()
-        self._errors: dict[str, HelenusError] = {}
+        self._errors: dict[str, HelenusError] = {}  # by topic, in the batch planned last
         self._broker_error: str | None = ""  # an earlier planner may have left its file
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
@@ -173,14 +174,14 @@ class BatchPlanner:
         # Topics without an end were deleted, or are not created yet.
         self._partitions = {topic: count for topic, count in self._partitions.items() if topic in latest}
         draft.find_losses(self._topic_losses, lineages)
-        self._errors = draft.errors
         self._restart_positions.forget(draft.cut)
         draft.add_topics(self._partitions)
         failed = draft.step_back(self._restart_positions, self._partition_counts())
         if self._target is not None and failed:
             raise next(iter(failed.values()))
-        self._errors.update(failed)
-        draft.limit_rows(limit)
+        draft.errors.update(failed)
+        draft.limit_rows(limit)  # which may add errors
+        self._errors = draft.errors
         if self._target is not None and self._errors:
             raise next(iter(self._errors.values()))
         return draft
@@ -211,9 +212,9 @@ class BatchPlanner:
         if draft.topics == draft.start["topics"]:
             # What a run began with is done at once: its first batch shows what else waits. One that is to read what is
             # there, reads again only what was there when the last one ended.
-            wanted |= draft.steps_back or (self._target is None and bool(draft.fresh))
+            wanted |= draft.steps_back or (self._target is None and bool(draft.restart_offsets))
         # With state: so that all partitions are in a repeated batch, too.
-        return wanted or (self.plan.has_state and bool(draft.fresh))
+        return wanted or (self.plan.has_state and bool(draft.restart_offsets))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks of the batch from `start` to `end` read."""
@@ -221,11 +222,11 @@ class BatchPlanner:
         cut = cuts_in(end)
         begin.update({topic: {**begin.get(topic, {}), **offsets} for topic, offsets in cut.items()})
         # Events that an earlier run has read may be gone by now, and a cut is counted as a loss already.
-        unchecked = self._restart_positions.repeated_topics(self.plan, begin) | cut.keys()
+        unchecked = self._restart_positions.reread_topics(self.plan, begin) | cut.keys()
         # A batch in which a run was killed is repeated as it is. The next one steps back to what was unconfirmed then.
-        fresh = self._restart_positions.fresh(start)
+        restart_offsets = self._restart_positions.restart_offsets(start)
         # Of hundreds of topics, most have nothing to be read.
-        always = cut.keys() | fresh.keys() | self._errors.keys()
+        always = cut.keys() | restart_offsets.keys() | self._errors.keys()
         topics = [
             topic
             for topic in self.plan.connectors
@@ -234,10 +235,10 @@ class BatchPlanner:
         checked = [topic for topic in topics if topic in begin and topic in end["topics"] and topic not in unchecked]
         expired = self._expired_partitions({topic: begin[topic] for topic in checked})
         expired.update({topic: list(partitions) for topic, partitions in cut.items()})
-        begin.update(fresh)
+        begin.update(restart_offsets)
         parts: list[TopicRanges] = []
         for topic in topics:
-            is_complete = start["tick"] != end["tick"] or topic in fresh
+            is_complete = start["tick"] != end["tick"] or topic in restart_offsets
             starts, ends = begin.get(topic, {}), end["topics"].get(topic, {})
             parts += self._topic_parts(topic, starts, ends, expired.get(topic, []), is_complete)
         tasks = shared_out(parts, max(self.plan.tasks_max, self.plan.slots))
@@ -263,7 +264,7 @@ class BatchPlanner:
         ranges = [r for r in ranges if r.start < r.end or (is_complete and r.start == r.end)]
         already_read = {
             int(partition): offset
-            for partition, offset in self._restart_positions.read(self.plan, topic).items()
+            for partition, offset in self._restart_positions.read_offsets(self.plan, topic).items()
             if starts.get(partition, offset) < offset
         }
         shares = min(connector.tasks_max, len(ranges))
@@ -279,14 +280,14 @@ class BatchPlanner:
         # batch before it plans the next one, whose end is written already and has the topics of the plan before.
         plan, _ = self._changed_plan() or (self.plan, None)
         offsets = overlaid(end["topics"], plan.held)
-        for topic in self._restart_positions.repeated_topics(self.plan, offsets):
+        for topic in self._restart_positions.reread_topics(self.plan, offsets):
             del offsets[topic]
         if time.monotonic() - self._all_committed_at > _COMMIT_ALL_S:  # the broker may not have taken them all
             self._committed, self._all_committed_at = {}, time.monotonic()
-        moved_topics, self._committed = (
-            {topic for topic, topic_offsets in offsets.items() if topic_offsets != self._committed.get(topic)},
-            offsets,
-        )
+        moved_topics = {
+            topic for topic, topic_offsets in offsets.items() if topic_offsets != self._committed.get(topic)
+        }
+        self._committed = offsets
         for group in {f"helenus-{plan.connectors[topic].name}" for topic in moved_topics & plan.connectors.keys()}:
             group_offsets = {topic: offsets[topic] for topic in plan.groups[group] if topic in offsets}
             try:
@@ -299,9 +300,9 @@ class BatchPlanner:
 
     def stop(self) -> None:
         """Close the connections to the broker; the next call opens others."""
-        if self._planner is not None:
-            self._planner.close()
-            self._planner = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def _pause(self, now: float) -> None:
         """Wait for the next look at the topics. Where the broker does not report new events, the pauses become longer
@@ -316,8 +317,8 @@ class BatchPlanner:
         if changed := self._changed_plan():
             self.plan, self._plan_identity = changed
             self._partitions = {t: n for t, n in self._partitions.items() if t in self.plan.connectors}
-            if self._planner is not None:
-                self._planner.keep(self.plan.groups)
+            if self._client is not None:
+                self._client.keep(self.plan.groups)
 
     def _changed_plan(self) -> tuple[QueryPlan, object] | None:
         """Return the plan in its file, and the file's identity, if it changed since it was applied."""
@@ -344,9 +345,9 @@ class BatchPlanner:
         return self._cached_lineages[1]
 
     def _broker(self) -> Planner:
-        if self._planner is None:
-            self._planner = planner(self.plan.worker, watches=True)
-        return self._planner
+        if self._client is None:
+            self._client = planner(self.plan.worker, watches=True)
+        return self._client
 
     def _partition_counts(self) -> dict[str, int]:
         """Return how many partitions each existing topic has. A topic may get more: once in a while all are counted."""

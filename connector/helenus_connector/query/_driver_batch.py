@@ -36,23 +36,23 @@ _WAITING = (
 class DriverBatches:
     """Processes the micro-batches of one streaming query, from one of its starts to its end.
 
-    `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
-    batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
-    batch's outcome. `unconfirmed` and what is `waiting` at the gates outlive the query. `lost` is called with a task
-    and why changes of its table are missing, before the batch ends.
+    `refresh_plan` returns the plan as it is now and the tasks by events topic, and saves the plan for the planner. So
+    does `begin_batch`, with which a batch begins; `refresh_plan` follows its outcome, so that the planner never goes by
+    a plan from before that. `unconfirmed` and what is `waiting` at the gates outlive the query. `lost` is called with a
+    task and why changes of its table are missing, before the batch ends.
     """
 
     def __init__(
         self,
-        planned: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
-        begun: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
+        refresh_plan: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
+        begin_batch: Callable[[], tuple[QueryPlan, Mapping[str, Task]]],
         held_positions: HeldPositions,
         unconfirmed: UnconfirmedKeys,
         waiting: WaitingChanges,
         lost: Callable[[Task, str], None],
     ) -> None:
-        self._planned = planned
-        self._begun = begun
+        self._refresh_plan = refresh_plan
+        self._begin_batch = begin_batch
         self._held_positions = held_positions
         self.unconfirmed = unconfirmed
         self.waiting = waiting
@@ -60,7 +60,7 @@ class DriverBatches:
         self._used_plan: QueryPlan | None = None
         self._written_due: tuple[float | None, Path | None] = None, None
         unconfirmed.forget_images()  # what a failed batch published is not known
-        plan, _ = planned()
+        plan, _ = refresh_plan()
         self._last_batch_id = latest(plan.checkpoint)
         # Gaps before that were counted by an earlier run.
         self._start_offsets = overlaid(committed(plan.checkpoint), held_positions.offsets())
@@ -75,7 +75,7 @@ class DriverBatches:
         at all.
         """
         start = time.monotonic()
-        plan, tasks = self._begun()
+        plan, tasks = self._begin_batch()
         self._use(plan)
         self._held_positions.begin_batch()
         results = self._run(jobs, plan)
@@ -83,7 +83,7 @@ class DriverBatches:
             self._keep_absent(plan, batch_id, {result.topic for result in results})
         # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
         self._apply(tasks, results, stepped_back=batch_id > self._last_batch_id)
-        plan, _ = self._planned()
+        plan, _ = self._refresh_plan()
         self._wake(plan)
         self._is_first = False
         reach("connector.before-commit")

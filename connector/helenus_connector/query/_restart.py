@@ -20,28 +20,31 @@ class RestartPositions:
 
     def __init__(self) -> None:
         self._begun_topics: set[str] = set()
-        self._fresh_offsets: tuple[dict[str, Any], Offsets] = {}, {}
-        self._restart_offsets: dict[str, tuple[int, dict[str, int]]] = {}
-        self._exact_topics: set[str] = set()  # topics of which it is known what the last run left unconfirmed
+        # The start offset of a batch, and where the topics begin whose first batch it is.
+        self._first_batch: tuple[dict[str, Any], Offsets] = {}, {}
+        # By topic the epoch, and up to where an earlier run has read it, until this one is past that.
+        self._read_offsets: dict[str, tuple[int, dict[str, int]]] = {}
+        self._recorded_topics: set[str] = set()  # of which the last run's end, and what it left unconfirmed, is on disk
 
-    def fresh(self, start: dict[str, Any]) -> Offsets:
+    def restart_offsets(self, start: dict[str, Any]) -> Offsets:
         """Return the start positions of topics whose first batch is the one from `start`."""
-        return self._fresh_offsets[1] if self._fresh_offsets[0] == start else {}
+        return self._first_batch[1] if self._first_batch[0] == start else {}
 
     def step_back(
         self, plan: QueryPlan, planner: Planner, start: dict[str, Any], begin: Offsets, partitions: Mapping[str, int]
     ) -> dict[str, HelenusError]:
-        """Move the start of topics that are new in the batch from `start` back, to what `fresh` returns from then on.
-        Return the errors of topics for which the broker does not answer; they are asked for again with the next batch.
+        """Move the start of topics that are new in the batch from `start` back: `restart_offsets` returns it from then
+        on. Return the errors of topics for which the broker does not answer; they are requested again with the next
+        batch.
         """
-        if self._fresh_offsets[0] != start:
-            self._fresh_offsets = start, {}
+        if self._first_batch[0] != start:
+            self._first_batch = start, {}
             # A batch is done. Topics that are past where they stood are not repeated; of hundreds, soon all are. Of
             # one that is not in the plan now, as after a failure, what is held is not in `begin`.
-            self._restart_offsets = {
-                topic: restart_offset
-                for topic, restart_offset in self._restart_offsets.items()
-                if topic not in plan.connectors or _is_before(begin.get(topic, {}), restart_offset[1])
+            self._read_offsets = {
+                topic: (epoch, read_offsets)
+                for topic, (epoch, read_offsets) in self._read_offsets.items()
+                if topic not in plan.connectors or _is_before(begin.get(topic, {}), read_offsets)
             }
         topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun_topics
         if not topics:
@@ -67,10 +70,10 @@ class RestartPositions:
                 errors[topic] = error
                 continue
             self._begun_topics.add(topic)
-            self._restart_offsets[topic] = plan.epochs.get(topic, 0), begin[topic]
+            self._read_offsets[topic] = plan.epochs.get(topic, 0), begin[topic]
             if since_ms:  # else it is not known what waited when the last run ended: all counts
-                self._exact_topics.add(topic)
-            self._fresh_offsets[1][topic] = {
+                self._recorded_topics.add(topic)
+            self._first_batch[1][topic] = {
                 partition: min(offset, earlier_offsets[partition])
                 if earlier_offsets.get(partition, -1) >= 0
                 else offset
@@ -78,25 +81,25 @@ class RestartPositions:
             }
         return errors
 
-    def read(self, plan: QueryPlan, topic: str) -> dict[str, int]:
+    def read_offsets(self, plan: QueryPlan, topic: str) -> dict[str, int]:
         """Return up to which offsets an earlier run has read the partitions of a topic, of which it kept what it left
         unread.
         """
-        epoch, offsets = self._restart_offsets.get(topic, (0, {}))
-        return offsets if topic in self._exact_topics and epoch == plan.epochs.get(topic, 0) else {}
+        epoch, offsets = self._read_offsets.get(topic, (0, {}))
+        return offsets if topic in self._recorded_topics and epoch == plan.epochs.get(topic, 0) else {}
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget what an earlier run has read of these topics: they have other events at its offsets now."""
-        self._exact_topics.difference_update(topics)
+        self._recorded_topics.difference_update(topics)
 
-    def repeated_topics(self, plan: QueryPlan, offsets: Offsets) -> set[str]:
-        """Return the topics that are read again at these offsets: an earlier run has read the events of them that are
-        gone by now.
+    def reread_topics(self, plan: QueryPlan, offsets: Offsets) -> set[str]:
+        """Return the topics of which these offsets lie before where an earlier run has read to. Events of them that are
+        gone by now are not lost: it has read them.
         """
         return {
             topic
-            for topic, (epoch, restart_offsets) in self._restart_offsets.items()
-            if epoch == plan.epochs.get(topic, 0) and _is_before(offsets.get(topic, {}), restart_offsets)
+            for topic, (epoch, read_offsets) in self._read_offsets.items()
+            if epoch == plan.epochs.get(topic, 0) and _is_before(offsets.get(topic, {}), read_offsets)
         }
 
 

@@ -136,12 +136,12 @@ def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordB
         yield numbered_row(number, notes=pickle.dumps([note]))
     late_notes: list[PartitionNote] = []
 
-    def note_lost(partition_number: OffsetRange, events: int) -> None:
+    def note_lost(offset_range: OffsetRange, events: int) -> None:
         if events:
-            late_notes.append(replace(notes[partition_number.partition], lost=events))
+            late_notes.append(replace(notes[offset_range.partition], lost=events))
 
-    def note_failed(partition_number: OffsetRange, error: HelenusError) -> None:
-        late_notes.append(replace(notes[partition_number.partition], error=error))
+    def note_failed(offset_range: OffsetRange, error: HelenusError) -> None:
+        late_notes.append(replace(notes[offset_range.partition], error=error))
 
     random.shuffle(ranges)
     copies = defaultdict[int, CopyFilter](CopyFilter)
@@ -152,8 +152,8 @@ def read_places(plan: QueryPlan, task_ranges: TaskRanges) -> Iterator[pa.RecordB
                 for events in pack_events(copies[number].remove_copies(chunk)):
                     yield numbered_row(number, events=events)
     except HelenusError as error:  # of the client, on this host
-        for partition_number in ranges:
-            note_failed(partition_number, error)
+        for offset_range in ranges:
+            note_failed(offset_range, error)
     late_notes += [
         replace(notes[number], copies=copy_filter.copies)
         for number, copy_filter in copies.items()

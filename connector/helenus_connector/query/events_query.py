@@ -26,10 +26,13 @@ from helenus_connector.query.spark_session import is_local, task_slots
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
-_TURN_S = 0.1
+_POLL_S = 0.1
+"""Between looks whether the worker ends meanwhile."""
 _CODEGEN = "sql.codegen.wholeStage"
-_ENDING_S = 5.0
-"""Spark kills a Python worker within 2 s. On other hosts there may be no fence that shows its end."""
+_LATE_TASKS_S = 5.0
+"""How long tasks of a run that ended may go on, on other hosts: Spark kills a Python worker within 2 s. There may be no
+fence that shows its end.
+"""
 
 
 class EventsQuery(QueryRunner):
@@ -110,7 +113,7 @@ class EventsQuery(QueryRunner):
     def note_failure(self, error: HelenusError) -> float:
         """Report why a run failed. After any error there is another run: the error of a single table ends no run."""
         metrics.ERRORS.labels(error.kind.value).inc()
-        restart_in_s = self.backoff_s if self._is_local else max(self.backoff_s, _ENDING_S)
+        restart_in_s = self.backoff_s if self._is_local else max(self.backoff_s, _LATE_TASKS_S)
         self.last_error = error
         _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=restart_in_s)
         return restart_in_s
@@ -119,9 +122,9 @@ class EventsQuery(QueryRunner):
         """Let other groups write this group's data topics, once none of its tasks runs any more. The end of the worker
         does not wait for that.
         """
-        until = time.monotonic() + (0.0 if self._is_local else _ENDING_S)
+        until = time.monotonic() + (0.0 if self._is_local else _LATE_TASKS_S)
         while time.monotonic() < until and not self._connectors.ending:
-            time.sleep(_TURN_S)
+            time.sleep(_POLL_S)
         if fence(self.checkpoint, lambda: self._connectors.ending) is not None:
             self._connectors.note_written_topics(self._group, ())
 

@@ -48,37 +48,37 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan_file = plan_file
         self._placed = placed
         self._plan = Path(plan_file).read_bytes()  # for workers, on other hosts too
-        self._planning_: BatchPlanner | None = None
+        self._batch_planner: BatchPlanner | None = None  # in the process that plans, from its first call on
 
     def __getstate__(self) -> dict[str, Any]:
-        # Connections stay in the process that opened them.
-        return {**self.__dict__, "_planning_": None}
+        # Spark pickles the reader for the workers. The planner's connections stay in the process that opened them.
+        return {**self.__dict__, "_batch_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Without topics: each joins with a batch, whose end says where it began. Spark keeps no batch's start."""
         return {"tick": 0, "topics": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(self._planning().plan.max_batch_size)
+        return ReadMaxRows(self._open_planner().plan.max_batch_size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._planning().prepare_available_now()
+        self._open_planner().prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         from helenus_connector.query.garbage import freeze
 
-        end = self._planning().latest_offset(start, limit)
+        end = self._open_planner().latest_offset(start, limit)
         freeze("planning")
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        planning = self._planning()
-        parts = planning.partitions(start, end)
+        planner = self._open_planner()
+        parts = planner.partitions(start, end)
         if self._placed:
             return parts
         from helenus_connector.query._spark_job import offer
 
-        offer(planning.plan.parts_file, parts)
+        offer(planner.plan.parts_file, parts)
         return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -92,15 +92,15 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         freeze("source")
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._planning().commit(end)
+        self._open_planner().commit(end)
 
     def stop(self) -> None:
-        if self._planning_ is not None:
-            self._planning_.stop()
+        if self._batch_planner is not None:
+            self._batch_planner.stop()
 
-    def _planning(self) -> BatchPlanner:
-        if self._planning_ is None:
+    def _open_planner(self) -> BatchPlanner:
+        if self._batch_planner is None:
             from helenus_connector.query._batch_planner import BatchPlanner
 
-            self._planning_ = BatchPlanner(self._plan_file)
-        return self._planning_
+            self._batch_planner = BatchPlanner(self._plan_file)
+        return self._batch_planner
