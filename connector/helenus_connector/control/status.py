@@ -53,7 +53,8 @@ class ConnectorStatus:
 
 @dataclass(eq=False)
 class Task:
-    """One table of a connector, and how it fares. `settings` are of this table alone.
+    """One table of a connector, and how it fares: a task as Kafka Connect has them, not one of Spark's. `settings` are
+    of this table alone.
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its

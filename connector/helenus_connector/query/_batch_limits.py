@@ -30,7 +30,7 @@ class TopicRanges:
 
 
 class TaskRanges(InputPartition):
-    """The work of one task, which reads at most about so many bytes of it. `now` is the batch's time."""
+    """What one task of Spark's reads, at most about so many bytes of it. `now` is the batch's time."""
 
     def __init__(self, parts: Sequence[TopicRanges], most_bytes: int, now: float = 0.0) -> None:
         self.parts = tuple(parts)

@@ -1,6 +1,7 @@
 """Plan batches, in a process of the driver's host: what each reads of the events topics, divided among tasks.
 
-An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": text of lineages}`. The tick moves when
+An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": text of lineages}`; `logs` is the name of
+the lineages (`_topic_losses`) in the checkpoints of all versions. The tick moves when
 there is work without a new event: keys are due, a topic goes on from a held position, a topic has an error, a run
 begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute. Of a query with state it
 has `now`, too: the batch's time, which stays the same when the batch is repeated.
@@ -26,10 +27,21 @@ from helenus_connector.query._topic_losses import Lineages, TopicLosses, cuts_in
 from helenus_schemas.errors import HelenusError, Kind
 
 _POLL_S = 0.02
+"""Between two looks at the topics while events come: an event waits for so long at most."""
+_IDLE_POLLS = 50
+"""A look follows after this part of the time since the last event: so an event that comes after a pause waits for 2 %
+of the pause, and at most for `_LONGEST_POLL_S`, which is reached after 20 s.
+"""
 _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
+"""How long a call of `latest_offset` waits for events. Each call goes through Spark's JVM, whose thread waits as long:
+an idle query makes about one a second.
+"""
 _KEEP_WARM_S = 25.0  # less than the minute after which Spark ends idle workers
 _COMMIT_ALL_S = 20.0
+"""After which positions that did not move are committed again, too: the broker may not have taken them all. For so long
+monitoring may show a lag that is none.
+"""
 
 
 class BatchDraft:
@@ -92,8 +104,8 @@ class BatchDraft:
 
 
 class BatchPlanner:
-    """Plans the batches of one query. After `prepare_available_now` it plans what is there by then, in batches of the
-    usual size, and no more.
+    """Plans the batches of one query, and keeps the broker's client, a `Planner`, for that. After
+    `prepare_available_now` it plans what is there by then, in batches of the usual size, and no more.
     """
 
     def __init__(self, plan_file: str) -> None:
@@ -282,7 +294,7 @@ class BatchPlanner:
         offsets = overlaid(end["topics"], plan.held)
         for topic in self._restart_positions.reread_topics(self.plan, offsets):
             del offsets[topic]
-        if time.monotonic() - self._all_committed_at > _COMMIT_ALL_S:  # the broker may not have taken them all
+        if time.monotonic() - self._all_committed_at > _COMMIT_ALL_S:
             self._committed, self._all_committed_at = {}, time.monotonic()
         moved_topics = {
             topic for topic, topic_offsets in offsets.items() if topic_offsets != self._committed.get(topic)
@@ -309,7 +321,7 @@ class BatchPlanner:
         while none come: the first event after a while waits a little longer.
         """
         until_due_s = max(_POLL_S, self._next_due_s() - now)
-        interval_s = min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S, until_due_s)
+        interval_s = min(max(_POLL_S, (now - self._last_event) / _IDLE_POLLS), _LONGEST_POLL_S, until_due_s)
         self._broker().wait(interval_s, min(_WAIT_S, until_due_s))
 
     def _refresh(self) -> None:

@@ -1,4 +1,7 @@
-"""The driver's side of a batch: run the stage; keep positions, unconfirmed keys and errors by table; count."""
+"""The driver's side of a batch: run the stage; keep positions, unconfirmed keys and errors by table; count.
+
+A `Task` here is a table of a connector, and how it fares; what Spark calls a task is in `_worker_task`.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ class SparkJobs:
         full disk this fails after the tasks did their work.
         """
         command = CloudPickleSerializer().dumps((partial(_run_partition, function), None, _PICKLED, _PICKLED))
-        if len(command) > _LARGE or self._context._encryption_enabled:  # of Spark's files
+        # A larger function goes as a broadcast. And where Spark's files are encrypted (`spark.io.encryption.enabled`),
+        # that of our results would not be. PySpark's own way does both.
+        if len(command) > _LARGE or self._context._encryption_enabled:
             rows = self._context.parallelize(parts, len(parts))
             return list(rows.mapPartitions(function).collect())
         with tempfile.NamedTemporaryFile(dir=self._context._temp_dir) as results:

@@ -37,7 +37,8 @@ def read_parts(worker: WorkerSettings, task_ranges: TaskRanges) -> tuple[list[Pa
         ranges = [r for part in parts for r in part.ranges]
         # On Pulsar they are read one by one, and the first ones may use up the limit.
         random.shuffle(ranges)
-        # Of the second kind too, some are read in each batch.
+        # Also when the first kind has used up the limit, this reads one chunk before it ends: so in each batch some
+        # events of the second kind are read.
         task_events.read(worker, ranges, data_loss)
     return task_events.notes, task_events.by_topic
 

@@ -19,6 +19,9 @@ from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _SHORT_S = 30.0
+"""How long a topic may end before its connector's position until that is an error. A new leader may not know its end
+for a moment after an election, which takes seconds.
+"""
 Lineages = dict[str, dict[str, Any]]
 """By topic, as of `lineage`."""
 

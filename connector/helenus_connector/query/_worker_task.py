@@ -76,7 +76,9 @@ def _run_parts(
     worker_process.end_with_parent()
     logs.follow(plan.logging)
     context = TaskContext.get()
-    is_first_attempt = context is None or context.attemptNumber() == 0
+    # What an earlier attempt published, the driver does not know: then the images that it handed out with the due keys
+    # may be outdated, and the stage does not trust them.
+    trust_images = context is None or context.attemptNumber() == 0
     results: dict[str, TopicResult] = {}
     lost: dict[str, int] = {}
     events: dict[str, list[Event]] = {}
@@ -113,7 +115,7 @@ def _run_parts(
                     settings,
                     events[topic],
                     keys,
-                    is_first_attempt,
+                    trust_images,
                     result,
                     may_wait,
                     topic_waits,
@@ -220,6 +222,7 @@ def _prune(plan: QueryPlan) -> None:
     """Close the stages and Logs of tables that left the group, and remove their caches from this host. Does nothing
     while the group's tables stay the same.
     """
+    # Nothing is kept but the version: `reuse` calls the function once, and again when the tables have changed.
     worker_process.reuse(("pruned", plan.directory, plan.group), plan.tables, partial(_prune_tables, plan))
 
 

@@ -2,11 +2,21 @@
 
 A thread runs the query again and again (`QueryRunner.run_once`). What ends a run decides what follows:
 
-1. the query was asked to `stop`: the runner ends, without a failure, whatever the end of the run was;
+1. the query was asked to `stop`: the runner ends without a failure, even if the run ended with an error;
 2. Spark's Java process is gone: the runner ends, and `failure` says so. Nothing but a new worker helps;
 3. any other error: the kind of query reports it (`note_failure`) and says after which pause there is another run, or
    raises it, and the runner ends with that as its `failure`. Pauses double with each failure in a row;
 4. no error: there was nothing to run, or it is not wanted any more. The next run follows at once.
+
+Errors have three back-offs, each of what failed alone:
+
+| what failed | pause | where |
+|---|---|---|
+| a run of a query: Spark, a file next to the checkpoint | 1 s to 30 s | `QueryRunner.backoff_s` |
+| a table's part of a batch; with `state=rows`, a run | 0.5 s to `errors.retry.delay.max.ms` | `control.status.Task` |
+| the proof of an unconfirmed key | `settle.timeout.ms` to a minute | `unconfirmed.keys` |
+
+Without a broker no batch is planned, and no run fails: the planner looks again each second (`_batch_planner`).
 """
 
 from __future__ import annotations
@@ -40,8 +50,11 @@ NO_BATCH = "starting: no batch done yet"
 
 @dataclass
 class RunProgress:
-    """How far one run is. A batch of an earlier run that still ends counts for that run alone. `started_at` is when its
-    stream was started, monotonic s.
+    """How far one run is. `started_at` is when its stream was started, monotonic s.
+
+    No batch of a run overlaps the next run: Java's `BatchHandover.call` returns only when Python has done the batch,
+    and Spark ends or stops a query only after that. Each run has an object of its own all the same, so that nothing of
+    one run could count for another.
     """
 
     started_at: float = math.inf

@@ -42,7 +42,10 @@ class EventsSource(DataSource):
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in the driver's planner process. The workers read ranges for an operator with state."""
+    """Plans batches in the driver's planner process. The workers read ranges for an operator with state.
+
+    Spark makes one in its planner process, and pickles it for the workers, which call `read` alone.
+    """
 
     def __init__(self, plan_file: str, placed: bool = False) -> None:
         self._plan_file = plan_file

@@ -3,8 +3,11 @@
 | kept | by | closed or made again |
 |---|---|---|
 | Cassandra session | server and login | after `forget` |
-| Log of records, Log of events | worker | never: `close` drops what was not flushed, and the next append opens it |
+| Log of records | run; an events topic whose table has one of its own | the latter, when the topic left its group |
+| Log of events | worker | never |
 | stage, reader, decoder, definition | a name of the task's own | for another version, as of altered settings |
+
+A Log's `close` drops what was not flushed, and the next append opens it again: so a task closes a Log that is kept.
 
 `forget` closes a session with all that reads by it, `drop` what is not needed any more, as of tables that left their
 query. So tasks have no tables of their own of what they keep. The brokers' clients for reading are kept in
@@ -212,7 +215,9 @@ def stage_for(plan: QueryPlan, settings: ConnectorSettings, epoch: int, make: Ca
 
 
 def end_with_parent() -> None:
-    """Let this process die with its parent, Spark's: later writes of it might be outdated."""
-    pr_set_pdeathsig = 1
+    """Have the kernel kill this process, a Python worker of Spark's, when its parent ends: later writes of it might be
+    outdated. Does nothing outside of a task.
+    """
+    pr_set_pdeathsig = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
     if sys.platform == "linux" and TaskContext.get() is not None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
