@@ -28,15 +28,15 @@ _WITH_OP = [form for form in FORMS if "headers" not in form]
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> list[Table | None]:
     """The table as Cassandra has it: None, as nobody altered it."""
-    found: list[Table | None] = [None]
+    current_table: list[Table | None] = [None]
     monkeypatch.setattr(worker_process, "session_for", lambda _: None)
-    monkeypatch.setattr(_record_reader, "read_definition", lambda *_: found[0] and (1, found[0]))
-    return found
+    monkeypatch.setattr(_record_reader, "read_definition", lambda *_: current_table[0] and (1, current_table[0]))
+    return current_table
 
 
-def said(topic: Topic, markers: bool = False, table: Table | None = None) -> list[KeyReport]:
+def parse_reports(topic: Topic, markers: bool = False, table: Table | None = None) -> list[KeyReport]:
     records = KeyRecords(FollowedTopic(topic.settings, table or topic.table, markers), False, topic.registry.schema)
-    return [one for message in topic.messages for one in records.parse_record(message)]
+    return [report for message in topic.messages for report in records.parse_record(message)]
 
 
 @pytest.mark.parametrize("form", _WITH_OP)
@@ -46,13 +46,13 @@ def test_rows_that_live_expire_and_are_gone(form: dict[str, str]) -> None:
     topic.publish((int32(1), int32(3)), [b"y"])
     topic.publish((int32(1), int32(2)), None)
     group = topic.codec.encode((int32(1), None))
-    found = said(topic)
-    assert [(one.group, one.name, one.is_live, one.expires) for one in found] == [
+    reports = parse_reports(topic)
+    assert [(report.group, report.name, report.is_live, report.expires) for report in reports] == [
         (group, topic.codec.encode((int32(1), int32(2))), True, 1_700_000_000),
         (group, topic.codec.encode((int32(1), int32(3))), True, None),
         (group, topic.codec.encode((int32(1), int32(2))), False, None),
     ]
-    assert [int.from_bytes(one.offset or b"", "big") for one in found] == [0, 1, 2]
+    assert [int.from_bytes(report.offset or b"", "big") for report in reports] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("form", _WITH_OP)
@@ -68,10 +68,10 @@ def test_delete_markers(form: dict[str, str]) -> None:
     topic.marker(key, Scope.PARTITION, statics)
     topic.marker(key, Scope.RANGE, statics, (Bound(True, (int32(2) or b"",)), Bound(False, (int32(5) or b"",))))
     topic.marker((), Scope.TABLE)
-    partition, own, range_, again, truncation = said(topic)
+    partition, own, range_, own_after_range, truncation = parse_reports(topic)
     assert (partition.scope, partition.group, partition.bounds) == ("partition", group, None)
     assert (own.scope, own.name, own.is_live) == (None, group, statics is not None)
-    assert (again.name, again.is_live) == (group, statics is not None)
+    assert (own_after_range.name, own_after_range.is_live) == (group, statics is not None)
     assert (truncation.scope, truncation.group) == ("table", b"")
     assert range_.scope == "range"
     assert range_.bounds is not None
@@ -79,8 +79,12 @@ def test_delete_markers(form: dict[str, str]) -> None:
     inside = [c for c in range(8) if covers(topic.codec.encode((int32(1), int32(c))), range_.bounds)]
     assert inside == [2, 3, 4]
     assert not covers(group, range_.bounds)
-    elsewhere = said(topic, markers=True)
-    assert [(one.scope, one.offset) for one in elsewhere] == [("partition", None), ("range", None), ("table", None)]
+    elsewhere = parse_reports(topic, markers=True)
+    assert [(report.scope, report.offset) for report in elsewhere] == [
+        ("partition", None),
+        ("range", None),
+        ("table", None),
+    ]
 
 
 def test_a_key_of_another_table_is_left_out() -> None:
@@ -89,7 +93,7 @@ def test_a_key_of_another_table_is_left_out() -> None:
     topic.messages = other.messages
     topic.registry = type(topic.registry)()
     topic.alter(table(("v", "text"), keys=("text", "text")))
-    assert said(topic) == []
+    assert parse_reports(topic) == []
 
 
 def test_a_key_column_that_is_renamed_has_the_query_begin_again(now: list[Table | None]) -> None:
@@ -100,14 +104,14 @@ def test_a_key_column_that_is_renamed_has_the_query_begin_again(now: list[Table 
     topic.alter(replace(before, columns=renamed))
     topic.publish((int32(1), int32(2)), [b"x"])
     now[0] = topic.table
-    assert [one.is_live for one in said(topic)] == [True]
+    assert [report.is_live for report in parse_reports(topic)] == [True]
     with pytest.raises(HelenusError, match="the table's key was altered") as error:
-        said(topic, table=before)
+        parse_reports(topic, table=before)
     assert error.value.action is Action.RETRY
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("properties", "why"),
     [
         ({"markers": "false"}, "without delete markers deleted rows stay on the topic"),
         ({"state": "keys", "headers": "op"}, "goes by the header expires"),
@@ -123,9 +127,9 @@ def test_a_key_column_that_is_renamed_has_the_query_begin_again(now: list[Table 
         ({"state": "rows", "query.group": "g", "output.format": "cep44"}, "do not say which rows live"),
     ],
 )
-def test_settings_that_do_not_go_together(given: dict[str, str], why: str) -> None:
+def test_settings_that_do_not_go_together(properties: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        settings_with(given)
+        settings_with(properties)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../etc", "plain"])

@@ -78,7 +78,7 @@ class Cassandra(Model):
         """One at random. Its effect is there once `later` is done. `is_before`: there will be no event of it."""
         chance, now = self.chance, self.now
         k, c = map(chance.randrange, self.keys)
-        at = now * 10**6 + chance.choice([0, 0, 0, -5, 9, -5_000_000]) * chance.randrange(9)
+        write_time = now * 10**6 + chance.choice([0, 0, 0, -5, 9, -5_000_000]) * chance.randrange(9)
         ttl = chance.choice([None, None, 3, 20, 90])
         ends = None if ttl is None else (ttl, now + ttl)
 
@@ -87,21 +87,21 @@ class Cassandra(Model):
                 value = None if chance.random() < 0.3 else chance.randrange(3)
             name = (k, row, column, path)
             expires = None if ends is None or value is None else ends[1]
-            self.later.append(lambda: self.cell(name, at, value, expires, now if value is None else None))
+            self.later.append(lambda: self.cell(name, write_time, value, expires, now if value is None else None))
             raw = path if path is None or isinstance(path, bytes) else i(path)
             if value is None:
-                return Cell(None, at, deleted_at=now, path=raw)
-            return Cell(i(value), at, ends, path=raw)
+                return Cell(None, write_time, deleted_at=now, path=raw)
+            return Cell(i(value), write_time, ends, path=raw)
 
         def gone(time: int, takes: Callable[[int, int | None, str | None], bool]) -> None:
             self.later.append(lambda: self.deletions.append((time, takes)))
 
         def changed(name: str, row: int | None = c) -> Complex:
-            nonlocal at
-            while at in self.list_times:  # equal elements of one write time are one to whom reads show no paths
-                at += 1
-            self.list_times.add(at)
-            there, some = self.listed(k, row, name), [chance.randrange(2) for _ in range(1 + chance.randrange(2))]
+            nonlocal write_time
+            while write_time in self.list_times:  # equal elements of one write time are one to whom reads show no paths
+                write_time += 1
+            self.list_times.add(write_time)
+            there, numbers = self.listed(k, row, name), [chance.randrange(2) for _ in range(1 + chance.randrange(2))]
             match chance.choice(["append", "prepend", "set", "whole", "remove", "take"]):
                 case "set" if there:
                     path, _ = chance.choice(there)
@@ -111,26 +111,26 @@ class Cassandra(Model):
                     return Complex([cell(name, path, row, None)])
                 case "take" if there:
                     _, value = chance.choice(there)
-                    return Complex([cell(name, path, row, None) for path, one in there if one == value])
+                    return Complex([cell(name, path, row, None) for path, element in there if element == value])
                 case "whole":
-                    gone(at - 1, lambda one, other, column: (one, other, column) == (k, row, name))
-                    some = some[chance.randrange(2) :]
-                    return Complex([cell(name, self.new_path(1), row, n) for n in some], (at - 1, now))
+                    gone(write_time - 1, lambda pk, ck, column: (pk, ck, column) == (k, row, name))
+                    numbers = numbers[chance.randrange(2) :]
+                    return Complex([cell(name, self.new_path(1), row, n) for n in numbers], (write_time - 1, now))
                 case "prepend":
-                    return Complex([cell(name, self.new_path(-1), row, n) for n in some][::-1])
-            return Complex([cell(name, self.new_path(1), row, n) for n in some])
+                    return Complex([cell(name, self.new_path(-1), row, n) for n in numbers][::-1])
+            return Complex([cell(name, self.new_path(1), row, n) for n in numbers])
 
         match chance.choices(range(8), [1, 2, 2, 3, 5, 6, 4, 3])[0]:
             case 0:
-                gone(at, lambda one, other, column: one == k)
-                return Update(TABLE, i(k), deletion=(at, now))
+                gone(write_time, lambda pk, ck, column: pk == k)
+                return Update(TABLE, i(k), deletion=(write_time, now))
             case 1:
-                gone(at, lambda one, other, column: one == k and other is not None and other >= c)
-                deletion = ((at, now),)
+                gone(write_time, lambda pk, ck, column: pk == k and ck is not None and ck >= c)
+                deletion = ((write_time, now),)
                 return Update(TABLE, i(k), [Marker(1, (i(c),), deletion), Marker(6, (), deletion)])
             case 2:
-                gone(at, lambda one, other, column: (one, other) == (k, c))
-                return Update(TABLE, i(k), [Row((i(c),), deletion=(at, now))])
+                gone(write_time, lambda pk, ck, column: (pk, ck) == (k, c))
+                return Update(TABLE, i(k), [Row((i(c),), deletion=(write_time, now))])
             case 3:
                 columns: dict[str, Any] = {"st": cell("st", row=None)} if chance.random() < 0.5 else {}
                 if not columns or chance.random() < 0.5:
@@ -139,9 +139,11 @@ class Cassandra(Model):
             case 4:
                 if is_before:  # of a row of its key alone a read shows no TTL
                     ends = None
-                row = Row((i(c),), {n: cell(n) for n in chance.sample(["v", "w"], chance.randrange(3))}, at, ends)
+                row = Row(
+                    (i(c),), {n: cell(n) for n in chance.sample(["v", "w"], chance.randrange(3))}, write_time, ends
+                )
                 expires = ends and ends[1]
-                self.later.append(lambda: self.live(k, c, at, expires))
+                self.later.append(lambda: self.live(k, c, write_time, expires))
                 return Update(TABLE, i(k), [row])
             case 5:
                 return Update(TABLE, i(k), [Row((i(c),), {"l": changed("l")})])
@@ -149,20 +151,20 @@ class Cassandra(Model):
                 return Update(TABLE, i(k), [Row((i(c),), {n: cell(n) for n in chance.sample(["v", "w"], 1)})])
         whole = None
         if chance.random() < 0.4:
-            whole = at - 1, now
-            gone(at - 1, lambda one, other, column: (one, other, column) == (k, c, "m"))
+            whole = write_time - 1, now
+            gone(write_time - 1, lambda pk, ck, column: (pk, ck, column) == (k, c, "m"))
         paths = sorted(chance.sample(range(3), chance.randrange(1 if whole is None else 0, 3)))
         return Update(TABLE, i(k), [Row((i(c),), {"m": Complex([cell("m", path) for path in paths], whole)})])
 
-    def done(self) -> None:
-        for one in self.later:
-            one()
+    def apply_writes(self) -> None:
+        for write in self.later:
+            write()
         self.later.clear()
 
     def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[ReadRow | None]:
-        return iter([self.found(key, scope) for key, scope in keys])
+        return iter([self.read_row(key, scope) for key, scope in keys])
 
-    def found(self, key: Any, scope: Scope) -> ReadRow | None:
+    def read_row(self, key: Any, scope: Scope) -> ReadRow | None:
         """As a SELECT with WRITETIME and TTL."""
         k = int.from_bytes(key[0], "big")
         c = None if scope is Scope.STATIC else int.from_bytes(key[1], "big")
@@ -174,10 +176,10 @@ class Cassandra(Model):
             paths = row.get(name, {})
             in_order = [p for p, _ in self.listed(k, c, name)] if name in LISTS else sorted(paths)
             for n, path in enumerate(in_order):
-                at, (value, ends, _) = self.cells[k, c, name, path]
+                write_time, (value, ends, _) = self.cells[k, c, name, path]
                 raw = path if path is None else read_path(n) if name in LISTS else i(path)
-                left = None if ends is None else ends - self.now
-                cells.append(ReadCell(name, at, i(value), raw, left, ends))
+                ttl = None if ends is None else ends - self.now
+                cells.append(ReadCell(name, write_time, i(value), raw, ttl, ends))
         newest = max((cell.write_time for cell in cells), default=self.now * 10**6)
         ends = [cell.expires for cell in cells if cell.expires is not None]
         liveness = None if c is None else Liveness(newest)
@@ -188,13 +190,13 @@ class Cassandra(Model):
 
     def whole(self) -> dict[Any, Any]:
         """All rows, in the form of `Sink`."""
-        found = {}
+        rows = {}
         for (k, c), row in self.rows(self.now).items():
             for name in LISTS:
                 if name in row:
                     row[name] = [value for _, value in self.listed(k, c, name)]
-            found[k, c] = row
-        return found
+            rows[k, c] = row
+        return rows
 
 
 class Connector:
@@ -212,11 +214,11 @@ class Connector:
 
     def batch(self) -> bool:
         """Do one; False if nothing came and nothing is asked."""
-        some, self.topic[:] = list(self.topic), []
+        batch_events, self.topic[:] = list(self.topic), []
         before = dict(self.store.values)
-        merged = self._merged(some)
+        merged = self._merged(batch_events)
         after, self.store.values = self.store.values, before
-        assert self._merged(some) == merged, "a batch that is done again gives the same"
+        assert self._merged(batch_events) == merged, "a batch that is done again gives the same"
         assert self.store.values == after
         asks = [m for m in merged if isinstance(m, ReadRequest)]
         for m in merged:
@@ -225,39 +227,39 @@ class Connector:
         outcome = BatchOutcome()
         self._asked.answer(asks, outcome)
         self.reads += outcome.keys_read
-        return bool(some or asks)
+        return bool(batch_events or asks)
 
-    def _merged(self, some: Sequence[Event]) -> list[MergedChange]:
+    def _merged(self, batch_events: Sequence[Event]) -> list[MergedChange]:
         store = Pages(self.store)
         rows = TopicPartitionMerger(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S, trusts_absence=self.trusts_absence)
-        merged = list(rows.take(some, self.cassandra.now))
+        merged = list(rows.take(batch_events, self.cassandra.now))
         store.flush()
         return merged
 
     def _publish(self, m: RowChange) -> None:
         values = CODEC.decode(m.key)
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in values)
-        said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
+        images = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
         last = self.seen.pop(key, None)
-        assert said[0] == last or not self.trusts_absence, "before is what was last said"
-        assert m.op == ("d" if said[1] is None else "c" if said[0] is None else "u")
-        assert said != [None, None] or not self.trusts_absence
-        if said[1] is not None:
-            self.seen[key] = said[1]
+        assert images[0] == last or not self.trusts_absence, "before is what was last said"
+        assert m.op == ("d" if images[1] is None else "c" if images[0] is None else "u")
+        assert images != [None, None] or not self.trusts_absence
+        if images[1] is not None:
+            self.seen[key] = images[1]
 
 
 def plain(values: Any, is_static: bool) -> dict[str, Any]:
     """What a record says, as the model has it."""
-    found: dict[str, Any] = {}
+    plain_values: dict[str, Any] = {}
     for name, data in values.items():
         if data is None or (name in STATICS) != is_static:
             continue
         if name in ("v", "w", "st"):
-            found[name] = {None: int.from_bytes(data, "big")}
+            plain_values[name] = {None: int.from_bytes(data, "big")}
             continue
-        numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(8, len(data), 8)]
-        found[name] = numbers if name in LISTS else dict(zip(numbers[::2], numbers[1::2], strict=True))
-    return found
+        numbers = [int.from_bytes(data[start : start + 4], "big") for start in range(8, len(data), 8)]
+        plain_values[name] = numbers if name in LISTS else dict(zip(numbers[::2], numbers[1::2], strict=True))
+    return plain_values
 
 
 IS_LONG = settings.default.max_examples > 25
@@ -274,7 +276,7 @@ def test_reads_and_events_in_any_order_end_in_the_rows(seed: int) -> None:
 def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     cassandra = Cassandra(chance)
-    patch.setattr(CellReader, "read", lambda *of: cassandra.read(*of))
+    patch.setattr(CellReader, "read", lambda *arguments: cassandra.read(*arguments))
     clock = SimpleNamespace(time=lambda: float(cassandra.now))
     patch.setattr("helenus_connector.pipeline._cell_requests.time", clock)
     connector = Connector(cassandra)
@@ -282,12 +284,12 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
     light, at_once = chance.choice([0, 0.2, 1]), chance.choice([0.4, 0.9])
     for _ in range(chance.choice([0, 2, 6])):  # rows of before
         cassandra.statement(is_before=True)
-        cassandra.done()
+        cassandra.apply_writes()
         cassandra.now += 1
     cassandra.now += 50  # no read shows tombstones of before, which would take what is written with an older time
-    asked = [(name, Scope.STATIC if name[1] is None else Scope.ROW) for name in cassandra.rows(cassandra.now)]
+    snapshot_keys = [(name, Scope.STATIC if name[1] is None else Scope.ROW) for name in cassandra.rows(cassandra.now)]
     on_their_way: list[tuple[int, Event]] = []
-    for (k, c), scope in asked:
+    for (k, c), scope in snapshot_keys:
         key = CODEC.encode((i(k), None if c is None else i(c)))
         event = Event("t", 0, 0, 0, key, request(scope, Origin.SNAPSHOT))
         on_their_way.append((cassandra.now + chance.randrange(20), event))
@@ -306,10 +308,10 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
                 late = chance.choice([0, 0, 2, 40])
                 on_their_way += [(cassandra.now + late, e) for e in events(update, node=node, cells=has_cells)]
             if chance.random() < at_once:
-                cassandra.done()
+                cassandra.apply_writes()
         arrive()
         connector.batch()
-        cassandra.done()
+        cassandra.apply_writes()
         cassandra.now += chance.choice([0, 1, 5, 30])
     cassandra.now += 50
     for wait in (0, 0, PATIENCE_S, 1, PATIENCE_S + 1, 100, PATIENCE_S + 1, PATIENCE_S + 1):
@@ -329,12 +331,12 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cassandra(monkeypatch: pytest.MonkeyPatch) -> Cassandra:
-    found = Cassandra(random.Random(0))
-    monkeypatch.setattr(CellReader, "read", lambda *of: found.read(*of))
+    simulated_cassandra = Cassandra(random.Random(0))
+    monkeypatch.setattr(CellReader, "read", lambda *arguments: simulated_cassandra.read(*arguments))
     monkeypatch.setattr(
-        "helenus_connector.pipeline._cell_requests.time", SimpleNamespace(time=lambda: float(found.now))
+        "helenus_connector.pipeline._cell_requests.time", SimpleNamespace(time=lambda: float(simulated_cassandra.now))
     )
-    return found
+    return simulated_cassandra
 
 
 def snapshot(connector: Connector, c: int) -> None:
@@ -342,8 +344,8 @@ def snapshot(connector: Connector, c: int) -> None:
     settled(connector)
 
 
-def settled(connector: Connector, *some: Event) -> None:
-    for event in some:
+def settled(connector: Connector, *new_events: Event) -> None:
+    for event in new_events:
         connector.append(0, event.key or b"", event.value)
     while connector.batch():
         connector.cassandra.now += 1
@@ -359,12 +361,12 @@ def test_a_row_of_its_key_alone_that_was_read_is_deleted(
     cassandra.live(1, 1, (NOW - 100) * 10**6, None)
     snapshot(connector, 1)
     assert connector.seen == {(1, 1): {}}
-    at = (NOW + deleted_s) * 10**6
-    cassandra.deletions.append((at, lambda *_: True))
-    deletion = ((at, NOW),)
+    deletion_time = (NOW + deleted_s) * 10**6
+    cassandra.deletions.append((deletion_time, lambda *_: True))
+    deletion = ((deletion_time, NOW),)
     rows: list[Any] = [Marker(1, (i(0),), deletion), Marker(6, (), deletion)]
     if not of_range:
-        rows = [Row((i(1),), deletion=(at, NOW))]
+        rows = [Row((i(1),), deletion=(deletion_time, NOW))]
     settled(connector, *events(Update(TABLE, i(1), rows)))
     assert connector.seen == ({(1, 1): {}} if lives else {})
 
@@ -381,15 +383,15 @@ def test_a_row_of_its_key_alone_ends_with_the_ttl_of_its_event(cassandra: Cassan
     assert connector.seen == {}
 
 
-def test_an_insert_that_ends_replaces_a_guess_though_a_cell_was_written_after_it(cassandra: Cassandra) -> None:
+def test_an_insert_with_a_ttl_replaces_liveness_guessed_from_cells(cassandra: Cassandra) -> None:
     connector = Connector(cassandra)
-    at = NOW * 10**6
-    cassandra.cell((1, 1, "v", None), at - 100, 1, NOW + 10, None)
+    now_us = NOW * 10**6
+    cassandra.cell((1, 1, "v", None), now_us - 100, 1, NOW + 10, None)
     snapshot(connector, 1)
-    cassandra.live(1, 1, at + 1, NOW + 30)
-    cassandra.cell((1, 1, "w", None), at + 2, 1, NOW + 10, None)
-    update = Update(TABLE, i(1), [Row((i(1),), {"w": Cell(i(1), at + 2, (10, NOW + 10))})])
-    insert = Update(TABLE, i(1), [Row((i(1),), time=at + 1, expires=(30, NOW + 30))])
+    cassandra.live(1, 1, now_us + 1, NOW + 30)
+    cassandra.cell((1, 1, "w", None), now_us + 2, 1, NOW + 10, None)
+    update = Update(TABLE, i(1), [Row((i(1),), {"w": Cell(i(1), now_us + 2, (10, NOW + 10))})])
+    insert = Update(TABLE, i(1), [Row((i(1),), time=now_us + 1, expires=(30, NOW + 30))])
     settled(connector, *events(update), *events(insert))
     for cassandra.now, seen in ((NOW + 10, {(1, 1): {}}), (NOW + 30, {})):
         settled(connector)
@@ -399,13 +401,13 @@ def test_an_insert_that_ends_replaces_a_guess_though_a_cell_was_written_after_it
 def test_a_read_that_comes_late_does_not_bring_back_a_row_that_a_cell_outlived(cassandra: Cassandra) -> None:
     """What kept the row alive after its deletion has ended when the read is merged."""
     connector = Connector(cassandra)
-    at = NOW * 10**6
-    cassandra.cell((1, 1, "v", None), at - 100, 1, None, None)
-    cassandra.cell((1, 1, "w", None), at, 1, NOW + 3, None)
+    now_us = NOW * 10**6
+    cassandra.cell((1, 1, "v", None), now_us - 100, 1, None, None)
+    cassandra.cell((1, 1, "w", None), now_us, 1, NOW + 3, None)
     connector.append(0, CODEC.encode((i(1), i(1))), request(Scope.ROW, Origin.SNAPSHOT))
     connector.batch()
-    cassandra.deletions.append((at - 1, lambda *_: True))
-    for event in events(Update(TABLE, i(1), [Row((i(1),), deletion=(at - 1, NOW))])):
+    cassandra.deletions.append((now_us - 1, lambda *_: True))
+    for event in events(Update(TABLE, i(1), [Row((i(1),), deletion=(now_us - 1, NOW))])):
         connector.topic.insert(0, event)
     cassandra.now = NOW + 30
     settled(connector)
@@ -417,10 +419,12 @@ def test_a_read_that_comes_late_does_not_bring_back_a_row_that_a_cell_outlived(c
 def test_elements_of_a_list_that_was_read(cassandra: Cassandra) -> None:
     """Each of them once, also if its own event comes late; and none that was removed."""
     connector = Connector(cassandra)
-    at, paths = (NOW - 100) * 10**6, [cassandra.new_path(1) for _ in range(3)]
+    write_time, paths = (NOW - 100) * 10**6, [cassandra.new_path(1) for _ in range(3)]
     for path in paths:
-        cassandra.cell((1, 1, "l", path), at, 7, None, None)
-    appended = Update(TABLE, i(1), [Row((i(1),), {"l": Complex([Cell(i(7), at, path=path) for path in paths])})])
+        cassandra.cell((1, 1, "l", path), write_time, 7, None, None)
+    appended = Update(
+        TABLE, i(1), [Row((i(1),), {"l": Complex([Cell(i(7), write_time, path=path) for path in paths])})]
+    )
     snapshot(connector, 1)
     settled(connector, *events(appended))
     assert connector.seen == {(1, 1): {"l": [7, 7, 7]}}
@@ -429,10 +433,10 @@ def test_elements_of_a_list_that_was_read(cassandra: Cassandra) -> None:
     settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"l": removed})])), *events(appended, node=OTHER))
     assert connector.seen == {(1, 1): {"l": [7, 7]}}
     reads = connector.reads
-    new, at = cassandra.new_path(1), (NOW + 10) * 10**6
-    cassandra.deletions.append((at - 1, lambda _, __, column: column == "l"))
-    cassandra.cell((1, 1, "l", new), at, 8, None, None)
-    whole = Complex([Cell(i(8), at, path=new)], (at - 1, NOW + 10))
+    new, write_time = cassandra.new_path(1), (NOW + 10) * 10**6
+    cassandra.deletions.append((write_time - 1, lambda _, __, column: column == "l"))
+    cassandra.cell((1, 1, "l", new), write_time, 8, None, None)
+    whole = Complex([Cell(i(8), write_time, path=new)], (write_time - 1, NOW + 10))
     settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"l": whole})])))
     assert connector.seen == {(1, 1): {"l": [8]}}
     assert connector.reads == reads, "written as a whole it needs no read any more"
@@ -441,12 +445,12 @@ def test_elements_of_a_list_that_was_read(cassandra: Cassandra) -> None:
 def test_equal_elements_of_one_write_time_of_which_one_expires(cassandra: Cassandra) -> None:
     """Two, though a read shows no paths."""
     connector = Connector(cassandra)
-    at, (first, second) = (NOW - 100) * 10**6, [cassandra.new_path(1) for _ in range(2)]
-    cassandra.cell((1, 1, "l", first), at, 7, NOW + 50, None)
+    write_time, (first, second) = (NOW - 100) * 10**6, [cassandra.new_path(1) for _ in range(2)]
+    cassandra.cell((1, 1, "l", first), write_time, 7, NOW + 50, None)
     snapshot(connector, 1)
     assert connector.seen == {(1, 1): {"l": [7]}}
-    cassandra.cell((1, 1, "l", second), at, 7, None, None)
-    appended = Row((i(1),), {"l": Complex([Cell(i(7), at, path=second)])})
+    cassandra.cell((1, 1, "l", second), write_time, 7, None, None)
+    appended = Row((i(1),), {"l": Complex([Cell(i(7), write_time, path=second)])})
     settled(connector, *events(Update(TABLE, i(1), [appended])))
     assert connector.seen == {(1, 1): {"l": [7, 7]}}
     cassandra.now = NOW + 50
@@ -457,9 +461,9 @@ def test_equal_elements_of_one_write_time_of_which_one_expires(cassandra: Cassan
 def test_a_delete_without_cells_that_is_read_too_early(cassandra: Cassandra) -> None:
     """The row is read once more."""
     connector = Connector(cassandra)
-    at = (NOW - 100) * 10**6
+    write_time = (NOW - 100) * 10**6
     for column in ("v", "w"):
-        cassandra.cell((1, 1, column, None), at, 1, None, None)
+        cassandra.cell((1, 1, column, None), write_time, 1, None, None)
     snapshot(connector, 1)
     gone = Row((i(1),), {"v": Cell(None, NOW * 10**6, deleted_at=NOW)})
     settled(connector, *events(Update(TABLE, i(1), [gone]), cells=False))
@@ -474,18 +478,18 @@ def test_a_row_of_before_is_read_when_a_change_of_it_comes_first(cassandra: Cass
     """Until the snapshot is complete: a record with the columns of the change alone is not what the row is."""
     connector = Connector(cassandra)
     connector.trusts_absence = False
-    at = NOW * 10**6
+    now_us = NOW * 10**6
     for column, value in (("v", 1), ("w", 1)):
-        cassandra.cell((1, 1, column, None), at - 100, value, None, None)
-    cassandra.cell((1, 1, "v", None), at, 2, None, None)
-    change = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(2), at)})]))
+        cassandra.cell((1, 1, column, None), now_us - 100, value, None, None)
+    cassandra.cell((1, 1, "v", None), now_us, 2, None, None)
+    change = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(2), now_us)})]))
     connector.append(0, change[0].key or b"", change[0].value)
     connector.batch()
     assert connector.seen == {}
     settled(connector, *change)
     assert connector.seen == {(1, 1): {"v": {None: 2}, "w": {None: 1}}}
     assert connector.reads == 2, "the row, and the static columns of its partition"
-    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(3), at + 1)})])))
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(3), now_us + 1)})])))
     assert connector.seen == {(1, 1): {"v": {None: 3}, "w": {None: 1}}}
     assert connector.reads == 2, "both are known by now"
 
@@ -494,19 +498,19 @@ def test_a_row_that_is_read_has_its_static_columns(cassandra: Cassandra) -> None
     """Also while the snapshot, which brings them too, is not there yet."""
     connector = Connector(cassandra)
     connector.trusts_absence = False
-    at = cassandra.now * 10**6
-    cassandra.cell((1, None, "st", None), at - 100, 7, None, None)
-    cassandra.cell((1, 1, "v", None), at, 2, None, None)
-    said = []
+    now_us = cassandra.now * 10**6
+    cassandra.cell((1, None, "st", None), now_us - 100, 7, None, None)
+    cassandra.cell((1, 1, "v", None), now_us, 2, None, None)
+    published = []
     publish = connector._publish
 
     def keep(m: RowChange) -> None:
-        said.append(m)
+        published.append(m)
         publish(m)
 
     connector._publish = keep  # type: ignore[method-assign]
-    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(2), at)})])))
-    (row,) = [m for m in said if m.scope is Scope.ROW]
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(2), now_us)})])))
+    (row,) = [m for m in published if m.scope is Scope.ROW]
     assert row.after is not None
     assert row.after["st"] == i(7)
 
@@ -515,9 +519,11 @@ def test_static_columns_are_asked_for_once_a_batch() -> None:
     """However many rows of their partition a snapshot asks for."""
     rows = TopicPartitionMerger(TABLE, CODEC, DictStore(), 0, trusts_absence=False)
     value = request(Scope.ROW, Origin.SNAPSHOT)
-    some = [Event("t", 0, c, NOW * 1000, CODEC.encode((i(1), i(c))), value) for c in range(2_000)]
-    asked = [m.scope for m in rows.take(some, NOW) if isinstance(m, ReadRequest) and m.event is None]
-    assert asked == [Scope.STATIC]
+    snapshot_events = [Event("t", 0, c, NOW * 1000, CODEC.encode((i(1), i(c))), value) for c in range(2_000)]
+    requested_scopes = [
+        m.scope for m in rows.take(snapshot_events, NOW) if isinstance(m, ReadRequest) and m.event is None
+    ]
+    assert requested_scopes == [Scope.STATIC]
 
 
 @pytest.mark.parametrize("behind_s", [0.0, 0.4, 1.0, 5.0, 5_000.0])
@@ -525,26 +531,28 @@ def test_the_last_word_is_read_though_clocks_differ(
     behind_s: float, cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read that does not show a delete yet; the node's clock is behind, and a read is 150 ms after its batch."""
-    real = cassandra.found
+    real = cassandra.read_row
 
-    def found(key: Any, scope: Scope) -> ReadRow | None:
+    def read_row(key: Any, scope: Scope) -> ReadRow | None:
         row = real(key, scope)
         return None if row is None else row._replace(read_at_ms=int((cassandra.now + 0.15 - behind_s) * 1000))
 
-    monkeypatch.setattr(cassandra, "found", found)
+    monkeypatch.setattr(cassandra, "read_row", read_row)
     connector = Connector(cassandra)
-    at = cassandra.now * 10**6
-    cassandra.live(1, 1, at, None)
+    write_time = cassandra.now * 10**6
+    cassandra.live(1, 1, write_time, None)
     for column in ("v", "w"):
-        cassandra.cell((1, 1, column, None), at, 1, None, None)
-    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1)), "w": Cell(i(1))}, at)])))
+        cassandra.cell((1, 1, column, None), write_time, 1, None, None)
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1)), "w": Cell(i(1))}, write_time)])))
     cassandra.now += 100
-    at, deleted_at = cassandra.now * 10**6, cassandra.now
-    (event,) = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(None, at, deleted_at=deleted_at)})]), cells=False)
+    write_time, deleted_at = cassandra.now * 10**6, cassandra.now
+    (event,) = events(
+        Update(TABLE, i(1), [Row((i(1),), {"v": Cell(None, write_time, deleted_at=deleted_at)})]), cells=False
+    )
     connector.append(0, event.key or b"", event.value)
     connector.batch()
     connector.batch()
-    cassandra.cell((1, 1, "v", None), at, None, None, deleted_at)
+    cassandra.cell((1, 1, "v", None), write_time, None, None, deleted_at)
     for _ in range(5 * PATIENCE_S):
         cassandra.now += 1
         while connector.batch():
@@ -568,20 +576,20 @@ def test_an_insert_whose_row_is_gone_when_it_is_read_makes_no_row_of_nulls(
 ) -> None:
     """As a new state reads the events of before; the event of the delete comes later."""
     connector = Connector(cassandra)
-    at, said = NOW * 10**6, []
+    now_us, published_ops = NOW * 10**6, []
     publish = connector._publish
-    connector._publish = lambda m: (said.append(m.op), publish(m))  # type: ignore[assignment]
-    cassandra.live(1, 1, at, None)
-    cassandra.cell((1, 1, "v", None), at, 1, None, None)
+    connector._publish = lambda m: (published_ops.append(m.op), publish(m))  # type: ignore[assignment]
+    cassandra.live(1, 1, now_us, None)
+    cassandra.cell((1, 1, "v", None), now_us, 1, None, None)
     if is_deleted:
-        cassandra.deletions.append((at + 1, lambda *_: True))
-    insert = Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1), at)}, at)])
-    delete = Update(TABLE, i(1), [Row((i(1),), deletion=(at + 1, NOW))])
+        cassandra.deletions.append((now_us + 1, lambda *_: True))
+    insert = Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1), now_us)}, now_us)])
+    delete = Update(TABLE, i(1), [Row((i(1),), deletion=(now_us + 1, NOW))])
     connector.topic += events(insert, cells=False)
     cassandra.now += 2 * PATIENCE_S
     settled(connector, *(events(delete, cells=False, offset=1) if is_deleted else ()))
     assert connector.seen == cassandra.whole()
-    assert said == ([] if is_deleted else ["c"])
+    assert published_ops == ([] if is_deleted else ["c"])
 
 
 @pytest.mark.parametrize(("write_time", "lives"), [(NOW * 10**6, 0), (None, Effect.ROW)])

@@ -47,7 +47,7 @@ SETTINGS = ConnectorSettings.from_properties(
 )
 
 Takes = Callable[[int, int | None, str | None], bool]
-Place = tuple[int, int | None, str, int | None]
+CellKey = tuple[int, int | None, str, int | None]
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Replica:
 
     name: str
     skew: int
-    cells: dict[Place, tuple[int, int | None, int]] = field(default_factory=dict)
+    cells: dict[CellKey, tuple[int, int | None, int]] = field(default_factory=dict)
     live: dict[tuple[int, int | None], int] = field(default_factory=dict)
     deletions: list[tuple[int, int, Takes]] = field(default_factory=list)
     log: list[tuple[int, Update]] = field(default_factory=list)
@@ -70,11 +70,11 @@ class Replica:
         for effect in effects:
             effect(self)
 
-    def put(self, place: Place, time: int, value: int | None, deleted_at: int) -> None:
+    def put(self, cell_key: CellKey, time: int, value: int | None, deleted_at: int) -> None:
         new = time, value, deleted_at
-        known = self.cells.get(place)
-        if known is None or _order(new) > _order(known):
-            self.cells[place] = new
+        stored = self.cells.get(cell_key)
+        if stored is None or _order(new) > _order(stored):
+            self.cells[cell_key] = new
 
     def truncate(self, now: int) -> None:
         self.cells.clear()
@@ -88,12 +88,12 @@ class Replica:
     def compact(self, now: int, gc_grace: int) -> None:
         """Purge tombstones, and what they hide here."""
         old = [d for d in self.deletions if d[1] + gc_grace <= now]
-        for place, (time, value, deleted_at) in list(self.cells.items()):
+        for cell_key, (time, value, deleted_at) in list(self.cells.items()):
             is_purged = value is None and deleted_at + gc_grace <= now
-            if is_purged or any(time <= at and takes(*place[:3]) for at, _, takes in old):
-                del self.cells[place]
+            if is_purged or any(time <= deletion_time and takes(*cell_key[:3]) for deletion_time, _, takes in old):
+                del self.cells[cell_key]
         for key, time in list(self.live.items()):
-            if any(time <= at and takes(*key, None) for at, _, takes in old):
+            if any(time <= deletion_time and takes(*key, None) for deletion_time, _, takes in old):
                 del self.live[key]
         self.deletions = [d for d in self.deletions if d not in old]
 
@@ -141,19 +141,19 @@ class Cluster:
                 Cell(None, time, deleted_at=deleted_at, path=raw) if value is None else Cell(i(value), time, path=raw)
             )
 
-        def gone(at: int, takes: Takes) -> None:
-            effects.append(lambda replica: replica.deletions.append((at, deleted_at, takes)))
+        def gone(deletion_time: int, takes: Takes) -> None:
+            effects.append(lambda replica: replica.deletions.append((deletion_time, deleted_at, takes)))
 
         match chance.choices(range(6), [2, 2, 3, 2, 6, 8])[0]:
             case 0:
-                gone(time, lambda one, other, column: one == k)
+                gone(time, lambda pk, ck, column: pk == k)
                 update = Update(TABLE, i(k), deletion=(time, deleted_at))
             case 1:
-                gone(time, lambda one, other, column: one == k and other is not None and other >= c)
+                gone(time, lambda pk, ck, column: pk == k and ck is not None and ck >= c)
                 deletion = ((time, deleted_at),)
                 update = Update(TABLE, i(k), [Marker(1, (i(c),), deletion), Marker(6, (), deletion)])
             case 2:
-                gone(time, lambda one, other, column: (one, other) == (k, c))
+                gone(time, lambda pk, ck, column: (pk, ck) == (k, c))
                 update = Update(TABLE, i(k), [Row((i(c),), deletion=(time, deleted_at))])
             case 3:
                 update = Update(TABLE, i(k), static=Row((), {"st": cell("st", row=None)}))
@@ -168,7 +168,7 @@ class Cluster:
                 if chance.random() < 0.3:
                     whole = (time - 1, deleted_at) if chance.random() < 0.5 else None
                     if whole is not None:
-                        gone(time - 1, lambda one, other, column: (one, other, column) == (k, c, "m"))
+                        gone(time - 1, lambda pk, ck, column: (pk, ck, column) == (k, c, "m"))
                     columns["m"] = Complex([cell("m", path) for path in sorted(chance.sample(range(3), 2))], whole)
                 update = Update(TABLE, i(k), [Row((i(c),), columns)])
         first = chance.randrange(3)
@@ -185,15 +185,17 @@ class Cluster:
     def turn(self, seconds: int, *, compacts: bool = True) -> None:
         """Time passes: what is on its way arrives, in any order."""
         for _ in range(seconds + 1):
-            arriving: list[Any] = [one for one in [*self.on_their_way, *self.truncations] if one[0] <= self.now]
+            arriving: list[Any] = [
+                arrival for arrival in [*self.on_their_way, *self.truncations] if arrival[0] <= self.now
+            ]
             self.chance.shuffle(arriving)
-            for one in arriving:
-                if len(one) == 2:
-                    self.truncations.remove(one)
-                    one[1].truncate(self.now)
+            for arrival in arriving:
+                if len(arrival) == 2:
+                    self.truncations.remove(arrival)
+                    arrival[1].truncate(self.now)
                 else:
-                    self.on_their_way.remove(one)
-                    one[1].write(one[2], one[3])
+                    self.on_their_way.remove(arrival)
+                    arrival[1].write(arrival[2], arrival[3])
             self.now += 1
         self.now -= 1
         if compacts and not self.on_their_way and self.chance.random() < 0.3:
@@ -206,13 +208,13 @@ class Cluster:
         deletions = [d for replica in self.replicas for d in replica.deletions]
 
         def gone(k: int, c: int | None, column: str | None, time: int) -> bool:
-            return any(time <= at and takes(k, c, column) for at, _, takes in deletions)
+            return any(time <= deletion_time and takes(k, c, column) for deletion_time, _, takes in deletions)
 
-        cells: dict[Place, tuple[int, int | None, int]] = {}
+        cells: dict[CellKey, tuple[int, int | None, int]] = {}
         rows: dict[Any, Any] = {}
         for replica in self.replicas:
-            for place, cell in replica.cells.items():
-                cells[place] = max(cells.get(place, cell), cell, key=_order)
+            for cell_key, cell in replica.cells.items():
+                cells[cell_key] = max(cells.get(cell_key, cell), cell, key=_order)
             for key, time in replica.live.items():
                 if not gone(*key, None, time):
                     rows.setdefault(key, {})
@@ -222,9 +224,9 @@ class Cluster:
         return rows
 
     def read(self, _: object, keys: Sequence[tuple[Any, Scope]], consistency: int) -> Iterator[ReadRow | None]:
-        return iter([self.found(key, scope) for key, scope in keys])
+        return iter([self.read_row(key, scope) for key, scope in keys])
 
-    def found(self, key: Any, scope: Scope) -> ReadRow | None:
+    def read_row(self, key: Any, scope: Scope) -> ReadRow | None:
         """As a SELECT with WRITETIME."""
         k = int.from_bytes(key[0], "big")
         c = None if scope is Scope.STATIC else int.from_bytes(key[1], "big")
@@ -248,7 +250,7 @@ class Agent:
 
     replica: Replica
     light: float
-    at: int = 0
+    log_index: int = 0
     reported: int = 0
     saved: int = 0
     skew: int = 0
@@ -258,28 +260,30 @@ class Agent:
         if self.is_stopped and not ends:
             return
         replica = self.replica
-        until = len(replica.log) if ends else min(len(replica.log), self.at + chance.randrange(4))
+        until = len(replica.log) if ends else min(len(replica.log), self.log_index + chance.randrange(4))
         if not ends and chance.random() < 0.1:
-            self.at = self.saved  # killed, and started again
+            self.log_index = self.saved  # killed, and started again
         stamp = (now + self.skew) * 1000
-        while self.at < until:
-            position, update = replica.log[self.at]
+        while self.log_index < until:
+            position, update = replica.log[self.log_index]
             has_cells = chance.random() >= self.light
             plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=has_cells)}
             data = entry(mutation(update))
             batch: Any = decoder.decode(data, position, True, plans, replica.name, replica.segment, 8, 10**6)
             topic += [Event("t", 0, 0, stamp, key, value) for _, _, key, value in batch.changes]
-            self.at += 1
+            self.log_index += 1
             self._notices(chance, stamp, topic, ends=False)
         self._notices(chance, stamp, topic, ends=ends)
         if chance.random() < 0.5:
-            self.saved = self.at
+            self.saved = self.log_index
 
     def _notices(self, chance: random.Random, stamp: int, topic: list[Event], *, ends: bool) -> None:
         """A truncation is learned of at its note in the log, or of a look in between."""
         while self.reported < len(self.replica.notices):
-            at, event = self.replica.notices[self.reported]
-            if self.at < at or (self.at < at + 2 and not ends and chance.random() < 0.5):
+            notice_index, event = self.replica.notices[self.reported]
+            if self.log_index < notice_index or (
+                self.log_index < notice_index + 2 and not ends and chance.random() < 0.5
+            ):
                 return
             topic.append(event._replace(timestamp=stamp))
             self.reported += 1
@@ -308,10 +312,10 @@ class Connector:
 
     def batch(self) -> bool:
         """Do one; False if nothing came and nothing is asked."""
-        some, self.topic[:] = list(self.topic), []
+        batch_events, self.topic[:] = list(self.topic), []
         copies = CopyFilter()
-        left = copies.remove_copies([_Message(event) for event in some])  # type: ignore[arg-type, list-item]
-        merged = self._merged([message.event for message in left])  # type: ignore[attr-defined]
+        unique_messages = copies.remove_copies([_Message(event) for event in batch_events])  # type: ignore[arg-type, list-item]
+        merged = self._merged([message.event for message in unique_messages])  # type: ignore[attr-defined]
         asks = [m for m in merged if isinstance(m, ReadRequest)]
         for m in merged:
             assert not isinstance(m, PoisonEvent)
@@ -322,9 +326,9 @@ class Connector:
         outcome = BatchOutcome()
         self._asked.answer(asks, outcome)
         self.reads += outcome.keys_read
-        return bool(some or asks)
+        return bool(batch_events or asks)
 
-    def _merged(self, some: Sequence[Event]) -> list[MergedChange]:
+    def _merged(self, batch_events: Sequence[Event]) -> list[MergedChange]:
         store = Pages(self.store)
         grace = self.cluster.gc_grace
         whole = {
@@ -333,19 +337,19 @@ class Connector:
             "has_snapshots": self.has_snapshots,
         }
         rows = TopicPartitionMerger(TABLE, CODEC, store, 0, grace, PATIENCE_S, **whole)  # type: ignore[arg-type]
-        merged = list(rows.take(some, self.cluster.now))
+        merged = list(rows.take(batch_events, self.cluster.now))
         store.flush()
         self.disturbances = rows.disturbances
         return merged
 
     def _publish(self, m: RowChange) -> None:
         key = tuple(None if v is None else int.from_bytes(v, "big") for v in CODEC.decode(m.key))
-        said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
+        images = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
         last = self.seen.pop(key, None)
         if self.trusts_absence and self.proven_up_to >= self.disturbances:
-            assert said[0] == last, "before is what was last said"
-        if said[1] is not None:
-            self.seen[key] = said[1]
+            assert images[0] == last, "before is what was last said"
+        if images[1] is not None:
+            self.seen[key] = images[1]
 
 
 @dataclass
@@ -361,16 +365,16 @@ class _Message:
 
 def plain(values: Any, is_static: bool) -> dict[str, Any]:
     """What a record says, as the model has it: a row's static columns are a record of their own."""
-    found: dict[str, Any] = {}
+    plain_values: dict[str, Any] = {}
     for name, data in values.items():
         if data is None or (name == "st") != is_static:
             continue
         if name == "m":
-            numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(8, len(data), 8)]
-            found[name] = dict(zip(numbers[::2], numbers[1::2], strict=True))
+            numbers = [int.from_bytes(data[start : start + 4], "big") for start in range(8, len(data), 8)]
+            plain_values[name] = dict(zip(numbers[::2], numbers[1::2], strict=True))
         else:
-            found[name] = {None: int.from_bytes(data, "big")}
-    return found
+            plain_values[name] = {None: int.from_bytes(data, "big")}
+    return plain_values
 
 
 IS_LONG = settings.default.max_examples > 25
@@ -386,7 +390,7 @@ def test_rows_are_what_all_replicas_show(seed: int) -> None:
 def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     cluster = Cluster(chance)
-    patch.setattr(CellReader, "read", lambda *of: cluster.read(*of))
+    patch.setattr(CellReader, "read", lambda *arguments: cluster.read(*arguments))
     patch.setattr("helenus_connector.pipeline._cell_requests.time", SimpleNamespace(time=lambda: float(cluster.now)))
     connector = Connector(cluster)
     light = chance.choice([0, 0, 0.2])
@@ -401,7 +405,7 @@ def simulate(seed: int, patch: pytest.MonkeyPatch) -> None:
         if chance.random() < 0.5:
             cluster.turn(20)
             for agent in agents:
-                agent.at = agent.saved = len(agent.replica.log)
+                agent.log_index = agent.saved = len(agent.replica.log)
         elif chance.random() < 0.5:
             cluster.truncate()
     cluster.is_before = False

@@ -21,9 +21,9 @@ from helenus_connector.interfaces.event import Event
 from helenus_connector.interfaces.merged_change import MergedChange, PoisonEvent, ReadRequest, RowChange
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.state.rows import _partition, _row_bytes
-from helenus_connector.state.rows import _row as kept
 from helenus_connector.state.rows._merge import TopicPartitionMerger
 from helenus_connector.state.rows._partition import PartitionState, covering
+from helenus_connector.state.rows._row import CellRow
 from helenus_connector.state.rows._row_bytes import dump_row, load_row
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
@@ -55,15 +55,15 @@ def i(n: int) -> bytes:
     return n.to_bytes(4, "big", signed=True)
 
 
-def taken(
-    store: DictStore, some: Sequence[Event], now: float = NOW, table: Table = TABLE, gc: int = 10 * DAY_S
+def merge_events(
+    store: DictStore, batch_events: Sequence[Event], now: float = NOW, table: Table = TABLE, gc: int = 10 * DAY_S
 ) -> list[MergedChange]:
-    return list(TopicPartitionMerger(table, KeyCodec(table), store, 0, gc).take(some, now))
+    return list(TopicPartitionMerger(table, KeyCodec(table), store, 0, gc).take(batch_events, now))
 
 
-def end_of(of: Any) -> tuple[bool, bool, int, bytes]:
+def end_of(cell: Any) -> tuple[bool, bool, int, bytes]:
     """What decides between two cells of one write time: one that ends, a tombstone, the later end, the larger value."""
-    value, expires, deleted_at = of
+    value, expires, deleted_at = cell
     ends = deleted_at if value is None else expires
     return ends is not None, value is None, ends or 0, b"" if value is None else i(value)
 
@@ -76,59 +76,59 @@ class Model:
         self.liveness: dict[Any, tuple[int, bool, int]] = {}
         self.deletions: list[tuple[int, Any]] = []  # write time, whether it is of a (k, c, column)
 
-    def cell(self, place: Any, time: int, value: int | None, expires: int | None, deleted_at: int | None) -> None:
-        of = value, expires, deleted_at
-        known = self.cells.get(place)
-        if known is None or (time, end_of(of)) > (known[0], end_of(known[1])):
-            self.cells[place] = time, of
+    def cell(self, cell_key: Any, time: int, value: int | None, expires: int | None, deleted_at: int | None) -> None:
+        new_cell = value, expires, deleted_at
+        stored = self.cells.get(cell_key)
+        if stored is None or (time, end_of(new_cell)) > (stored[0], end_of(stored[1])):
+            self.cells[cell_key] = time, new_cell
 
     def live(self, k: int, c: int | None, time: int, expires: int | None) -> None:
         new = time, expires is not None, expires or 0
         self.liveness[k, c] = max(new, self.liveness.get((k, c), new))
 
     def gone(self, k: int, c: int | None, column: str | None, time: int) -> bool:
-        return any(time <= at and takes(k, c, column) for at, takes in self.deletions)
+        return any(time <= deletion_time and takes(k, c, column) for deletion_time, takes in self.deletions)
 
     def row(self, k: int, c: int | None, now: int) -> dict[str, Any] | None:
         time, is_expiring, expires = self.liveness.get((k, c), (NEVER, False, 0))
         is_live = time != NEVER and not self.gone(k, c, None, time) and (not is_expiring or expires > now)
-        found: dict[str, Any] = {}
-        for (one, other, column, path), (at, (value, ends, _)) in self.cells.items():
-            if (one, other) != (k, c) or value is None or (ends is not None and ends <= now):
+        columns: dict[str, Any] = {}
+        for (pk, ck, column, path), (write_time, (value, ends, _)) in self.cells.items():
+            if (pk, ck) != (k, c) or value is None or (ends is not None and ends <= now):
                 continue
-            if not self.gone(k, c, column, at):
-                found.setdefault(column, {})[path] = value
-        return found if found or is_live else None
+            if not self.gone(k, c, column, write_time):
+                columns.setdefault(column, {})[path] = value
+        return columns if columns or is_live else None
 
     def rows(self, now: int) -> dict[Any, Any]:
-        keys = {place[:2] for place in self.cells} | self.liveness.keys()
+        keys = {cell_key[:2] for cell_key in self.cells} | self.liveness.keys()
         return {(k, c): row for k, c in keys if (row := self.row(k, c, now)) is not None}
 
 
 def plain(values: Any, is_static: bool) -> dict[str, Any]:
     """What a record says, as the model has it."""
-    found: dict[str, Any] = {}
+    plain_values: dict[str, Any] = {}
     for name, data in values.items():
         if data is None or (not is_static and name == "st"):
             continue
         if name in ("v", "w", "st"):
-            found[name] = {None: int.from_bytes(data, "big")}
+            plain_values[name] = {None: int.from_bytes(data, "big")}
         else:
-            numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(8, len(data), 8)]
+            numbers = [int.from_bytes(data[start : start + 4], "big") for start in range(8, len(data), 8)]
             count = int.from_bytes(data[:4], "big")
             if name == "m":
                 assert numbers[::2] == sorted(numbers[::2])
-                found[name] = dict(zip(numbers[::2], numbers[1::2], strict=True))
+                plain_values[name] = dict(zip(numbers[::2], numbers[1::2], strict=True))
             else:
                 assert numbers == sorted(numbers)
-                found[name] = dict.fromkeys(numbers, 0)
-            assert len(found[name]) == count
-    return found
+                plain_values[name] = dict.fromkeys(numbers, 0)
+            assert len(plain_values[name]) == count
+    return plain_values
 
 
 def written(chance: random.Random, model: Model, now: int) -> Update:
     """A statement at random, which the model learns too."""
-    k, c, at = chance.randrange(2), chance.randrange(4), now * 10**6 + chance.randrange(12)
+    k, c, write_time = chance.randrange(2), chance.randrange(4), now * 10**6 + chance.randrange(12)
     kind = chance.randrange(10)
     ttl = chance.choice([None, None, 3, 20, 60])
     ends = None if ttl is None else (ttl, now + ttl)
@@ -136,43 +136,43 @@ def written(chance: random.Random, model: Model, now: int) -> Update:
 
     def cell(column: str, path: int | None = None, row: int | None = c) -> Cell:
         if chance.random() < 0.3:
-            model.cell((k, row, column, path), at, None, None, now)
-            return Cell(None, at, deleted_at=now, path=None if path is None else i(path))
+            model.cell((k, row, column, path), write_time, None, None, now)
+            return Cell(None, write_time, deleted_at=now, path=None if path is None else i(path))
         value = 0 if column == "s" else chance.randrange(3)
-        model.cell((k, row, column, path), at, value, expires, None)
-        return Cell(b"" if column == "s" else i(value), at, ends, path=None if path is None else i(path))
+        model.cell((k, row, column, path), write_time, value, expires, None)
+        return Cell(b"" if column == "s" else i(value), write_time, ends, path=None if path is None else i(path))
 
     if kind == 0:
-        model.deletions.append((at, lambda one, other, column: one == k))
-        return Update(TABLE, i(k), deletion=(at, now))
+        model.deletions.append((write_time, lambda pk, ck, column: pk == k))
+        return Update(TABLE, i(k), deletion=(write_time, now))
     if kind == 1:
         low, high = sorted((c, chance.randrange(4)))
-        model.deletions.append((at, lambda one, other, column: one == k and other is not None and low <= other < high))
+        model.deletions.append((write_time, lambda pk, ck, column: pk == k and ck is not None and low <= ck < high))
         if low == high:
             model.deletions.pop()
             return written(chance, model, now)
-        deletion = ((at, now),)
+        deletion = ((write_time, now),)
         return Update(TABLE, i(k), [Marker(1, (i(low),), deletion), Marker(0, (i(high),), deletion)])
     if kind == 2:
-        model.deletions.append((at, lambda one, other, column: (one, other) == (k, c)))
-        return Update(TABLE, i(k), [Row((i(c),), deletion=(at, now))])
+        model.deletions.append((write_time, lambda pk, ck, column: (pk, ck) == (k, c)))
+        return Update(TABLE, i(k), [Row((i(c),), deletion=(write_time, now))])
     if kind == 3:
         return Update(TABLE, i(k), static=Row((), {"st": cell("st", row=None)}))
     row = Row((i(c),))
     if kind < 7:
-        row.time, row.expires = at, ends
-        model.live(k, c, at, expires)
+        row.time, row.expires = write_time, ends
+        model.live(k, c, write_time, expires)
     for name in chance.sample(["v", "w"], chance.randrange(3)):
         row.columns[name] = cell(name)
     for name in chance.sample(["m", "s"], chance.randrange(3)):
         whole = None
         if chance.random() < 0.4:
-            whole = at - 1, now
-            model.deletions.append((at - 1, lambda one, other, column, name=name: (one, other, column) == (k, c, name)))
+            whole = write_time - 1, now
+            model.deletions.append((write_time - 1, lambda pk, ck, column, name=name: (pk, ck, column) == (k, c, name)))
         row.columns[name] = Complex([cell(name, path) for path in sorted(chance.sample(range(3), 2))], whole)
     if not row.columns and row.time is None:
-        row.time = at
-        model.live(k, c, at, None)
+        row.time = write_time
+        model.live(k, c, write_time, None)
     return Update(TABLE, i(k), [row])
 
 
@@ -186,17 +186,17 @@ def test_the_last_record_of_every_key_is_its_row(seed: int) -> None:
     now = NOW
     for _ in range(chance.randrange(1, 12)):
         now += chance.choice([0, 1, 5, 30])
-        some = [written(chance, model, now - chance.randrange(3)) for _ in range(chance.randrange(6))]
-        copies = [event for update in some + late for event in events(update, node=OTHER)]
-        chance.shuffle(some)
-        found = [event for update in some for event in events(update)] + copies
-        chance.shuffle(found)
-        late = chance.sample(some, min(len(some), 2))
+        statements = [written(chance, model, now - chance.randrange(3)) for _ in range(chance.randrange(6))]
+        copies = [event for update in statements + late for event in events(update, node=OTHER)]
+        chance.shuffle(statements)
+        batch_events = [event for update in statements for event in events(update)] + copies
+        chance.shuffle(batch_events)
+        late = chance.sample(statements, min(len(statements), 2))
         before = dict(store.values)
-        merged = taken(store, found, now)
+        merged = merge_events(store, batch_events, now)
         after = dict(store.values)
         store.values = before
-        assert taken(store, found, now) == merged, "a batch that is done again gives the same"
+        assert merge_events(store, batch_events, now) == merged, "a batch that is done again gives the same"
         assert store.values == after
         for m in merged:
             if m.scope not in (Scope.ROW, Scope.STATIC):
@@ -206,16 +206,16 @@ def test_the_last_record_of_every_key_is_its_row(seed: int) -> None:
                 continue
             values = CODEC.decode(m.key)
             key = tuple(None if v is None else int.from_bytes(v, "big") for v in values)
-            said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
-            assert said[0] == seen.pop(key, None), "before is what was last said"
+            images = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
+            assert images[0] == seen.pop(key, None), "before is what was last said"
             honouring.pop(key, None)
-            assert m.op == ("c" if said[0] is None else "d" if said[1] is None else "u")
-            assert m.op != "d" or said[0] is not None
-            if said[1] is not None:
-                seen[key] = honouring[key] = said[1]
+            assert m.op == ("c" if images[0] is None else "d" if images[1] is None else "u")
+            assert m.op != "d" or images[0] is not None
+            if images[1] is not None:
+                seen[key] = honouring[key] = images[1]
         assert seen == model.rows(now)
         assert honouring == seen, "rows that live follow a marker"
-    assert not any(taken(store, found + found, now)), "copies merge into nothing"
+    assert not any(merge_events(store, batch_events + batch_events, now)), "copies merge into nothing"
 
 
 def is_within(marker: RowChange, key: tuple[int, int | None]) -> bool:
@@ -230,10 +230,10 @@ def is_within(marker: RowChange, key: tuple[int, int | None]) -> bool:
 def test_what_is_kept_is_forgotten_after_gc_grace() -> None:
     store = DictStore()
     row = Row((i(1),), {"v": Cell(i(1))}, time=NOW * 10**6)
-    taken(store, events(Update(TABLE, i(1), [row])))
+    merge_events(store, events(Update(TABLE, i(1), [row])))
     gone = events(Update(TABLE, i(1), [Row((i(1),), deletion=(NOW * 10**6 + 1, NOW))]))
-    assert [m.op for m in taken(store, gone)] == ["d"]
-    assert not taken(store, events(Update(TABLE, i(1), [row])), NOW + 9 * DAY_S)
+    assert [m.op for m in merge_events(store, gone)] == ["d"]
+    assert not merge_events(store, events(Update(TABLE, i(1), [row])), NOW + 9 * DAY_S)
     rows = TopicPartitionMerger(TABLE, CODEC, store, 0)
     assert not list(rows.take([], NOW + 10 * DAY_S))
     assert rows.row_count == 0
@@ -249,14 +249,14 @@ def truncation(time: int, node: str = OTHER, segment: int = 1, position: int = 1
 def test_many_rows_of_a_partition_are_deleted_and_truncated() -> None:
     store = DictStore()
     rows = [Row((i(c),), {"v": Cell(i(c), NOW * 10**6)}, time=NOW * 10**6) for c in range(1000)]
-    assert [m.op for m in taken(store, events(Update(TABLE, i(1), rows)))] == ["c"] * 1000
+    assert [m.op for m in merge_events(store, events(Update(TABLE, i(1), rows)))] == ["c"] * 1000
     deletion = ((NOW * 10**6 + 1, NOW),)
-    some = events(Update(TABLE, i(1), [Marker(7, (i(99),), deletion), Marker(6, (i(899),), deletion)]))
-    merged = taken(store, some)
+    range_delete = events(Update(TABLE, i(1), [Marker(7, (i(99),), deletion), Marker(6, (i(899),), deletion)]))
+    merged = merge_events(store, range_delete)
     assert merged[0].scope is Scope.RANGE
     assert merged[0].bounds == (Bound(False, (i(99),)), Bound(True, (i(899),)))
     assert [m.op for m in merged[1:]] == ["d"] * 800
-    merged = taken(store, [truncation(NOW + 3600)], NOW + 3600)
+    merged = merge_events(store, [truncation(NOW + 3600)], NOW + 3600)
     assert merged[0].scope is Scope.TABLE
     assert [m.op for m in merged[1:]] == ["d"] * 200
     assert not any(name[:1] in b"rsgp" for name in store.values)
@@ -264,11 +264,11 @@ def test_many_rows_of_a_partition_are_deleted_and_truncated() -> None:
 
 def test_static_columns_without_rows_are_truncated() -> None:
     store = DictStore()
-    at = NOW * 10**6
+    now_us = NOW * 10**6
     for k in (1, 2):
-        taken(store, events(Update(TABLE, i(k), static=Row((), {"st": Cell(i(7), at)}))))
-    taken(store, events(Update(TABLE, i(2), [Row((i(1),), {"v": Cell(i(1))}, time=at)])))
-    merged = taken(store, [truncation(NOW + 3600)], NOW + 3600)
+        merge_events(store, events(Update(TABLE, i(k), static=Row((), {"st": Cell(i(7), now_us)}))))
+    merge_events(store, events(Update(TABLE, i(2), [Row((i(1),), {"v": Cell(i(1))}, time=now_us)])))
+    merged = merge_events(store, [truncation(NOW + 3600)], NOW + 3600)
     assert [(m.scope, m.op) for m in merged[:1]] == [(Scope.TABLE, "d")]
     assert sorted((m.scope, m.op) for m in merged[1:]) == [
         (Scope.ROW, "d"),
@@ -284,15 +284,17 @@ def test_a_table_that_is_recreated_with_another_key() -> None:
     before = table_of("t", "k int pk, c int ck, v int")
     older = uuid.uuid1()
     now = replace(table_of("t", "k int pk, c int ck, d text ck, v int"), id=uuid.uuid1())
-    store, at = DictStore(), NOW * 10**6
-    taken(store, events(Update(before, i(1), [Row((i(1),), {"v": Cell(i(1), at)}, time=at)])), table=before)
-    taken(store, events(Update(before, i(1), [Row((i(1),), deletion=(at + 1, NOW))])), table=before)
-    assert not taken(store, [], NOW + 10, table=now)
-    row = Row((i(1), b"x"), {"v": Cell(i(1), at + 10**7)}, time=at + 10**7)
-    assert [m.op for m in taken(store, events(Update(now, i(1), [row])), NOW + 20, table=now)] == ["c"]
-    assert not taken(store, [], NOW + 10 * DAY_S + 5, table=now)
+    store, now_us = DictStore(), NOW * 10**6
+    merge_events(
+        store, events(Update(before, i(1), [Row((i(1),), {"v": Cell(i(1), now_us)}, time=now_us)])), table=before
+    )
+    merge_events(store, events(Update(before, i(1), [Row((i(1),), deletion=(now_us + 1, NOW))])), table=before)
+    assert not merge_events(store, [], NOW + 10, table=now)
+    row = Row((i(1), b"x"), {"v": Cell(i(1), now_us + 10**7)}, time=now_us + 10**7)
+    assert [m.op for m in merge_events(store, events(Update(now, i(1), [row])), NOW + 20, table=now)] == ["c"]
+    assert not merge_events(store, [], NOW + 10 * DAY_S + 5, table=now)
     with pytest.raises(SchemaChanged, match="recreated"):
-        taken(store, [], NOW + 10 * DAY_S + 6, table=replace(now, id=older))
+        merge_events(store, [], NOW + 10 * DAY_S + 6, table=replace(now, id=older))
     restored = TopicPartitionMerger(replace(now, id=older), KeyCodec(now), store, 0, id_now=lambda: older)
     assert [m.op for m in restored.take([], NOW + 10 * DAY_S + 7)] == ["d"], "it came back WITH ID: all nodes say so"
 
@@ -301,23 +303,23 @@ def test_a_table_that_is_recreated_with_another_key() -> None:
 def test_in_a_backlog_gc_grace_is_counted_by_the_events(days: int) -> None:
     """A node's copy of a write that comes after its copy of the delete, as a hint does, meets the delete."""
     written = NOW - days * DAY_S
-    at, store = written * 10**6, DictStore()
-    write = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1), at)}, time=at)]))
-    delete = events(Update(TABLE, i(1), [Row((i(1),), deletion=(at + 5, written))]))
-    late = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1), at)}, time=at)]), node=OTHER)
+    write_time, store = written * 10**6, DictStore()
+    write = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1), write_time)}, time=write_time)]))
+    delete = events(Update(TABLE, i(1), [Row((i(1),), deletion=(write_time + 5, written))]))
+    late = events(Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1), write_time)}, time=write_time)]), node=OTHER)
     for event, now, ops in ((write, 0, ["c"]), (delete, 0, ["d"]), (late, 9, []), (late, 99, [])):
-        some = [one._replace(timestamp=(written + now) * 1000) for one in event]
-        assert [m.op for m in taken(store, some, NOW + now, gc=DAY_S)] == ops
-    assert not taken(store, [], NOW + DAY_S + 3600, gc=DAY_S)
+        stamped_events = [unstamped._replace(timestamp=(written + now) * 1000) for unstamped in event]
+        assert [m.op for m in merge_events(store, stamped_events, NOW + now, gc=DAY_S)] == ops
+    assert not merge_events(store, [], NOW + DAY_S + 3600, gc=DAY_S)
     assert not any(name[:1] in b"rsgp" for name in store.values), "without a backlog it is over by the clock"
 
 
 def test_a_row_that_ended_before_it_came_is_never_said_to_have_lived() -> None:
-    store, at = DictStore(), (NOW - 100) * 10**6
+    store, write_time = DictStore(), (NOW - 100) * 10**6
     ends = 60, NOW - 40
-    row = Row((i(1),), {"v": Cell(i(1), at, ends)}, time=at, expires=ends)
+    row = Row((i(1),), {"v": Cell(i(1), write_time, ends)}, time=write_time, expires=ends)
     for now in range(NOW, NOW + 3):
-        assert not taken(store, events(Update(TABLE, i(1), [row])) if now == NOW else [], now, gc=30)
+        assert not merge_events(store, events(Update(TABLE, i(1), [row])) if now == NOW else [], now, gc=30)
 
 
 def test_a_column_that_is_not_known_is_waited_for() -> None:
@@ -325,8 +327,8 @@ def test_a_column_that_is_not_known_is_waited_for() -> None:
     wide = table_of("t", "k int pk, c int ck, st int static, v int, w int, m map<int,int>, s set<int>, x int")
     change = events(Update(replace(wide, id=TABLE.id), i(1), [Row((i(1),), {"x": Cell(i(1))}, time=NOW * 10**6)]))
     with pytest.raises(SchemaChanged, match="names the column x, which is not known"):
-        taken(store, change)
-    assert [m.op for m in taken(store, change, table=replace(TABLE, dropped_at={"x": NOW * 10**6 + 1}))] == ["c"]
+        merge_events(store, change)
+    assert [m.op for m in merge_events(store, change, table=replace(TABLE, dropped_at={"x": NOW * 10**6 + 1}))] == ["c"]
 
 
 def bound(chance: random.Random) -> Bound | None:
@@ -340,43 +342,45 @@ def test_bounds_within_others_hold_no_other_row(seed: int) -> None:
     chance = random.Random(seed)
     table = table_of("t", "k int pk, c int ck, d int ck desc, v int")
     covers, is_within = covering(table)
-    one, other = (bound(chance), bound(chance)), (bound(chance), bound(chance))
+    inner, outer = (bound(chance), bound(chance)), (bound(chance), bound(chance))
     rows = [(i(c), i(d)) for c in range(3) for d in range(3)]
-    assert is_within(one, one)
-    if is_within(one, other):
-        assert {row for row in rows if covers(row, one)} <= {row for row in rows if covers(row, other)}
+    assert is_within(inner, inner)
+    if is_within(inner, outer):
+        assert {row for row in rows if covers(row, inner)} <= {row for row in rows if covers(row, outer)}
 
 
 def test_a_partition_that_is_a_queue_stays_small() -> None:
     """Rows come, DELETE … WHERE k = 1 AND c < x takes them, over and over."""
-    table, store, at = table_of("t", "k int pk, c int ck, v int"), DictStore(), NOW * 10**6
+    table, store, now_us = table_of("t", "k int pk, c int ck, v int"), DictStore(), NOW * 10**6
     for turn in range(30):
         first = turn * 100
-        rows = [Row((i(c),), {"v": Cell(i(1))}, time=at + c) for c in range(first, first + 100)]
-        taken(store, events(Update(table, i(1), rows)), NOW + turn, table)
-        deletion = ((at + first + 100, NOW + turn),)
+        rows = [Row((i(c),), {"v": Cell(i(1))}, time=now_us + c) for c in range(first, first + 100)]
+        merge_events(store, events(Update(table, i(1), rows)), NOW + turn, table)
+        deletion = ((now_us + first + 100, NOW + turn),)
         gone = [Marker(7, (), deletion), Marker(0, (i(first + 90),), deletion)]
-        assert len(taken(store, events(Update(table, i(1), gone)), NOW + turn, table)) == (91 if not turn else 101)
-        (kept_one,) = [PartitionState.loads(value) for name, value in store.values.items() if name[:1] == b"p"]
-        assert len(kept_one.ranges) == 1
-        assert kept_one.next_page - kept_one.first_page <= 3
+        assert len(merge_events(store, events(Update(table, i(1), gone)), NOW + turn, table)) == (
+            91 if not turn else 101
+        )
+        (partition_state,) = [PartitionState.loads(value) for name, value in store.values.items() if name[:1] == b"p"]
+        assert len(partition_state.ranges) == 1
+        assert partition_state.next_page - partition_state.first_page <= 3
 
 
 def test_a_partition_whose_rows_all_end_is_forgotten() -> None:
-    store, at = DictStore(), NOW * 10**6
+    store, now_us = DictStore(), NOW * 10**6
     ends = 60, NOW + 60
-    rows = [Row((i(c),), {"v": Cell(i(1), at, ends)}, time=at, expires=ends) for c in range(200)]
-    taken(store, events(Update(TABLE, i(1), rows)))
-    assert len(taken(store, [], NOW + 61)) == 200
-    assert not taken(store, [], NOW + 11 * DAY_S)
+    rows = [Row((i(c),), {"v": Cell(i(1), now_us, ends)}, time=now_us, expires=ends) for c in range(200)]
+    merge_events(store, events(Update(TABLE, i(1), rows)))
+    assert len(merge_events(store, [], NOW + 61)) == 200
+    assert not merge_events(store, [], NOW + 11 * DAY_S)
     assert not any(name[:1] in b"rsgp" for name in store.values)
 
 
 def test_a_table_without_clustering_columns() -> None:
     table, store = table_of("u", "k int pk, v int"), DictStore()
     row = Row((), {"v": Cell(i(1))}, time=NOW * 10**6)
-    assert [m.op for m in taken(store, events(Update(table, i(1), [row])), table=table)] == ["c"]
-    merged = taken(store, events(Update(table, i(1), deletion=(NOW * 10**6, NOW))), table=table)
+    assert [m.op for m in merge_events(store, events(Update(table, i(1), [row])), table=table)] == ["c"]
+    merged = merge_events(store, events(Update(table, i(1), deletion=(NOW * 10**6, NOW))), table=table)
     assert [(m.op, m.scope) for m in merged] == [("d", Scope.ROW)]
 
 
@@ -385,7 +389,7 @@ def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> N
     table = table_of("u", "k int pk, v int")
     gone = events(Update(table, i(1), deletion=(NOW * 10**6, NOW)))
     store = DictStore()
-    assert not taken(store, gone, table=table)
+    assert not merge_events(store, gone, table=table)
     rows = TopicPartitionMerger(table, KeyCodec(table), DictStore(), 0, trusts_absence=False)
     assert [(m.op, m.before, m.after) for m in rows.take(gone + gone, NOW)] == [("d", None, None)]
 
@@ -393,10 +397,10 @@ def test_a_row_of_before_without_clustering_columns_that_is_deleted_first() -> N
 def test_a_column_that_was_dropped_and_added_again() -> None:
     store = DictStore()
     row = Row((i(1),), {"v": Cell(i(1)), "w": Cell(i(2))}, time=NOW * 10**6)
-    taken(store, events(Update(TABLE, i(1), [row])))
+    merge_events(store, events(Update(TABLE, i(1), [row])))
     table = replace(TABLE, dropped_at={"v": NOW * 10**6 + 5})
     new = Row((i(1),), {"w": Cell(i(3), NOW * 10**6 + 9)})
-    (merged,) = taken(store, events(Update(TABLE, i(1), [new])), table=table)
+    (merged,) = merge_events(store, events(Update(TABLE, i(1), [new])), table=table)
     assert merged.before is not None
     assert merged.before["v"] is None
     assert merged.after is not None
@@ -405,11 +409,11 @@ def test_a_column_that_was_dropped_and_added_again() -> None:
 
 def test_events_that_can_not_be_merged() -> None:
     update = Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1))}, time=1)])
-    assert [type(m) for m in taken(DictStore(), events(update, cells=False))] == [ReadRequest]
+    assert [type(m) for m in merge_events(DictStore(), events(update, cells=False))] == [ReadRequest]
     (event,) = events(update)
-    assert [type(m) for m in taken(DictStore(), [event._replace(key=b"x")])] == [PoisonEvent]
+    assert [type(m) for m in merge_events(DictStore(), [event._replace(key=b"x")])] == [PoisonEvent]
     with pytest.raises(HelenusError, match="counters, as of column n"):
-        taken(DictStore(), [], table=table_of("c", "k int pk, n counter"))
+        merge_events(DictStore(), [], table=table_of("c", "k int pk, n counter"))
 
 
 GOLDEN_ROW_2 = (
@@ -433,8 +437,8 @@ GOLDEN_PARTITION_2 = (
 )
 
 
-def golden_row() -> kept.CellRow:
-    row = kept.CellRow(
+def golden_row() -> CellRow:
+    row = CellRow(
         Liveness(5, 60, 1000),
         Deletion(4, 100),
         {"m": Deletion(3, 90)},
@@ -442,8 +446,8 @@ def golden_row() -> kept.CellRow:
         page=2,
         scheduled_at=1000,
     )
-    some = [KeptCell("v", 7, b"x"), KeptCell("m", 8, b"y", b"p", 60, 1000), KeptCell("w", 9, None, deleted_at=110)]
-    row.cells = {(cell.column, cell.path): cell for cell in some}
+    cells = [KeptCell("v", 7, b"x"), KeptCell("m", 8, b"y", b"p", 60, 1000), KeptCell("w", 9, None, deleted_at=110)]
+    row.cells = {(cell.column, cell.path): cell for cell in cells}
     return row
 
 

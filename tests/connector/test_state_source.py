@@ -33,40 +33,42 @@ class Planner:
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
         return {topic: topic for topic in topics}
 
-    def advance(self, place: OffsetRange, most: int) -> int:
-        return min(place.end, place.start + most)
+    def advance(self, offset_range: OffsetRange, max_records: int) -> int:
+        return min(offset_range.end, offset_range.start + max_records)
 
 
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Offsets) -> RecordsReader:
     (tmp_path / "plan").write_bytes(b"")
     settings = SimpleNamespace(data="data")
     tables = {t: SimpleNamespace(settings=settings, markers=t != "data") for t in ends}
-    found = RecordsReader(str(tmp_path / "plan"))
+    records_reader = RecordsReader(str(tmp_path / "plan"))
     plan: Any = SimpleNamespace(tables=tables, due_file=tmp_path / "due", checkpoint=tmp_path)
-    found._loaded_plan = plan
-    found._planners = dict.fromkeys((True, False), Planner(ends))  # type: ignore[arg-type]
+    records_reader._loaded_plan = plan
+    records_reader._planners = dict.fromkeys((True, False), Planner(ends))  # type: ignore[arg-type]
     monkeypatch.setattr(_source, "_MAX_RECORDS", 1_000)
-    return found
+    return records_reader
 
 
 def test_markers_wait_for_the_data_that_was_there_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They ask what is known by then, and of a backlog that is not all."""
     made = reader(tmp_path, monkeypatch, {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}})
-    at = made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
-    assert at["topics"]["data"]["0"] < 2_500
-    assert at["topics"]["markers"] == {"0": 0, "1": 1}
+    offsets = made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
+    assert offsets["topics"]["data"]["0"] < 2_500
+    assert offsets["topics"]["markers"] == {"0": 0, "1": 1}
     for _ in range(9):
-        before, at = at, made.latestOffset(at, made.getDefaultReadLimit())
-        if at["topics"]["markers"]["0"]:
+        before, offsets = offsets, made.latestOffset(offsets, made.getDefaultReadLimit())
+        if offsets["topics"]["markers"]["0"]:
             break
-        assert at["topics"]["data"]["0"] < 2_500
+        assert offsets["topics"]["data"]["0"] < 2_500
     assert before["topics"]["data"]["0"] == 1_500, "markers that wait take nothing of the batch"
-    assert at["topics"] == {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}}
+    assert offsets["topics"] == {"markers": {"0": 1, "1": 1}, "data": {"0": 2_500, "1": 40}}
 
 
 def test_markers_wait_while_the_data_topic_has_no_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = reader(tmp_path, monkeypatch, {"markers": {"0": 5}, "data": {"0": 10}})
-    monkeypatch.setattr(Planner, "latest", lambda of, counts: {t: dict(of.ends[t]) for t in counts if t != "data"})
+    monkeypatch.setattr(
+        Planner, "latest", lambda planner, counts: {t: dict(planner.ends[t]) for t in counts if t != "data"}
+    )
     assert made._limit_offsets({"markers": {"0": 0}}, {"markers": {"0": 5}}) == {"markers": {"0": 0}}
 
 

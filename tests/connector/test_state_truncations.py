@@ -53,11 +53,13 @@ class State:
         self.trusts_absence, self.proven_up_to = True, self.rows.disturbances
 
 
-def logged(update: Update, position: int, node: str = NODE, at: int = NOW, *, cells: bool = True) -> list[Event]:
+def logged(
+    update: Update, position: int, node: str = NODE, appended_at: int = NOW, *, cells: bool = True
+) -> list[Event]:
     """The events of a mutation at a position of a node's log, appended at a time."""
     plans: Any = {TABLE.id.bytes: decoder.plan_table(TABLE, 0, cells=cells)}
     batch: Any = decoder.decode(entry(mutation(update)), position, True, plans, node, 1, 8, 10**6)
-    return [Event("t", 0, 0, at * 1000, key, value) for _, _, key, value in batch.changes]
+    return [Event("t", 0, 0, appended_at * 1000, key, value) for _, _, key, value in batch.changes]
 
 
 def insert(time: int, c: int = 1, **values: int) -> Update:
@@ -73,21 +75,21 @@ def update(time: int, c: int = 1, **values: int | None) -> Update:
     return Update(TABLE, i(1), [Row((i(c),), columns)])
 
 
-def delete(time: int, c: int = 1, at: int = NOW) -> Update:
-    return Update(TABLE, i(1), [Row((i(c),), deletion=(time, at))])
+def delete(time: int, c: int = 1, deleted_at: int = NOW) -> Update:
+    return Update(TABLE, i(1), [Row((i(c),), deletion=(time, deleted_at))])
 
 
 def answer(
-    ask: ReadRequest, at: int, values: dict[str, tuple[int, int]] | None, origin: Origin = Origin.STATE
+    ask: ReadRequest, read_at: int, values: dict[str, tuple[int, int]] | None, origin: Origin = Origin.STATE
 ) -> Event:
     """What the stage appends: columns with their values and write times; None: there is no row."""
-    found = [ReadCell(name, time, i(value)) for name, (value, time) in (values or {}).items()]
-    liveness = None if values is None else Liveness(max([time for _, time in values.values()], default=at * US))
-    cells = Cells(TABLE.id.bytes, bytes.fromhex(TABLE.schema_id), TYPES, liveness, cells=tuple(found))
+    cells_read = [ReadCell(name, time, i(value)) for name, (value, time) in (values or {}).items()]
+    liveness = None if values is None else Liveness(max([time for _, time in values.values()], default=read_at * US))
+    cells = Cells(TABLE.id.bytes, bytes.fromhex(TABLE.schema_id), TYPES, liveness, cells=tuple(cells_read))
     effect = int(Effect.LIVE) if ask.deleted_to is None else 0
-    change = Change(None, None, ask.scope, part=ask.disturbances, origin=origin, effect=effect, segment=at * 1000)
+    change = Change(None, None, ask.scope, part=ask.disturbances, origin=origin, effect=effect, segment=read_at * 1000)
     change = change._replace(position=ask.requested_at * 1000, write_time=ask.deleted_to, cells=encode_cells(cells))
-    return Event("t", 0, 0, at * 1000, ask.key, encode(change))
+    return Event("t", 0, 0, read_at * 1000, ask.key, encode(change))
 
 
 def asks(merged: Sequence[MergedChange]) -> list[ReadRequest]:
@@ -210,7 +212,7 @@ def test_a_tombstone_that_may_be_purged_hides_nothing_for_sure() -> None:
     ten, twenty = (NOW - 100) * US, (NOW - 90) * US
     state.take(*logged(insert(ten, v=1), 100))
     assert [m.op for m in state.take(*logged(delete(twenty), 200))] == ["d"]
-    (ask,) = asks(state.take(*logged(insert(ten, v=1), 300, at=NOW + 5), now=NOW + 5))
+    (ask,) = asks(state.take(*logged(insert(ten, v=1), 300, appended_at=NOW + 5), now=NOW + 5))
     assert not state.take(answer(ask, NOW + 5, {"v": (1, ten)}), now=NOW + 6), "that read may be older than the delete"
     (last,) = asks(state.take(now=NOW + 66))
     assert [m.op for m in state.take(answer(last, NOW + 66, {"v": (1, ten)}), now=NOW + 67)] == ["c"]
@@ -222,11 +224,11 @@ def test_a_late_copy_of_what_a_purged_tombstone_took_is_no_newer_value() -> None
     state = State(gc_grace=0)
     ten, thirty, forty = ((NOW - 100 + seconds) * US for seconds in (10, 30, 40))
     state.take(*logged(insert(thirty, v=3), 100), *logged(delete(forty), 200))
-    (ask,) = asks(state.take(*logged(insert(ten, v=1), 300, at=NOW + 5), now=NOW + 5))
+    (ask,) = asks(state.take(*logged(insert(ten, v=1), 300, appended_at=NOW + 5), now=NOW + 5))
     state.take(answer(ask, NOW + 5, {"v": (1, ten)}), now=NOW + 6)
     (last,) = asks(state.take(now=NOW + 66))
     state.take(answer(last, NOW + 66, {"v": (1, ten)}), now=NOW + 67)
-    late = state.take(*logged(insert(thirty, v=3), 100, OTHER, at=NOW + 70), now=NOW + 70)
+    late = state.take(*logged(insert(thirty, v=3), 100, OTHER, appended_at=NOW + 70), now=NOW + 70)
     assert {op(m) for m in late} == {ReadRequest}
     assert values(state.seen[1]) == {"v": 1}
 
@@ -246,9 +248,9 @@ def test_what_is_older_than_a_forgotten_tombstone_is_read(days: int) -> None:
     later = NOW + days * DAY_S
     state.take(now=later)
     assert not any(name[:1] in b"rsgp" for name in state.store.values)
-    (ask,) = state.take(*logged(insert((NOW - 95) * US, v=2), 300, at=later), now=later)
+    (ask,) = state.take(*logged(insert((NOW - 95) * US, v=2), 300, appended_at=later), now=later)
     assert isinstance(ask, ReadRequest)
-    assert [m.op for m in state.take(*logged(insert(later * US, c=2, v=2), 400, at=later), now=later)] == ["c"]
+    assert [m.op for m in state.take(*logged(insert(later * US, c=2, v=2), 400, appended_at=later), now=later)] == ["c"]
 
 
 def test_a_tombstone_of_the_future_is_kept_until_then() -> None:
@@ -256,7 +258,7 @@ def test_a_tombstone_of_the_future_is_kept_until_then() -> None:
     state.take(*logged(delete((NOW + 30 * DAY_S) * US), 100))
     later = NOW + 20 * DAY_S
     state.take(now=later)
-    merged = state.take(*logged(insert(later * US, v=1), 200, at=later), now=later)
+    merged = state.take(*logged(insert(later * US, v=1), 200, appended_at=later), now=later)
     assert [op(m) for m in merged] == [ReadRequest], "gc_grace_seconds are over, so it is read"
     assert state.rows.row_count == 1
 
@@ -298,19 +300,19 @@ def test_lost_events_are_a_gap() -> None:
     assert rows.disturbances == 1
 
 
-@pytest.mark.parametrize("found", [None, {"v": (7, (NOW - 500) * US)}])
-def test_a_repair_wins(found: dict[str, tuple[int, int]] | None) -> None:
+@pytest.mark.parametrize("row_read", [None, {"v": (7, (NOW - 500) * US)}])
+def test_a_repair_wins(row_read: dict[str, tuple[int, int]] | None) -> None:
     """Over what the state has, and over a tombstone that it believes in."""
     state = State()
-    if found is None:
+    if row_read is None:
         state.take(*logged(insert(NOW * US, v=1), 100))
     else:
         state.take(*logged(insert((NOW - 500) * US, v=7), 100), *logged(delete(NOW * US), 200))
     repair = Event("t", 0, 0, NOW * 1000, CODEC.encode((i(1), i(1))), request(Scope.ROW, Origin.REPAIR))
     (ask,) = asks(state.take(repair, now=NOW + 9))
-    merged = state.take(answer(ask, NOW + 9, found, Origin.REPAIR), now=NOW + 10)
-    assert [m.op for m in merged] == ["d" if found is None else "c"]
-    assert values(state.seen[1]) == (None if found is None else {"v": 7})
+    merged = state.take(answer(ask, NOW + 9, row_read, Origin.REPAIR), now=NOW + 10)
+    assert [m.op for m in merged] == ["d" if row_read is None else "c"]
+    assert values(state.seen[1]) == (None if row_read is None else {"v": 7})
 
 
 def test_a_repair_does_not_win_over_a_delete_that_came_meanwhile() -> None:
@@ -318,7 +320,7 @@ def test_a_repair_does_not_win_over_a_delete_that_came_meanwhile() -> None:
     state.take(*logged(insert((NOW - 500) * US, v=7), 100))
     repair = Event("t", 0, 0, NOW * 1000, CODEC.encode((i(1), i(1))), request(Scope.ROW, Origin.REPAIR))
     (ask,) = asks(state.take(repair, now=NOW + 9))
-    state.take(*logged(delete((NOW + 9) * US, at=NOW + 9), 200), now=NOW + 9)
+    state.take(*logged(delete((NOW + 9) * US, deleted_at=NOW + 9), 200), now=NOW + 9)
     state.take(answer(ask, NOW + 9, {"v": (7, (NOW - 500) * US)}, Origin.REPAIR), now=NOW + 10)
     assert state.seen[1] is None
 
